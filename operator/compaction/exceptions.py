@@ -6,3 +6,126 @@ A message names the object (file, index, job, policy) and says what to do; the c
 
 class CompactionError(Exception):
     """Base of all errors that are meant for a person to read."""
+
+
+# --- segment logs: format -----------------------------------------------------------------------------------------
+# Arguments are positional and kept in `args`, so these errors survive pickling between Spark tasks and the driver.
+
+
+class SegmentLogError(CompactionError):
+    """Anything wrong with a segment log directory or one of its files."""
+
+
+class NotALogDirectoryError(SegmentLogError):
+    """The path is no segment log: it is missing, not a directory, or holds no segment file."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: not a segment log directory: {self.reason}"
+
+
+class SegmentNameError(SegmentLogError):
+    """A `*.segment` file whose name is not 16 decimal digits, so its place in the log is unknown."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.file = file
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: a segment file is named with 16 decimal digits; 8-digit names are a legacy form that the "
+            f"owner renames at its next start, anything else must be moved out of the log directory"
+        )
+
+
+class CorruptSegmentError(SegmentLogError):
+    """A segment file that cannot be parsed."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file = file
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file}: corrupt segment: {self.reason}"
+
+
+class MissingSegmentHeaderError(CorruptSegmentError):
+    """A segment file of 0 bytes: created, then the process died before the header was written."""
+
+    def __init__(self, file: str) -> None:
+        SegmentLogError.__init__(self, file)
+        self.file = file
+        self.reason = "the file is empty (0 bytes), the 8-byte header is missing"
+
+
+class InvalidSegmentFormatError(CorruptSegmentError):
+    """A file whose header is cut off, has another magic, or a version other than 1 and 2."""
+
+
+class CorruptEntryError(SegmentLogError):
+    """One entry of a segment cannot be read: bad CRC, or its bytes lie outside the file."""
+
+    def __init__(self, file: str, index: int, offset: int, reason: str) -> None:
+        super().__init__(file, index, offset, reason)
+        self.file = file
+        self.index = index
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file}: corrupt entry at index {self.index}, offset {self.offset}: {self.reason}"
+
+
+class CorruptIndexesError(SegmentLogError):
+    """A live-index file (`indexes`) with a bad checksum, an unknown version or undecodable content."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file = file
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file}: corrupt live-index file: {self.reason}; give the live indexes explicitly or restore the file"
+
+
+class CorruptSnapshotError(SegmentLogError):
+    """A snapshot.dat that is torn, foreign, or disagrees with the name of its directory."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file = file
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file}: invalid snapshot: {self.reason}"
+
+
+class TermFormatError(CompactionError):
+    """Bytes that are not the subset of the Erlang external term format which segment logs use."""
+
+
+class LiveSetSyntaxError(CompactionError):
+    """A written set of indexes that is not of the form 1-5,9,20-30."""
+
+
+class LiveSetUnknownError(SegmentLogError):
+    """What is live below the snapshot is unknown (`indexes` is missing), which never means that nothing is."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the snapshot has no `indexes` file, so what is live below it is unknown (not empty): "
+            f"say what is live with --live, or set whenIndexesMissing: TreatAsEmpty if the owner keeps no live indexes"
+        )
+
+
+class InvalidEntryError(SegmentLogError):
+    """An entry that the segment format cannot hold (empty or oversized payload, index or term out of range)."""
