@@ -129,3 +129,71 @@ class LiveSetUnknownError(SegmentLogError):
 
 class InvalidEntryError(SegmentLogError):
     """An entry that the segment format cannot hold (empty or oversized payload, index or term out of range)."""
+
+
+# --- the Kubernetes API -------------------------------------------------------------------------------------------
+
+
+class ConnectionConfigError(CompactionError):
+    """No usable way to reach the API server was found; names the files and variables that were tried."""
+
+
+class ApiError(CompactionError):
+    """The API server answered with an error; `status` is the HTTP code, `reason` the machine-readable Status reason."""
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class NotFoundError(ApiError):
+    """404: the object, or its kind, does not exist."""
+
+
+class AlreadyExistsError(ApiError):
+    """409 AlreadyExists: a create met an object of the same name."""
+
+
+class ConflictError(ApiError):
+    """409 Conflict: a resourceVersion or uid precondition did not hold; read again and decide again."""
+
+
+class GoneError(ApiError):
+    """410: the resourceVersion of a watch or of a continued list is too old; list again."""
+
+
+class TooManyRequestsError(ApiError):
+    """429: refused unprocessed by flow control even after the bounded retries."""
+
+
+class ForbiddenError(ApiError):
+    """403: the credentials lack a permission."""
+
+
+class UnauthorizedError(ApiError):
+    """401: the credentials are missing, expired or unknown."""
+
+
+class InvalidObjectError(ApiError):
+    """400 or 422: the API server refused the object itself; its message tells the fix."""
+
+
+class ApiUnavailableError(ApiError):
+    """No answer (transport error, deadline, 5xx): a write may have happened, so read again before deciding."""
+
+
+class MissingPermissionsError(CompactionError):
+    """The operator's account lacks permissions it needs; lists every missing verb and resource."""
+
+
+class MalformedLeaseError(CompactionError):
+    """A Lease object holds a value this project cannot read; names the Lease and the field."""
+
+
+# --- launching workers ----------------------------------------------------------------------------------------------
+
+
+class LaunchError(CompactionError):
+    """A worker could not be started; names the worker and the cause."""
