@@ -197,3 +197,34 @@ class MalformedLeaseError(CompactionError):
 
 class LaunchError(CompactionError):
     """A worker could not be started; names the worker and the cause."""
+
+
+# --- the worker (rewrite/, cli/worker.py) ---
+
+
+class LeaseLostError(CompactionError):
+    """A job's lease has another holder or token, is gone, or was not renewed in time: the attempt must commit nothing."""
+
+
+class WorkerLeaseGoneError(CompactionError):
+    """The worker's own lease was deleted or taken: the worker must abort and exit."""
+
+
+class StopRequestedError(CompactionError):
+    """The coordinator asks the worker to stop."""
+
+
+class PortUnavailableError(CompactionError):
+    """The API server did not answer, or not usefully; whether the request took effect is unknown."""
+
+
+class JobStoppedError(CompactionError):
+    """A job was stopped before its next commit because its worker was asked to stop."""
+
+
+class EngineStartError(CompactionError):
+    """Spark could not be started."""
+
+
+class EngineLostError(CompactionError):
+    """Spark went away under a running job; the worker cannot go on."""

@@ -1,0 +1,125 @@
+"""What the worker needs from the outside, as narrow Protocols.
+
+The loop, the heartbeat and the rewrite know nothing of Kubernetes: they see assignments, leases and reports through these
+ports. `kube/assignments.py` implements them on Lease objects; the tests implement them in memory.
+
+Invariants every implementation keeps:
+
+* A call either took effect and returns, or raises. `PortUnavailableError` means *unknown*: the write may have happened
+  (a reply can be lost), so every call may be repeated.
+* A job's lease is only ever touched with the token it was assigned with. Another holder, another token or a missing lease
+  is `LeaseLostError`, at once and for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from compaction.api.job import CompactionJobSpec
+from compaction.rewrite.receipts import JobReport
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A job lease that names this worker as its holder."""
+
+    job_name: str
+    token: int
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt of one job: what to do (`spec`) and the fencing token it must be committed with."""
+
+    job_name: str
+    namespace: str
+    token: int
+    lease_seconds: float
+    spec: CompactionJobSpec
+
+
+class LeasePort(Protocol):
+    """The worker's side of the lease protocol. Asynchronous: it lives on the heartbeat's own event loop."""
+
+    async def announce(self, *, slots: int) -> None:
+        """Create the worker's own lease: from now on jobs may be assigned to it. Repeating is harmless."""
+
+    async def renew_worker(self, *, slots: int) -> None:
+        """Renew the worker's own lease and the number of jobs it is ready to hold (0 = it is leaving).
+
+        Raises:
+            WorkerLeaseGoneError: the lease was deleted, or belongs to someone else.
+            StopRequestedError: the coordinator asks this worker to stop.
+            PortUnavailableError: no answer, or none that says anything.
+        """
+
+    async def leave(self) -> None:
+        """Delete the worker's own lease. Repeating is harmless."""
+
+    async def offers(self) -> Sequence[Offer]:
+        """The job leases that name this worker: at once on the first call, later when something changed or a poll is due.
+
+        Raises:
+            PortUnavailableError: as above.
+        """
+
+    async def fetch(self, offer: Offer) -> Assignment:
+        """Read the job of an offer.
+
+        Raises:
+            LeaseLostError: the job is gone.
+            PortUnavailableError: as above.
+        """
+
+    async def renew_job(self, job_name: str, token: int, *, progress: int) -> None:
+        """Renew a job's lease and say how far the job is (percent).
+
+        Raises:
+            LeaseLostError: other holder, other token, or no lease.
+            PortUnavailableError: as above.
+        """
+
+    async def report(self, job_name: str, report: JobReport) -> None:
+        """Leave the last word about an attempt on its lease. Repeating the same report is harmless.
+
+        Raises:
+            LeaseLostError, PortUnavailableError: as for `renew_job`.
+        """
+
+
+class HeldLease(Protocol):
+    """What a running job may ask about its lease (thread safe, never blocks)."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this attempt."""
+
+    def should_stop(self) -> bool:
+        """True when the lease is lost, its deadline has passed unrenewed, or the worker is asked to stop."""
+
+    def ensure_held(self) -> None:
+        """Called just before a commit.
+
+        Raises:
+            LeaseLostError: the lease is lost, or can no longer be assumed.
+            JobStoppedError: the worker is asked to stop.
+        """
+
+    def set_progress(self, percent: int) -> None:
+        """How far the job is (0 to 100); travels with the next renewal."""
+
+
+class JobRunner(Protocol):
+    """Runs one assignment to its end."""
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        """Do the job and return the report, also for data errors.
+
+        Raises:
+            LeaseLostError: stopped before a commit because the lease is lost; nobody wants a report.
+            StaleTokenError: the store knows a newer attempt; nothing was committed by this one.
+            EngineLostError: the engine under the worker (Spark) is gone; the worker cannot go on.
+        """
