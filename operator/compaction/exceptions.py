@@ -67,6 +67,26 @@ class InvalidSegmentFormatError(CorruptSegmentError):
     """A file whose header is cut off, has another magic, or a version other than 1 and 2."""
 
 
+class SegmentIsLinkError(CorruptSegmentError):
+    """A symbolic link where a segment file of its own is expected: the old name of a compacted segment."""
+
+    def __init__(self, file: str) -> None:
+        SegmentLogError.__init__(self, file)
+        self.file = file
+        self.reason = "the name is a symbolic link, not a segment of its own"
+
+
+class LogChangedError(SegmentLogError):
+    """The log's files were replaced while they were read; the same call again works."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: the log's files were replaced while they were read (a compaction committed): run again"
+
+
 class CorruptEntryError(SegmentLogError):
     """One entry of a segment cannot be read: bad CRC, or its bytes lie outside the file."""
 

@@ -1,0 +1,156 @@
+"""What a segment file and its log are, as plain data: no I/O here.
+
+Invariants: the arrays of a `SegmentIndex` have equal length and are read-only; records are in file order; the records
+that survive overwriting have strictly increasing indexes (see `effective_records`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+U64Array = npt.NDArray[np.uint64]
+U32Array = npt.NDArray[np.uint32]
+BoolArray = npt.NDArray[np.bool_]
+RowArray = npt.NDArray[np.int64]
+
+SEGMENT_SUFFIX = ".segment"
+SEGMENT_NAME = re.compile(r"[0-9]{16}\.segment", re.ASCII)
+HEADER_BYTES = 8
+SLOT_BYTES = {1: 28, 2: 32}
+MAX_COUNT_LIMIT = 0xFFFF
+
+DEFAULT_MAX_COUNT = 4096
+DEFAULT_MAX_SIZE = 64_000_000
+
+
+def segment_name(number: int) -> str:
+    """`0000000000000007.segment` for 7 (research/ra.md §1: 16 decimal digits, successor = +1)."""
+    if not 0 <= number < 10**16:
+        raise ValueError(f"segment number {number} does not fit in 16 digits")
+    return f"{number:016d}{SEGMENT_SUFFIX}"
+
+
+def segment_number(name: str) -> int:
+    """The number in a segment's file name; ValueError for any other name."""
+    if not SEGMENT_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a segment name")
+    return int(name[:16])
+
+
+def data_start(version: int, max_count: int) -> int:
+    """Offset of the first payload byte: the index area is sized for max_count slots from the beginning."""
+    return HEADER_BYTES + max_count * SLOT_BYTES[version]
+
+
+def effective_records(idx: U64Array) -> BoolArray:
+    """Mask of the records that survive overwriting inside one file (research/ra.md §1.6).
+
+    The rule, record by record: going backwards drops every key above the new index; then the record takes its key.
+    Equivalent, without a loop: a record survives iff every later record has a larger index. (If a later record has a
+    smaller index, some record between the two went backwards to or below it and dropped this one; an equal index
+    replaces it.) So the survivors are the strict suffix minima, and their indexes increase.
+    """
+    mask = np.ones(idx.shape, dtype=np.bool_)
+    if idx.size > 1:
+        suffix_min = np.minimum.accumulate(idx[::-1])[::-1]
+        mask[:-1] = idx[:-1] < suffix_min[1:]
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What tells one state of a file from another: of os.stat."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, stat: os.stat_result) -> FileIdentity:
+        return cls(device=stat.st_dev, inode=stat.st_ino, size=stat.st_size, mtime_ns=stat.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentIndex:
+    """The parsed index of one segment file, all records in file order, dead ones included.
+
+    `idx`, `term`, `offset` (absolute in the file) are u64, `length` (payload bytes) and `crc` (0 = unchecked) u32.
+    Offsets and lengths are as stored: a torn or hostile record may point outside the file; see `inside`.
+    """
+
+    path: Path
+    version: int
+    max_count: int
+    identity: FileIdentity
+    idx: U64Array
+    term: U64Array
+    offset: U64Array
+    length: U32Array
+    crc: U32Array
+    effective: BoolArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "effective", effective_records(self.idx))
+        for array in (self.idx, self.term, self.offset, self.length, self.crc, self.effective):
+            array.setflags(write=False)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def slot_bytes(self) -> int:
+        return SLOT_BYTES[self.version]
+
+    @property
+    def count(self) -> int:
+        """Number of ALL records, overwritten ones included."""
+        return int(self.idx.size)
+
+    @property
+    def is_full(self) -> bool:
+        """No index slot is left (the size limit is the writer's, not the file's)."""
+        return self.count >= self.max_count
+
+    @property
+    def data_start(self) -> int:
+        return data_start(self.version, self.max_count)
+
+    @property
+    def end_of_data(self) -> int:
+        """Last record's offset + length, which is not always the file size (research/ra.md §1.5)."""
+        if not self.count:
+            return self.data_start
+        return int(self.offset[-1]) + int(self.length[-1])
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of the data area in use; 0 when a torn last record points before it."""
+        return max(0, self.end_of_data - self.data_start)
+
+    @property
+    def first(self) -> int:
+        """Smallest index; 0 when there is no record (then `last` is -1: an empty inclusive range)."""
+        return int(self.idx.min()) if self.count else 0
+
+    @property
+    def last(self) -> int:
+        """The LAST record's index, even if an earlier one was higher (research/ra.md §1.6)."""
+        return int(self.idx[-1]) if self.count else -1
+
+    @property
+    def inside(self) -> BoolArray:
+        """Mask of records whose payload lies wholly in the data area of the file as it was when parsed."""
+        size = np.uint64(self.identity.size)
+        start = np.uint64(self.data_start)
+        # No sum of two u64: a hostile offset near 2**64 would wrap around and look fine.
+        fits = self.offset <= size
+        room = np.where(fits, size - np.minimum(self.offset, size), np.uint64(0))
+        return fits & (self.offset >= start) & (self.length.astype(np.uint64) <= room)
