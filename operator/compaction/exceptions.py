@@ -110,7 +110,7 @@ class CorruptIndexesError(SegmentLogError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.file}: corrupt live-index file: {self.reason}; give the live indexes explicitly or restore the file"
+        return f"{self.file}: corrupt live-index file: {self.reason}; say what is live with --live or restore the file"
 
 
 class CorruptSnapshotError(SegmentLogError):

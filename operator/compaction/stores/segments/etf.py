@@ -141,7 +141,7 @@ class Cursor:
     def count(self, value: int) -> int:
         """A claimed number of elements, refused when the remaining bytes cannot hold one byte for each."""
         if value > self.remaining:
-            raise TermFormatError(f"{value} elements are claimed with {self.remaining} bytes left at byte {self.position}")
+            raise TermFormatError(f"{value} elements claimed, {self.remaining} bytes left at byte {self.position}")
         return value
 
     def integer(self, tag: int) -> int:

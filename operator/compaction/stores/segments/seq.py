@@ -27,19 +27,22 @@ from compaction.stores.segments.model import BoolArray, U64Array
 MAGIC: Final = b"RASI"
 VERSION: Final = 1
 _HEADER: Final = struct.Struct(">4sBI")
-# Larger numbers fit the format's u64 but are no log's index; with this bound no sum of ranges can overflow.
-MAX_INDEX: Final = 2**62
-_RANGE: Final = re.compile(r"\s*([0-9]{1,19})\s*(?:-\s*([0-9]{1,19})\s*)?", re.ASCII)
+MAX_INDEX: Final = 2**64 - 1
+# A set may hold any index but not absurdly many, so that len() and every count work on whatever a file claims.
+MAX_MEMBERS: Final = 2**63 - 1
+_RANGE: Final = re.compile(r"\s*([0-9]{1,20})\s*(?:-\s*([0-9]{1,20})\s*)?", re.ASCII)
 
 
 class LiveSet:
-    """An immutable set of indexes 0..2**62."""
+    """An immutable set of indexes (u64), at most 2**63 - 1 of them."""
 
     __slots__ = ("_before", "_ends", "_starts")
 
     def __init__(self, starts: U64Array, ends: U64Array) -> None:
         """Ranges `starts[i]..ends[i]`, inclusive, in any order, possibly overlapping. ValueError when out of bounds."""
         self._starts, self._ends = _normalise(starts, ends)
+        if int(np.sum(self._ends - self._starts)) + self._starts.size > MAX_MEMBERS:
+            raise ValueError(f"the ranges hold more than {MAX_MEMBERS} indexes")
         # Number of members before each range, and in all (one element more than there are ranges).
         self._before = np.zeros(self._starts.size + 1, dtype=np.uint64)
         np.cumsum(self._ends - self._starts + np.uint64(1), out=self._before[1:])
@@ -76,7 +79,10 @@ class LiveSet:
             if low > high or high > MAX_INDEX:
                 raise LiveSetSyntaxError(f"{part.strip()[:40]!r} is no range of indexes 0..{MAX_INDEX}, low end first")
             pairs.append((low, high))
-        return cls.from_ranges(pairs)
+        try:
+            return cls.from_ranges(pairs)
+        except ValueError as error:
+            raise LiveSetSyntaxError(str(error)) from error
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -150,8 +156,10 @@ class LiveSet:
         return self._count_below(high + 1) - self._count_below(low) if low <= high else 0
 
     def _count_below(self, bound: int) -> int:
-        """Number of members < bound."""
-        position = int(np.searchsorted(self._starts, np.uint64(bound), side="left"))
+        """Number of members < bound, for bound 0..2**64."""
+        if bound == 0:
+            return 0
+        position = int(np.searchsorted(self._starts, np.uint64(bound - 1), side="right"))
         if position == 0:
             return 0
         last = position - 1
@@ -171,7 +179,7 @@ def _normalise(starts: npt.ArrayLike, ends: npt.ArrayLike) -> tuple[U64Array, U6
     low, high = np.array(starts, dtype=np.uint64), np.array(ends, dtype=np.uint64)
     if low.size == 0:
         return low, high
-    if np.any(low > high) or int(high.max()) > MAX_INDEX:
+    if np.any(low > high):
         raise ValueError(f"a range is not within 0..{MAX_INDEX}, low end first")
     if np.any(low[1:] < low[:-1]):
         order = np.argsort(low, kind="stable")
@@ -179,7 +187,7 @@ def _normalise(starts: npt.ArrayLike, ends: npt.ArrayLike) -> tuple[U64Array, U6
     reach = np.maximum.accumulate(high)
     # A range opens a new one only when it begins past the neighbour of all that came before.
     opens = np.ones(low.size, dtype=np.bool_)
-    opens[1:] = low[1:] > reach[:-1] + np.uint64(1)
+    opens[1:] = (low[1:] > reach[:-1]) & (low[1:] - reach[:-1] > np.uint64(1))
     closes = np.append(np.flatnonzero(opens)[1:] - 1, low.size - 1)
     return low[opens], reach[closes]
 
@@ -219,7 +227,10 @@ def decode_sequence(data: bytes) -> LiveSet:
         raise TermFormatError(f"a list of indexes is expected, not a term with tag {tag}")
     if cursor.remaining:
         raise TermFormatError(f"{cursor.remaining} bytes follow the list of indexes")
-    return LiveSet(np.frombuffer(lows, dtype=np.uint64), np.frombuffer(highs, dtype=np.uint64))
+    try:
+        return LiveSet(np.frombuffer(lows, dtype=np.uint64), np.frombuffer(highs, dtype=np.uint64))
+    except ValueError as error:
+        raise TermFormatError(str(error)) from error
 
 
 def _decode_item(cursor: etf.Cursor) -> tuple[int, int]:
