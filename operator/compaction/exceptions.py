@@ -248,3 +248,109 @@ class EngineStartError(CompactionError):
 
 class EngineLostError(CompactionError):
     """Spark went away under a running job; the worker cannot go on."""
+
+
+# --- segment logs: plan, rewrite, commit, cleanup -------------------------------------------------------------------
+
+
+class InvalidGroupError(SegmentLogError):
+    """A group, job name or token that no plan can have made (order, number or form of the names)."""
+
+
+class MissingLiveIndexError(SegmentLogError):
+    """An index that must survive is in a source's range, but the source has no record of it."""
+
+    def __init__(self, file: str, index: int) -> None:
+        super().__init__(file, index)
+        self.file = file
+        self.index = index
+
+    def __str__(self) -> str:
+        return f"{self.file}: live index {self.index} is in the segment's range but has no record; the segment stays as it is"
+
+
+class GroupTooLargeError(SegmentLogError):
+    """A group holds more live data than one segment may: it was planned with other limits or another live set."""
+
+
+class GroupEmptyError(SegmentLogError):
+    """Nothing in a group is live any more: it is to be deleted as unreferenced, not rewritten."""
+
+
+class SourcesChangedError(SegmentLogError):
+    """The log is no longer what the plan or the rewrite saw (a segment replaced, gone, grown or live again): plan again."""
+
+
+class VerificationFailedError(SegmentLogError):
+    """A rewritten group did not read back equal to its sources; it was thrown away."""
+
+
+class RewriteStoppedError(CompactionError):
+    """A rewrite was asked to stop (lease lost, worker leaving); its partial file was removed."""
+
+
+class StaleTokenError(SegmentLogError):
+    """A token that is not the one claimed last for its job: another attempt took over, and this one commits nothing."""
+
+    def __init__(self, path: str, job: str, token: int, claimed: int | None) -> None:
+        super().__init__(path, job, token, claimed)
+        self.path = path
+        self.job = job
+        self.token = token
+        self.claimed = claimed
+
+    def __str__(self) -> str:
+        known = "no claim stands" if self.claimed is None else f"token {self.claimed} is claimed"
+        return f"{self.path}: token {self.token} of job {self.job} is stale ({known}): nothing was committed by it"
+
+
+class LockHeldError(SegmentLogError):
+    """The log's lock could not be taken in time; names who holds it and since when."""
+
+    def __init__(self, path: str, holder: str, waited: float) -> None:
+        super().__init__(path, holder, waited)
+        self.path = path
+        self.holder = holder
+        self.waited = waited
+
+    def __str__(self) -> str:
+        return f"{self.path}: the lock is still held after {self.waited:.0f} s by {self.holder}"
+
+
+class CorruptFenceError(SegmentLogError):
+    """The fence file of a log cannot be read as one."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file = file
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: not a fence record: {self.reason}. Stop all workers of this log, then move the file away: claims, "
+            f"receipts and pending deletions start anew, no log data depends on it"
+        )
+
+
+class LogNotWritableError(SegmentLogError):
+    """The log's directory cannot be written: permission, read-only file system."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: cannot be written ({self.reason}): run with an account that may write to the log directory"
+
+
+class StoreIOError(SegmentLogError):
+    """The operating system refused a read or write (no space, input/output error); nothing was committed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; nothing was committed and no source was touched"
