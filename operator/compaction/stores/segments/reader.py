@@ -1,0 +1,217 @@
+"""Reading entries: coalesced, checked, in bounded memory.
+
+Neighbouring payloads are fetched in one read of up to `CHUNK_BYTES` (a single larger payload alone in its own read), so
+memory is bounded by max(CHUNK_BYTES, largest payload). Every payload is compared with its stored CRC-32; a stored 0
+means unchecked (research/ra.md §1.2). Nothing is believed before it is checked against the file's size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from compaction.exceptions import CorruptEntryError, LogChangedError
+from compaction.stores.segments.codec import pread_up_to
+from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array
+from compaction.stores.segments.view import LogState
+
+CHUNK_BYTES: Final = 4 << 20
+# Dead bytes worth reading along rather than starting another read.
+GAP_BYTES: Final = 16 << 10
+
+_FINGERPRINT_RECORD: Final = np.dtype([("idx", ">u8"), ("term", ">u8"), ("length", ">u4"), ("crc", ">u4")])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One readable entry. `crc32` is computed from the payload, also when the file stores none."""
+
+    index: int
+    term: int
+    length: int
+    crc32: int
+    payload: bytes
+    file: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Checked payloads of neighbouring records of one segment.
+
+    `rows` are record positions in the segment; payload i is `data[starts[i]:starts[i] + lengths[i]]`, its CRC `crcs[i]`.
+    """
+
+    segment: SegmentIndex
+    rows: RowArray
+    data: memoryview
+    starts: list[int]
+    lengths: list[int]
+    crcs: U32Array
+
+    def payload(self, position: int) -> memoryview:
+        start = self.starts[position]
+        return self.data[start : start + self.lengths[position]]
+
+
+class SegmentFile:
+    """An open segment file, for reading the payloads of an index parsed earlier."""
+
+    def __init__(self, segment: SegmentIndex) -> None:
+        """LogChangedError when the name now belongs to another file than the one that was parsed."""
+        self.segment = segment
+        self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        now = FileIdentity.of(os.fstat(self._fd))
+        # A growing newest segment keeps its inode: its parsed records are still there.
+        if (now.device, now.inode) != (segment.identity.device, segment.identity.inode):
+            self.close()
+            raise LogChangedError(str(segment.path.parent))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def batches(self, rows: RowArray) -> Iterator[Batch]:
+        """Read and check the records at `rows`, in that order. CorruptEntryError names file, index and offset."""
+        self._require_inside(rows)
+        offsets = self.segment.offset[rows].astype(np.int64)
+        lengths = self.segment.length[rows].astype(np.int64)
+        begin = 0
+        for end in _cuts(offsets, lengths):
+            yield self._batch(rows[begin:end], offsets[begin:end], lengths[begin:end])
+            begin = end
+
+    def _require_inside(self, rows: RowArray) -> None:
+        outside = rows[~self.segment.inside[rows]]
+        if outside.size:
+            row = int(outside[0])
+            length, size = int(self.segment.length[row]), self.segment.identity.size
+            raise self._corrupt(row, f"its {length} bytes do not lie in the data area of the file of {size} bytes")
+
+    def _batch(self, rows: RowArray, offsets: RowArray, lengths: RowArray) -> Batch:
+        first, size = int(offsets[0]), int(offsets[-1] + lengths[-1] - offsets[0])
+        data = memoryview(pread_up_to(self._fd, size, first))
+        if len(data) < size:
+            short = int(np.searchsorted(offsets + lengths, first + len(data), side="right"))
+            raise self._corrupt(int(rows[short]), "the file ends before its last byte: it was cut while it was read")
+        starts, sizes = (offsets - first).tolist(), lengths.tolist()
+        crcs = np.fromiter(
+            (zlib.crc32(data[s : s + n]) for s, n in zip(starts, sizes, strict=True)), dtype=np.uint32, count=len(starts)
+        )
+        stored = self.segment.crc[rows]
+        bad = np.flatnonzero((stored != crcs) & (stored != 0))
+        if bad.size:
+            position = int(bad[0])
+            reason = f"CRC {int(crcs[position]):08x} of the payload, {int(stored[position]):08x} in the index"
+            raise self._corrupt(int(rows[position]), reason)
+        return Batch(segment=self.segment, rows=rows, data=data, starts=starts, lengths=sizes, crcs=crcs)
+
+    def _corrupt(self, row: int, reason: str) -> CorruptEntryError:
+        return CorruptEntryError(
+            str(self.segment.path), int(self.segment.idx[row]), int(self.segment.offset[row]), reason
+        )
+
+
+def _cuts(offsets: RowArray, lengths: RowArray) -> Iterator[int]:
+    """Ends (exclusive positions) of runs that are read at once: ascending, close together, at most CHUNK_BYTES."""
+    ends = offsets + lengths
+    far = np.ones(offsets.size, dtype=np.bool_)
+    gap = offsets[1:] - ends[:-1]
+    far[:-1] = (gap < 0) | (gap > GAP_BYTES)
+    begin = 0
+    for stop in (np.flatnonzero(far) + 1).tolist():
+        while begin < stop:
+            # Within a run the ends ascend, so the last payload that still fits is found by bisection.
+            limit = int(offsets[begin]) + CHUNK_BYTES
+            end = max(begin + 1, begin + int(np.searchsorted(ends[begin:stop], limit, side="right")))
+            yield end
+            begin = end
+
+
+def read_batches(log: LogState, *, live_only: bool = False) -> Iterator[Batch]:
+    """All readable records of a log in index order, as checked batches; `live_only` drops dead ones below the snapshot.
+
+    CorruptEntryError at the first bad one, LogChangedError when a file was replaced since the log was opened,
+    LiveSetUnknownError when `live_only` is asked of a log whose live set is unknown.
+    """
+    for ref in log.refs:
+        segment = log.segment(ref.name)
+        rows = log.readable(ref)
+        if live_only:
+            rows = rows[log.live_mask(segment.idx[rows])]
+        if not rows.size:
+            continue
+        try:
+            file = SegmentFile(segment)
+        except FileNotFoundError as error:
+            raise LogChangedError(str(log.directory)) from error
+        with closing(file):
+            yield from file.batches(rows)
+
+
+def iter_entries(log: LogState, *, live_only: bool = False) -> Iterator[Entry]:
+    """Every readable entry in index order; errors as `read_batches`."""
+    for batch in read_batches(log, live_only=live_only):
+        name = batch.segment.name
+        indexes = batch.segment.idx[batch.rows].tolist()
+        terms = batch.segment.term[batch.rows].tolist()
+        for position, (index, term, crc) in enumerate(zip(indexes, terms, batch.crcs.tolist(), strict=True)):
+            payload = bytes(batch.payload(position))
+            yield Entry(index=index, term=term, length=len(payload), crc32=crc, payload=payload, file=name)
+
+
+class Fingerprint:
+    """Accumulates the identity of a log's content: sha256 over (idx u64, term u64, length u32, crc32 u32), big-endian.
+
+    The CRC is that of the payload, so a fingerprint does not change when an unchecked entry is copied. Feed entries in
+    index order; how they are cut into calls does not matter.
+    """
+
+    __slots__ = ("_digest", "entries", "payload_bytes")
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.entries = 0
+        self.payload_bytes = 0
+
+    def update_arrays(self, *, idx: U64Array, term: U64Array, length: U32Array, crc: U32Array) -> None:
+        """Add entries given as arrays of equal length."""
+        records = np.empty(idx.shape, dtype=_FINGERPRINT_RECORD)
+        records["idx"], records["term"], records["length"], records["crc"] = idx, term, length, crc
+        self._digest.update(records.tobytes())
+        self.entries += int(idx.size)
+        self.payload_bytes += int(length.sum(dtype=np.uint64))
+
+    def update_batch(self, batch: Batch) -> None:
+        """Add a batch of checked payloads."""
+        segment, rows = batch.segment, batch.rows
+        self.update_arrays(idx=segment.idx[rows], term=segment.term[rows], length=segment.length[rows], crc=batch.crcs)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def fingerprint(entries: Iterable[Entry]) -> str:
+    """The fingerprint of entries in index order, in hexadecimal."""
+    result = Fingerprint()
+    for entry in entries:
+        result.update_arrays(
+            idx=np.array([entry.index], dtype=np.uint64),
+            term=np.array([entry.term], dtype=np.uint64),
+            length=np.array([entry.length], dtype=np.uint32),
+            crc=np.array([entry.crc32], dtype=np.uint32),
+        )
+    return result.hexdigest()
+
+
+def log_fingerprint(log: LogState, *, live_only: bool = True) -> Fingerprint:
+    """The fingerprint of a log's readable content, batch by batch; errors as `read_batches`."""
+    result = Fingerprint()
+    for batch in read_batches(log, live_only=live_only):
+        result.update_batch(batch)
+    return result
