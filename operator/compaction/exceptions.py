@@ -242,6 +242,10 @@ class JobStoppedError(CompactionError):
     """A job was stopped before its next commit because its worker was asked to stop."""
 
 
+class InvalidAssignmentError(CompactionError):
+    """An assigned job cannot be understood or carried out by this worker."""
+
+
 class EngineStartError(CompactionError):
     """Spark could not be started."""
 
@@ -354,3 +358,10 @@ class StoreIOError(SegmentLogError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}; nothing was committed and no source was touched"
+
+
+# --- planning and reconciling ---------------------------------------------------------------------------------------
+
+
+class IllegalTransitionError(CompactionError):
+    """A job was to change its state in a way the state machine does not know: a defect of the coordinator."""

@@ -1,0 +1,88 @@
+"""What a store offers for compaction, in words every store shares.
+
+A sensor turns its own plan of one log (or one key of a block store) into a `Candidate`; the planner turns candidates
+into jobs. Nothing here knows a file format.
+
+Units: bytes, epoch seconds for `oldest_debt_at`, the coordinator's monotonic seconds for `sensed_at`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePosixPath
+
+
+class LeftOutReason(StrEnum):
+    """Why a candidate got no job in this plan (`status.plan.leftOut`; a store adds reasons of its own for its parts).
+    """
+
+    BELOW_THRESHOLD = "BelowThreshold"
+    COOLDOWN = "Cooldown"
+    SUSPENDED = "Suspended"
+    JOB_UNFINISHED = "JobUnfinished"
+    FAULTY_JOB = "FaultyJob"
+    JOB_FINISHED = "JobFinished"
+    READING_OUTDATED = "ReadingOutdated"
+    RECENTLY_EVICTED = "RecentlyEvicted"
+    QUEUE_FULL = "QueueFull"
+    NOTHING_TO_GAIN = "NothingToGain"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCandidate:
+    """Adjacent sources that become one: `identities` has one entry per source and changes when the source changes."""
+
+    sources: tuple[str, ...]
+    identities: tuple[str, ...]
+    copy_bytes: int
+    gain_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreferencedCandidate:
+    """A source nothing live refers to: it costs nothing to drop."""
+
+    name: str
+    identity: str
+    gain_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlonePart:
+    """A part of a candidate (a segment) that the store's own rules leave alone, with the store's reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What one log would gain from compaction, as of the reading that began at `sensed_at`."""
+
+    path: str
+    tenant: str
+    snapshot_index: int
+    groups: tuple[GroupCandidate, ...]
+    unreferenced: tuple[UnreferencedCandidate, ...]
+    debt_bytes: int
+    debt_segments: int
+    sensed_at: float
+    level: int = 0
+    oldest_debt_at: float | None = None
+    left_alone: tuple[LeftAlonePart, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is nothing to do."""
+        return not self.groups and not self.unreferenced
+
+
+def tenant_of(root: str, path: str) -> str:
+    """The tenant of a log: the first directory below the policy's root, or "" for logs directly in it.
+
+    Logs of one owner share a directory in every layout seen (research/ra.md §2: one directory per server); a policy
+    over several such directories serves them in turn, so that one busy owner does not keep the others waiting.
+    """
+    relative = PurePosixPath(path).relative_to(root) if PurePosixPath(path).is_relative_to(root) else
+    PurePosixPath(path) return relative.parts[0] if len(relative.parts) > 1 else ""

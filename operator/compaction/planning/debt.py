@@ -1,0 +1,86 @@
+"""How far behind a store is, and until when: sums over candidates, measured speed, time of arrival."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compaction.planning.candidates import Candidate
+
+RECENT_JOBS = 20
+"""Speed is measured over so many of the newest receipts."""
+LEAST_SECONDS = 0.5
+"""Jobs shorter than this together say nothing about speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDebt:
+    """Debt of one level."""
+
+    level: int
+    bytes: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """Debt of a policy. `logs` counts the logs that have any; `oldest_at` is epoch seconds."""
+
+    bytes: int = 0
+    segments: int = 0
+    logs: int = 0
+    levels: tuple[LevelDebt, ...] = ()
+    oldest_at: float | None = None
+    copy_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedWork:
+    """A finished job: bytes it was estimated to copy, seconds from assignment to end, when it ended (epoch)."""
+
+    cost_bytes: int
+    seconds: float
+    finished_at: float
+
+
+def total_debt(candidates: Iterable[Candidate]) -> Debt:
+    """The debt of all candidates together, by level."""
+    by_level: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    logs = copy = 0
+    oldest: float | None = None
+    for candidate in candidates:
+        if candidate.is_empty:
+            continue
+        logs += 1
+        copy += sum(group.copy_bytes for group in candidate.groups)
+        by_level[candidate.level][0] += candidate.debt_bytes
+        by_level[candidate.level][1] += candidate.debt_segments
+        if candidate.oldest_debt_at is not None:
+            oldest = candidate.oldest_debt_at if oldest is None else min(oldest, candidate.oldest_debt_at)
+    levels = tuple(LevelDebt(level, sums[0], sums[1]) for level, sums in sorted(by_level.items()))
+    return Debt(
+        bytes=sum(one.bytes for one in levels),
+        segments=sum(one.segments for one in levels),
+        logs=logs,
+        levels=levels,
+        oldest_at=oldest,
+        copy_bytes=copy,
+    )
+
+
+def bytes_per_second(work: Iterable[FinishedWork]) -> float | None:
+    """Bytes copied per second of one job, over the newest receipts; None when nothing was measured yet."""
+    newest = sorted(work, key=lambda w: w.finished_at)[-RECENT_JOBS:]
+    seconds = sum(one.seconds for one in newest)
+    copied = sum(one.cost_bytes for one in newest)
+    return copied / seconds if seconds >= LEAST_SECONDS and copied > 0 else None
+
+
+def eta_seconds(remaining_bytes: int, speed: float | None, *, parallel: int) -> float | None:
+    """Seconds until `remaining_bytes` are copied by `parallel` jobs at once; 0 for none left, None when unknown."""
+    if remaining_bytes <= 0:
+        return 0.0
+    if speed is None or parallel <= 0:
+        return None
+    return remaining_bytes / (speed * parallel)

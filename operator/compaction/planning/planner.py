@@ -1,0 +1,245 @@
+"""From candidates to jobs: deterministic, within limits, with a reason for everything left out.
+
+Invariants (tests/planning):
+
+* The same candidates give the same jobs with the same names, in whatever order they come.
+* Every group and every unreferenced source of a candidate is in exactly one planned job, or the candidate is left out
+  with a reason.
+* A job holds parts of one log only, at most `max_bytes_per_job` of them to copy (a single larger group is a job of
+  its own).
+* A Faulty job is never planned again as it was: with several groups it is split in halves, so that what ails one of
+  them does not hold back the others (DESIGN §4 "Faulty"); a single group stays parked until its sources change or the
+  limit is raised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from compaction.api.names import name_stem
+from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, UnreferencedCandidate
+from compaction.planning.triggers import LogHistory, Trigger, split_due
+
+MAX_GROUPS_PER_JOB = 256
+MAX_UNREFERENCED_PER_JOB = 1024
+"""Keep one job's object far below etcd's 1.5 MiB, whatever the size of a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """`spec.limits`, as far as planning goes. Bytes to copy per job; jobs that may exist unfinished or Faulty."""
+
+    max_bytes_per_job: int
+    max_jobs_queued: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job to be created. `cost_bytes` are copied, `gain_bytes` freed."""
+
+    name: str
+    path: str
+    tenant: str
+    level: int
+    snapshot_index: int
+    groups: tuple[GroupCandidate, ...]
+    unreferenced: tuple[UnreferencedCandidate, ...]
+    cost_bytes: int
+    gain_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """So many candidates (or parts of them) have no job for this reason; `example` names the first."""
+
+    reason: str
+    count: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A set of jobs. `hash` is of the names, hence of everything a job consists of. `evict` makes room for `jobs`."""
+
+    jobs: tuple[PlannedJob, ...]
+    left_out: tuple[LeftOut, ...]
+    evict: tuple[str, ...]
+    parked: tuple[str, ...]
+    cost_bytes: int
+    gain_bytes: int
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits; empty for a plan without jobs."""
+        if not self.jobs:
+            return ""
+        return hashlib.sha256("\n".join(sorted(job.name for job in self.jobs)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class JobInventory:
+    """The jobs that exist: all names, those parked as Faulty (and which of them may be split), and the size of the
+    queue.
+
+    `queue_size` counts every job that is not Succeeded and not a mere record of the past; `evictable` are Faulty jobs
+    without a live lease, the one to go first in front. `recently_evicted` are names that must not come back at once.
+    """
+
+    names: frozenset[str] = frozenset()
+    faulty: frozenset[str] = frozenset()
+    splittable: frozenset[str] = frozenset()
+    evictable: tuple[str, ...] = ()
+    queue_size: int = 0
+    recently_evicted: frozenset[str] = frozenset()
+
+
+class _Tally:
+    """Counts reasons and remembers the first example of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, reason: str, example: str) -> None:
+        self._counts[reason] += 1
+        self._examples.setdefault(reason, example)
+
+    def rows(self) -> tuple[LeftOut, ...]:
+        return tuple(LeftOut(reason, count, self._examples[reason]) for reason, count in sorted(self._counts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Plans for one policy. `owner_uid` keeps the names of a policy and of its later namesake apart."""
+
+    policy_name: str
+    owner_uid: str
+    limits: PlanLimits
+    trigger: Trigger
+
+    def plan(
+        self, candidates: Iterable[Candidate], history: Mapping[str, LogHistory], inventory: JobInventory, *, now: float
+    ) -> Plan:
+        """One plan over all candidates. `now` is epoch seconds (cooldown)."""
+        ordered = tuple(sorted(candidates, key=lambda c: (c.level, c.path)))
+        tally = _Tally()
+        for candidate in ordered:
+            for part in candidate.left_alone:
+                tally.add(part.reason, str(PurePosixPath(candidate.path) / part.name))
+        due, others = split_due(ordered, self.trigger, history, now=now)
+        for candidate, reason in others:
+            tally.add(reason, candidate.path)
+        parked: set[str] = set()
+        wanted: list[PlannedJob] = []
+        for candidate in due:
+            wanted += self._jobs_of(candidate, inventory, tally, parked)
+        parked |= self._parked_elsewhere(others, inventory)
+        jobs, evict = self._within_queue(wanted, inventory, tally)
+        return Plan(
+            jobs=jobs,
+            left_out=tally.rows(),
+            evict=evict,
+            parked=tuple(sorted(parked)),
+            cost_bytes=sum(job.cost_bytes for job in jobs),
+            gain_bytes=sum(job.gain_bytes for job in jobs),
+        )
+
+    def _jobs_of(
+        self, candidate: Candidate, inventory: JobInventory, tally: _Tally, parked: set[str]
+    ) -> Iterator[PlannedJob]:
+        for job in self._cut(candidate):
+            for piece in self._split_faulty(candidate, job, inventory, parked):
+                if piece.name in inventory.faulty:
+                    tally.add(LeftOutReason.FAULTY_JOB, piece.name)
+                elif piece.name in inventory.names:
+                    tally.add(LeftOutReason.JOB_FINISHED, piece.name)
+                elif piece.name in inventory.recently_evicted:
+                    tally.add(LeftOutReason.RECENTLY_EVICTED, piece.name)
+                else:
+                    yield piece
+
+    def _parked_elsewhere(self, others: list[tuple[Candidate, LeftOutReason]], inventory: JobInventory) -> set[str]:
+        """Faulty jobs of logs that are not due just now are still about work that exists."""
+        parked: set[str] = set()
+        for candidate, _ in others:
+            for job in self._cut(candidate):
+                for _piece in self._split_faulty(candidate, job, inventory, parked):
+                    pass
+        return parked
+
+    def _cut(self, candidate: Candidate) -> Iterator[PlannedJob]:
+        """The candidate's parts in order, cut where the next group would exceed the limit of a job."""
+        groups: list[GroupCandidate] = []
+        unreferenced = candidate.unreferenced
+        size = 0
+        for group in candidate.groups:
+            full = size + group.copy_bytes > self.limits.max_bytes_per_job or len(groups) >= MAX_GROUPS_PER_JOB
+            if groups and full:
+                yield self._job(candidate, tuple(groups), unreferenced[:MAX_UNREFERENCED_PER_JOB])
+                groups, unreferenced, size = [], unreferenced[MAX_UNREFERENCED_PER_JOB:], 0
+            groups.append(group)
+            size += group.copy_bytes
+        while groups or unreferenced:
+            yield self._job(candidate, tuple(groups), unreferenced[:MAX_UNREFERENCED_PER_JOB])
+            groups, unreferenced = [], unreferenced[MAX_UNREFERENCED_PER_JOB:]
+
+    def _split_faulty(
+        self, candidate: Candidate, job: PlannedJob, inventory: JobInventory, parked: set[str]
+    ) -> Iterator[PlannedJob]:
+        if job.name not in inventory.faulty:
+            yield job
+            return
+        parked.add(job.name)
+        parts = len(job.groups) + bool(job.unreferenced)
+        if parts < 2 or job.name not in inventory.splittable:
+            yield job
+            return
+        half = len(job.groups) // 2
+        # Dropping unreferenced sources needs no rewrite: it goes with the smaller half, or alone.
+        yield from self._split_faulty(
+            candidate, self._job(candidate, job.groups[:half], job.unreferenced), inventory, parked
+        )
+        yield from self._split_faulty(candidate, self._job(candidate, job.groups[half:], ()), inventory, parked)
+
+    def _job(
+        self, candidate: Candidate, groups: tuple[GroupCandidate, ...], unreferenced: tuple[UnreferencedCandidate, ...]
+    ) -> PlannedJob:
+        return PlannedJob(
+            name=self._name(candidate, groups, unreferenced),
+            path=candidate.path,
+            tenant=candidate.tenant,
+            level=candidate.level,
+            snapshot_index=candidate.snapshot_index,
+            groups=groups,
+            unreferenced=unreferenced,
+            cost_bytes=sum(group.copy_bytes for group in groups),
+            gain_bytes=sum(group.gain_bytes for group in groups) + sum(one.gain_bytes for one in unreferenced),
+        )
+
+    def _name(
+        self, candidate: Candidate, groups: tuple[GroupCandidate, ...], unreferenced: tuple[UnreferencedCandidate, ...]
+    ) -> str:
+        digest = hashlib.sha256()
+        for field in (self.owner_uid, candidate.path, str(candidate.snapshot_index)):
+            digest.update(field.encode() + b"\0")
+        for group in groups:
+            digest.update(b"group\0")
+            for source, identity in zip(group.sources, group.identities, strict=True):
+                digest.update(f"{source}\0{identity}\0".encode())
+        for one in unreferenced:
+            digest.update(f"unreferenced\0{one.name}\0{one.identity}\0".encode())
+        return f"{name_stem(self.policy_name)}-{digest.hexdigest()[:10]}"
+
+    def _within_queue(
+        self, wanted: list[PlannedJob], inventory: JobInventory, tally: _Tally
+    ) -> tuple[tuple[PlannedJob, ...], tuple[str, ...]]:
+        """As many jobs as the queue takes; a queue AT its limit evicts Faulty ones first (research/pyroscope.md
+        §2.5).""" room = max(0, self.limits.max_jobs_queued - inventory.queue_size) over = max(0, inventory.queue_size
+        - self.limits.max_jobs_queued) short = max(0, len(wanted) - room) + over if wanted else 0 evict =
+        inventory.evictable[:short] room += max(0, len(evict) - over) for job in wanted[room:]:
+            tally.add(LeftOutReason.QUEUE_FULL, job.name)
+        return tuple(wanted[:room]), evict
