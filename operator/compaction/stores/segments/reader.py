@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +25,8 @@ from compaction.stores.segments.view import LogState
 CHUNK_BYTES: Final = 4 << 20
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10
+
+CorruptSink = Callable[[CorruptEntryError], None]
 
 _FINGERPRINT_RECORD: Final = np.dtype([("idx", ">u8"), ("term", ">u8"), ("length", ">u4"), ("crc", ">u4")])
 
@@ -45,7 +47,8 @@ class Entry:
 class Batch:
     """Checked payloads of neighbouring records of one segment.
 
-    `rows` are record positions in the segment; payload i is `data[starts[i]:starts[i] + lengths[i]]`, its CRC `crcs[i]`.
+    `rows` are record positions in the segment; payload i is
+    `data[starts[i]:starts[i] + lengths[i]]` and has the CRC `crcs[i]`.
     """
 
     segment: SegmentIndex
@@ -76,45 +79,54 @@ class SegmentFile:
     def close(self) -> None:
         os.close(self._fd)
 
-    def batches(self, rows: RowArray) -> Iterator[Batch]:
-        """Read and check the records at `rows`, in that order. CorruptEntryError names file, index and offset."""
-        self._require_inside(rows)
+    def batches(self, rows: RowArray, *, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:
+        """Read and check the records at `rows`, in that order.
+
+        A bad one is raised as CorruptEntryError (file, index, offset); with `on_corrupt` it is handed over, left out.
+        """
+        report = on_corrupt or _raise
+        inside = self.segment.inside[rows]
+        size = self.segment.identity.size
+        for row in rows[~inside].tolist():
+            report(self._corrupt(row, f"its {self.segment.length[row]} bytes are not in the data area of {size} bytes"))
+        rows = rows[inside]
         offsets = self.segment.offset[rows].astype(np.int64)
         lengths = self.segment.length[rows].astype(np.int64)
         begin = 0
         for end in _cuts(offsets, lengths):
-            yield self._batch(rows[begin:end], offsets[begin:end], lengths[begin:end])
+            yield self._batch(rows[begin:end], offsets[begin:end], lengths[begin:end], report)
             begin = end
 
-    def _require_inside(self, rows: RowArray) -> None:
-        outside = rows[~self.segment.inside[rows]]
-        if outside.size:
-            row = int(outside[0])
-            length, size = int(self.segment.length[row]), self.segment.identity.size
-            raise self._corrupt(row, f"its {length} bytes do not lie in the data area of the file of {size} bytes")
-
-    def _batch(self, rows: RowArray, offsets: RowArray, lengths: RowArray) -> Batch:
+    def _batch(self, rows: RowArray, offsets: RowArray, lengths: RowArray, report: CorruptSink) -> Batch:
         first, size = int(offsets[0]), int(offsets[-1] + lengths[-1] - offsets[0])
         data = memoryview(pread_up_to(self._fd, size, first))
-        if len(data) < size:
-            short = int(np.searchsorted(offsets + lengths, first + len(data), side="right"))
-            raise self._corrupt(int(rows[short]), "the file ends before its last byte: it was cut while it was read")
         starts, sizes = (offsets - first).tolist(), lengths.tolist()
         crcs = np.fromiter(
-            (zlib.crc32(data[s : s + n]) for s, n in zip(starts, sizes, strict=True)), dtype=np.uint32, count=len(starts)
+            (zlib.crc32(data[start : start + length]) for start, length in zip(starts, sizes, strict=True)),
+            dtype=np.uint32,
+            count=len(starts),
         )
         stored = self.segment.crc[rows]
-        bad = np.flatnonzero((stored != crcs) & (stored != 0))
-        if bad.size:
-            position = int(bad[0])
-            reason = f"CRC {int(crcs[position]):08x} of the payload, {int(stored[position]):08x} in the index"
-            raise self._corrupt(int(rows[position]), reason)
+        missing = offsets + lengths > first + len(data)
+        bad = missing | ((stored != crcs) & (stored != 0))
+        if bad.any():
+            for position in np.flatnonzero(bad).tolist():
+                reason = f"CRC {int(crcs[position]):08x} of the payload, {int(stored[position]):08x} in the index"
+                if missing[position]:
+                    reason = "the file ends before its last byte: it was cut while it was read"
+                report(self._corrupt(int(rows[position]), reason))
+            good = np.flatnonzero(~bad)
+            rows, crcs = rows[good], crcs[good]
+            starts, sizes = (offsets[good] - first).tolist(), lengths[good].tolist()
         return Batch(segment=self.segment, rows=rows, data=data, starts=starts, lengths=sizes, crcs=crcs)
 
     def _corrupt(self, row: int, reason: str) -> CorruptEntryError:
-        return CorruptEntryError(
-            str(self.segment.path), int(self.segment.idx[row]), int(self.segment.offset[row]), reason
-        )
+        segment = self.segment
+        return CorruptEntryError(str(segment.path), int(segment.idx[row]), int(segment.offset[row]), reason)
+
+
+def _raise(error: CorruptEntryError) -> None:
+    raise error
 
 
 def _cuts(offsets: RowArray, lengths: RowArray) -> Iterator[int]:
@@ -133,11 +145,11 @@ def _cuts(offsets: RowArray, lengths: RowArray) -> Iterator[int]:
             begin = end
 
 
-def read_batches(log: LogState, *, live_only: bool = False) -> Iterator[Batch]:
+def read_batches(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:
     """All readable records of a log in index order, as checked batches; `live_only` drops dead ones below the snapshot.
 
-    CorruptEntryError at the first bad one, LogChangedError when a file was replaced since the log was opened,
-    LiveSetUnknownError when `live_only` is asked of a log whose live set is unknown.
+    CorruptEntryError at the first bad one (with `on_corrupt`: handed over, left out), LogChangedError when a file was
+    replaced since the log was opened, LiveSetUnknownError when `live_only` is asked of a log whose live set is unknown.
     """
     for ref in log.refs:
         segment = log.segment(ref.name)
@@ -151,12 +163,12 @@ def read_batches(log: LogState, *, live_only: bool = False) -> Iterator[Batch]:
         except FileNotFoundError as error:
             raise LogChangedError(str(log.directory)) from error
         with closing(file):
-            yield from file.batches(rows)
+            yield from file.batches(rows, on_corrupt=on_corrupt)
 
 
-def iter_entries(log: LogState, *, live_only: bool = False) -> Iterator[Entry]:
+def iter_entries(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Entry]:
     """Every readable entry in index order; errors as `read_batches`."""
-    for batch in read_batches(log, live_only=live_only):
+    for batch in read_batches(log, live_only=live_only, on_corrupt=on_corrupt):
         name = batch.segment.name
         indexes = batch.segment.idx[batch.rows].tolist()
         terms = batch.segment.term[batch.rows].tolist()

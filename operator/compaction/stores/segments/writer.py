@@ -76,16 +76,14 @@ class _OpenSegment:
         except CorruptSegmentError:
             os.close(fd)
             raise
-        return cls(
-            fd, path, version=index.version, max_count=index.max_count, count=index.count, end=index.end_of_data
-        )
+        return cls(fd, path, version=index.version, max_count=index.max_count, count=index.count, end=index.end_of_data)
 
     def room(self, lengths: U64Array, max_size: int) -> int:
         """How many of the next entries fit (§1.4): slots left, and data bytes BEFORE an entry not above max_size."""
+        limit = max_size if self.version > 1 else min(max_size, _V1_OFFSET_LIMIT - self.start)
+        if self.end - self.start > limit:
+            return 0
         used = np.cumsum(lengths) - lengths + np.uint64(self.end - self.start)
-        limit = max_size
-        if self.version == 1:
-            limit = min(limit, _V1_OFFSET_LIMIT - self.start)
         fits = int(np.searchsorted(used, np.uint64(limit), side="right"))
         return min(fits, self.max_count - self.count)
 
@@ -109,8 +107,8 @@ class _OpenSegment:
 class LogWriter:
     """Appends to the last segment of a log directory and rolls to a successor when it is full.
 
-    Nothing is checked about the order of indexes: gaps (sparse writes) and going back (overwriting) are the format's own
-    features. Not for use while another process writes to the same log. A context manager: leaving it closes.
+    Nothing is checked about the order of indexes: gaps (sparse writes) and going back (overwriting) are features of the
+    format. Not for use while another process writes to the same log. A context manager: leaving it closes.
     """
 
     def __init__(
@@ -124,6 +122,8 @@ class LogWriter:
     ) -> None:
         """`max_count`, `max_size` (data bytes) are the limits of new segments; `sync` False is for throw-away logs."""
         encode_header(max_count=max_count)  # refuses an impossible max_count now, not at the first roll
+        if max_size <= 0:
+            raise ValueError(f"max_size {max_size} is not positive")
         self.directory = directory
         self.max_count = max_count
         self.max_size = max_size
@@ -184,7 +184,7 @@ class LogWriter:
             segment.write(idx=idx[part], term=term[part], length=length, crc=crc[part], data=b"".join(payloads[part]))
             begin = part.stop
 
-    def roll(self) -> None:
+    def roll(self) -> _OpenSegment:
         """Close the current segment (synced) and create its successor, header only."""
         number = self._last_number()
         if self._segment is not None:
@@ -192,6 +192,7 @@ class LogWriter:
             self._segment = None
         path = self.directory / segment_name(number + 1)
         self._segment = _OpenSegment.create(path, max_count=self.max_count, sync=self._sync)
+        return self._segment
 
     def close(self) -> None:
         """Flush, sync and close the segment, sync the directory."""
@@ -203,13 +204,12 @@ class LogWriter:
             sync_directory(self.directory)
 
     def _writable(self) -> _OpenSegment:
-        if self._segment is None:
-            path = self.directory / segment_name(self._last_number())
-            if path.is_symlink() or not path.exists():
-                self.roll()
-            else:
-                self._segment = self._reopen(path)
-        assert self._segment is not None
+        if self._segment is not None:
+            return self._segment
+        path = self.directory / segment_name(self._last_number())
+        if path.is_symlink() or not path.exists():
+            return self.roll()
+        self._segment = self._reopen(path)
         return self._segment
 
     def _reopen(self, path: Path) -> _OpenSegment:
