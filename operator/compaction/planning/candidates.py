@@ -14,8 +14,7 @@ from pathlib import PurePosixPath
 
 
 class LeftOutReason(StrEnum):
-    """Why a candidate got no job in this plan (`status.plan.leftOut`; a store adds reasons of its own for its parts).
-    """
+    """Why a candidate got no job in this plan (`status.plan.leftOut`; a store adds reasons of its own for its parts)."""
 
     BELOW_THRESHOLD = "BelowThreshold"
     COOLDOWN = "Cooldown"
@@ -84,5 +83,6 @@ def tenant_of(root: str, path: str) -> str:
     Logs of one owner share a directory in every layout seen (research/ra.md §2: one directory per server); a policy
     over several such directories serves them in turn, so that one busy owner does not keep the others waiting.
     """
-    relative = PurePosixPath(path).relative_to(root) if PurePosixPath(path).is_relative_to(root) else
-    PurePosixPath(path) return relative.parts[0] if len(relative.parts) > 1 else ""
+    pure = PurePosixPath(path)
+    parts = pure.relative_to(root).parts if pure.is_relative_to(root) else pure.parts
+    return parts[0] if len(parts) > 1 else ""

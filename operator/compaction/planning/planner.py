@@ -237,9 +237,12 @@ class Planner:
     def _within_queue(
         self, wanted: list[PlannedJob], inventory: JobInventory, tally: _Tally
     ) -> tuple[tuple[PlannedJob, ...], tuple[str, ...]]:
-        """As many jobs as the queue takes; a queue AT its limit evicts Faulty ones first (research/pyroscope.md
-        §2.5).""" room = max(0, self.limits.max_jobs_queued - inventory.queue_size) over = max(0, inventory.queue_size
-        - self.limits.max_jobs_queued) short = max(0, len(wanted) - room) + over if wanted else 0 evict =
-        inventory.evictable[:short] room += max(0, len(evict) - over) for job in wanted[room:]:
+        """As many jobs as the queue takes; a queue AT its limit evicts Faulty ones (research/pyroscope.md §2.5)."""
+        room = max(0, self.limits.max_jobs_queued - inventory.queue_size)
+        over = max(0, inventory.queue_size - self.limits.max_jobs_queued)
+        short = max(0, len(wanted) - room) + over if wanted else 0
+        evict = inventory.evictable[:short]
+        room += max(0, len(evict) - over)
+        for job in wanted[room:]:
             tally.add(LeftOutReason.QUEUE_FULL, job.name)
         return tuple(wanted[:room]), evict
