@@ -1,0 +1,178 @@
+"""How to reach the API server: a plain, frozen `Connection`, wherever it came from.
+
+Order: the kubeconfig named explicitly; `KUBECONFIG`; the service account mounted into a pod; `~/.kube/config`.
+The `kubernetes` package is used for one thing only, reading kubeconfig files (with their exec plugins); nothing of it
+leaves this module. Invariant: a `Connection` holds no secret in a field that a log line or a repr would show.
+"""
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException, kube_config
+
+from compaction.exceptions import ConnectionConfigError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_LIFETIME_SECONDS = 60.0
+
+
+class TokenProvider:
+    """Gives the value of the Authorization header, re-reading its source every minute and after a 401.
+
+    Projected service account tokens are replaced on disk long before they expire (research/operator.md §1.7), so a
+    minute is enough; a kubeconfig's exec plugin is asked again on the same schedule and caches for itself.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], str | None],
+        *,
+        lifetime: float = TOKEN_LIFETIME_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read = read
+        self._lifetime = lifetime
+        self._clock = clock
+        self._value: str | None = None
+        self._stale_at = float("-inf")
+
+    def header(self) -> str | None:
+        """`Bearer ...`, `Basic ...`, or None when a client certificate is the only credential."""
+        if self._clock() >= self._stale_at:
+            self._value = self._read()
+            self._stale_at = self._clock() + self._lifetime
+        return self._value
+
+    def expire(self) -> None:
+        """Forget the cached value: the server has just refused it."""
+        self._stale_at = float("-inf")
+
+
+def no_token() -> TokenProvider:
+    """A provider for servers that know us by certificate alone, or not at all."""
+    return TokenProvider(lambda: None, lifetime=float("inf"))
+
+
+def static_token(token: str) -> TokenProvider:
+    """A fixed bearer token."""
+    return TokenProvider(lambda: f"Bearer {token}", lifetime=float("inf"))
+
+
+def file_token(path: Path) -> TokenProvider:
+    """A bearer token kept in a file that somebody else rotates."""
+
+    def read() -> str:
+        try:
+            return f"Bearer {path.read_text().strip()}"
+        except OSError as error:
+            raise ConnectionConfigError(f"cannot read the service account token {path}: {error}") from error
+
+    return TokenProvider(read)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Everything a client needs: base URL without a trailing slash, TLS, credentials, the default namespace."""
+
+    server: str
+    ssl_context: ssl.SSLContext | None = field(repr=False)
+    token: TokenProvider = field(repr=False)
+    namespace: str = "default"
+    proxy: str | None = None
+    server_hostname: str | None = None
+
+
+def load_connection(
+    kubeconfig: Path | str | None = None,
+    *,
+    context: str | None = None,
+    namespace: str | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> Connection:
+    """Find the API server in the documented order.
+
+    Raises ConnectionConfigError naming what was tried, or which file is wrong and why.
+    """
+    if kubeconfig is not None:
+        return from_kubeconfig(str(kubeconfig), context=context, namespace=namespace)
+    if env.get("KUBECONFIG"):
+        return from_kubeconfig(env["KUBECONFIG"], context=context, namespace=namespace)
+    if env.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
+        return in_cluster(env, namespace=namespace)
+    fallback = Path("~/.kube/config").expanduser()
+    if fallback.exists():
+        return from_kubeconfig(str(fallback), context=context, namespace=namespace)
+    raise ConnectionConfigError(
+        "no Kubernetes API server is configured: give --kubeconfig, set KUBECONFIG, run inside a pod with a service "
+        f"account, or create {fallback}; `compactor local up` starts one on this machine"
+    )
+
+
+def in_cluster(
+    env: Mapping[str, str] = os.environ, *, directory: Path = SERVICE_ACCOUNT, namespace: str | None = None
+) -> Connection:
+    """The service account of the pod we run in."""
+    host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise ConnectionConfigError("KUBERNETES_SERVICE_HOST is not set: this process does not run inside a pod")
+    try:
+        ssl_context = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+        own_namespace = (directory / "namespace").read_text().strip()
+    except OSError as error:
+        raise ConnectionConfigError(f"the service account mounted at {directory} is incomplete: {error}") from error
+    host = f"[{host}]" if ":" in host else host
+    return Connection(
+        server=f"https://{host}:{port}",
+        ssl_context=ssl_context,
+        token=file_token(directory / "token"),
+        namespace=namespace or own_namespace,
+    )
+
+
+def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | None = None) -> Connection:
+    """The current (or named) context of a kubeconfig; `path` may be a colon-separated list as in KUBECONFIG."""
+    config = Configuration(host="")
+    # The package would otherwise take a proxy from the environment for every host, loopback included.
+    config.proxy = None
+    try:
+        kube_config.load_kube_config(path, context=context, client_configuration=config, persist_config=False)
+        contexts, active = kube_config.list_kube_config_contexts(path)
+    except (ConfigException, OSError, ValueError) as error:
+        raise ConnectionConfigError(f"kubeconfig {path} cannot be used: {error}") from error
+    chosen = next((entry for entry in contexts if entry["name"] == context), active) if context else active
+    return Connection(
+        server=config.host.rstrip("/"),
+        ssl_context=_ssl_context(config, path) if config.host.startswith("https") else None,
+        token=TokenProvider(lambda: _authorization(config)),
+        namespace=namespace or chosen["context"].get("namespace") or "default",
+        proxy=config.proxy,
+        server_hostname=config.tls_server_name or None,
+    )
+
+
+def _authorization(config: Configuration) -> str | None:
+    # `get_api_key_with_prefix` runs the refresh hook: exec plugins and token files are read again when they expired.
+    bearer = config.get_api_key_with_prefix("authorization")
+    if bearer:
+        return str(bearer)
+    if config.username and config.password:
+        return str(config.get_basic_auth_token())
+    return None
+
+
+def _ssl_context(config: Configuration, path: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=config.ssl_ca_cert or None)
+        if config.cert_file:
+            context.load_cert_chain(config.cert_file, config.key_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectionConfigError(f"kubeconfig {path}: a certificate or key cannot be loaded: {error}") from error
+    if not config.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
