@@ -365,3 +365,43 @@ class StoreIOError(SegmentLogError):
 
 class IllegalTransitionError(CompactionError):
     """A job was to change its state in a way the state machine does not know: a defect of the coordinator."""
+
+
+# --- the local control plane ----------------------------------------------------------------------------------------
+
+
+class LocalStateError(CompactionError):
+    """The state file of a local control plane cannot be understood."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}: remove the file after checking that no etcd or kube-apiserver of it runs"
+
+
+class ControlPlaneError(CompactionError):
+    """etcd or kube-apiserver could not be started, or ended."""
+
+    def __init__(self, server: str, reason: str, log: str = "") -> None:
+        super().__init__(server, reason, log)
+        self.server = server
+        self.reason = reason
+        self.log = log
+
+    def __str__(self) -> str:
+        return f"{self.server} {self.reason}" + (f"; the end of its log:\n{self.log}" if self.log else "")
+
+
+class ControlPlaneBusyError(CompactionError):
+    """A control plane already runs in the state directory, or none runs where one is needed."""
+
+
+class BinaryError(CompactionError):
+    """The programs of the control plane were not found and could not be downloaded or built; says what was tried."""
+
+
+class JavaError(CompactionError):
+    """No Java runtime of version 17 or later was found; names the package to install."""
