@@ -1,0 +1,258 @@
+"""Plans: deterministic, complete, within limits, and with a reason for everything left out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.planning.candidates import (
+    Candidate,
+    GroupCandidate,
+    LeftAlonePart,
+    LeftOutReason,
+    UnreferencedCandidate,
+    tenant_of,
+)
+from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
+from compaction.planning.triggers import LogHistory, Trigger, cooldown_left
+
+NOW = 10_000.0
+
+
+def group(number: int, copy: int = 100) -> GroupCandidate:
+    sources = (f"{number:04d}.segment", f"{number + 1:04d}.segment")
+    return GroupCandidate(sources, tuple(f"id-{name}" for name in sources), copy_bytes=copy, gain_bytes=50)
+
+
+def candidate(path: str = "/ra/a", groups: int = 1, unreferenced: int = 0, **more: object) -> Candidate:
+    base = Candidate(
+        path=path,
+        tenant="",
+        snapshot_index=7,
+        groups=tuple(group(i * 2) for i in range(groups)),
+        unreferenced=tuple(UnreferencedCandidate(f"u{i}", f"id{i}", 10) for i in range(unreferenced)),
+        debt_bytes=50 * groups + 10 * unreferenced,
+        debt_segments=groups + unreferenced,
+        sensed_at=100.0,
+    )
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+def planner(*, max_bytes: int = 1000, queued: int = 100, trigger: Trigger | None = None, uid: str = "uid") -> Planner:
+    return Planner("policy", uid, PlanLimits(max_bytes, queued), trigger or Trigger())
+
+
+def plan(
+    *candidates: Candidate,
+    using: Planner | None = None,
+    history: dict[str, LogHistory] | None = None,
+    inventory: JobInventory | None = None,
+) -> Plan:
+    return (using or planner()).plan(candidates, history or {}, inventory or JobInventory(), now=NOW)
+
+
+def reasons(result: Plan) -> dict[str, int]:
+    return {row.reason: row.count for row in result.left_out}
+
+
+class TestJobs:
+    def test_one_log_one_job(self) -> None:
+        result = plan(candidate(groups=2, unreferenced=1))
+        (job,) = result.jobs
+        assert (job.path, job.snapshot_index, len(job.groups), len(job.unreferenced)) == ("/ra/a", 7, 2, 1)
+        assert (job.cost_bytes, job.gain_bytes) == (200, 110)
+        assert (result.cost_bytes, result.gain_bytes) == (200, 110)
+        assert job.name.startswith("policy-")
+        assert len(job.name) == len("policy-") + 10
+
+    def test_cut_at_max_bytes_but_a_larger_group_goes_alone(self) -> None:
+        wide = candidate(groups=0, unreferenced=1)
+        wide = replace(wide, groups=(group(0, 60), group(2, 60), group(4, 500), group(6, 10)))
+        jobs = plan(wide, using=planner(max_bytes=100)).jobs
+        assert [[g.copy_bytes for g in job.groups] for job in jobs] == [[60], [60], [500], [10]]
+        assert [len(job.unreferenced) for job in jobs] == [1, 0, 0, 0]
+
+    def test_only_unreferenced_sources(self) -> None:
+        (job,) = plan(candidate(groups=0, unreferenced=3)).jobs
+        assert (job.cost_bytes, len(job.unreferenced)) == (0, 3)
+
+    def test_the_name_depends_on_all_a_job_is_made_of(self) -> None:
+        base = candidate(unreferenced=1)
+        other_identity = replace(base.groups[0], identities=("x", "y"))
+        variants = [
+            plan(base),
+            plan(base, using=planner(uid="another")),
+            plan(replace(base, path="/ra/b")),
+            plan(replace(base, snapshot_index=8)),
+            plan(replace(base, groups=(other_identity,))),
+            plan(replace(base, unreferenced=())),
+        ]
+        assert len({result.jobs[0].name for result in variants}) == len(variants)
+        assert len({result.hash for result in variants}) == len(variants)
+
+    def test_a_long_policy_name_gives_a_valid_name(self) -> None:
+        long = Planner("a" * 39 + "." + "b" * 20, "uid", PlanLimits(1, 1), Trigger())
+        (job,) = plan(candidate(), using=long).jobs
+        assert job.name.startswith("a" * 39 + "-")
+
+
+class TestLeftOut:
+    @pytest.mark.parametrize(
+        ("change", "trigger", "history", "reason"),
+        [
+            ({"groups": ()}, Trigger(), None, LeftOutReason.NOTHING_TO_GAIN),
+            ({}, Trigger(debt_bytes=51), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, Trigger(debt_segments=2), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, Trigger(debt_bytes=50, debt_segments=1), None, None),
+            ({}, Trigger(suspended=True), None, LeftOutReason.SUSPENDED),
+            ({}, Trigger(), LogHistory(has_unfinished_job=True), LeftOutReason.JOB_UNFINISHED),
+            ({}, Trigger(), LogHistory(finished_monotonic=100.0), LeftOutReason.READING_OUTDATED),
+            ({}, Trigger(), LogHistory(finished_monotonic=99.0), None),
+            ({}, Trigger(cooldown=60), LogHistory(finished_at=NOW - 59), LeftOutReason.COOLDOWN),
+            ({}, Trigger(cooldown=60), LogHistory(finished_at=NOW - 60), None),
+        ],
+    )
+    def test_reasons(
+        self, change: dict[str, object], trigger: Trigger, history: LogHistory | None, reason: LeftOutReason | None
+    ) -> None:
+        result = plan(
+            replace(candidate(), **change),  # type: ignore[arg-type]
+            using=planner(trigger=trigger),
+            history={"/ra/a": history} if history else {},
+        )
+        assert reasons(result) == ({reason: 1} if reason else {})
+        assert bool(result.jobs) is (reason is None)
+
+    def test_parts_the_store_leaves_alone_are_counted_with_an_example(self) -> None:
+        parts = (LeftAlonePart("1.segment", "DenseEnough"), LeftAlonePart("2.segment", "DenseEnough"))
+        (row,) = plan(replace(candidate(), left_alone=parts)).left_out
+        assert (row.reason, row.count, row.example) == ("DenseEnough", 2, "/ra/a/1.segment")
+
+    def test_a_clock_that_jumped_back_never_prolongs_a_cooldown(self) -> None:
+        assert cooldown_left(Trigger(cooldown=60), LogHistory(finished_at=NOW + 9999), now=NOW) == 60
+
+    def test_a_job_that_exists_is_not_planned_again(self) -> None:
+        name = plan(candidate()).jobs[0].name
+        result = plan(candidate(), inventory=JobInventory(names=frozenset({name})))
+        assert (result.jobs, reasons(result)) == ((), {LeftOutReason.JOB_FINISHED: 1})
+
+
+class TestFaulty:
+    def test_parked_until_something_changes(self) -> None:
+        name = plan(candidate()).jobs[0].name
+        faulty = JobInventory(names=frozenset({name}), faulty=frozenset({name}), splittable=frozenset({name}))
+        result = plan(candidate(), inventory=faulty)
+        assert (result.jobs, reasons(result), result.parked) == ((), {LeftOutReason.FAULTY_JOB: 1}, (name,))
+        assert plan(replace(candidate(), snapshot_index=8), inventory=faulty).jobs, "a new snapshot is worth a new try"
+
+    def test_bisected_until_the_culprit_is_alone(self) -> None:
+        """One bad group of eight: the seven others get through (research/pyroscope.md §4, poison block)."""
+        whole = candidate(groups=8, unreferenced=2)
+        bad = whole.groups[5]
+        faulty: set[str] = set()
+        done: set[tuple[str, ...]] = set()
+        for _ in range(10):
+            result = plan(
+                whole,
+                using=planner(max_bytes=10_000),
+                inventory=JobInventory(names=frozenset(faulty), faulty=frozenset(faulty), splittable=frozenset(faulty)),
+            )
+            fresh = [job for job in result.jobs if not {g.sources for g in job.groups} <= done or job.unreferenced]
+            if not fresh:
+                break
+            for job in fresh:
+                if bad in job.groups:
+                    faulty.add(job.name)
+                else:
+                    done |= {g.sources for g in job.groups}
+                    faulty.discard(job.name)
+        assert done == {g.sources for g in whole.groups if g is not bad}
+
+    def test_not_split_when_the_whole_log_is_at_fault(self) -> None:
+        name = plan(candidate(groups=4)).jobs[0].name
+        result = plan(candidate(groups=4), inventory=JobInventory(names=frozenset({name}), faulty=frozenset({name})))
+        assert result.jobs == ()
+        assert reasons(result) == {LeftOutReason.FAULTY_JOB: 1}
+
+    def test_still_parked_while_the_log_is_not_due(self) -> None:
+        name = plan(candidate()).jobs[0].name
+        result = plan(
+            candidate(),
+            using=planner(trigger=Trigger(suspended=True)),
+            inventory=JobInventory(names=frozenset({name}), faulty=frozenset({name})),
+        )
+        assert result.parked == (name,)
+
+
+class TestQueue:
+    def candidates(self, count: int) -> list[Candidate]:
+        return [candidate(f"/ra/{i}") for i in range(count)]
+
+    def test_s13_no_more_than_the_limit(self) -> None:
+        result = plan(*self.candidates(3), using=planner(queued=2))
+        assert len(result.jobs) == 2
+        assert reasons(result) == {LeftOutReason.QUEUE_FULL: 1}
+
+    def test_a_queue_at_its_limit_evicts_parked_jobs(self) -> None:
+        """The reference (§2.5) evicts above the limit and adds below it, so at the limit it does neither."""
+        result = plan(
+            *self.candidates(2), using=planner(queued=3), inventory=JobInventory(evictable=("f1", "f2"), queue_size=3)
+        )
+        assert (len(result.jobs), result.evict) == (2, ("f1", "f2"))
+
+    def test_s14_s15_above_the_limit(self) -> None:
+        inventory = JobInventory(evictable=("f1", "f2", "f3"), queue_size=4)
+        result = plan(candidate(), using=planner(queued=2), inventory=inventory)
+        assert (len(result.jobs), result.evict) == (1, ("f1", "f2", "f3"))
+
+    @pytest.mark.parametrize("limit", [5, 1000])
+    def test_s16_s17_no_eviction_while_there_is_room(self, limit: int) -> None:
+        inventory = JobInventory(evictable=("f1", "f2", "f3"), queue_size=3)
+        result = plan(candidate(), using=planner(queued=limit), inventory=inventory)
+        assert (len(result.jobs), result.evict) == (1, ())
+
+    def test_nothing_is_evicted_for_nothing(self) -> None:
+        assert plan(using=planner(queued=1), inventory=JobInventory(evictable=("f1",), queue_size=5)).evict == ()
+
+    def test_what_was_evicted_does_not_come_back_at_once(self) -> None:
+        name = plan(candidate()).jobs[0].name
+        result = plan(candidate(), inventory=JobInventory(recently_evicted=frozenset({name})))
+        assert (result.jobs, reasons(result)) == ((), {LeftOutReason.RECENTLY_EVICTED: 1})
+
+
+candidates_strategy = st.lists(
+    st.builds(
+        candidate,
+        path=st.sampled_from([f"/ra/{c}" for c in "abcdef"]),
+        groups=st.integers(0, 9),
+        unreferenced=st.integers(0, 3),
+        level=st.integers(0, 2),
+    ),
+    max_size=6,
+    unique_by=lambda one: one.path,
+)
+
+
+@given(candidates=candidates_strategy, max_bytes=st.sampled_from([1, 150, 300, 10_000]), seed=st.integers(0, 9))
+def test_every_part_is_in_exactly_one_job_whatever_the_order(
+    candidates: list[Candidate], max_bytes: int, seed: int
+) -> None:
+    result = plan(*candidates, using=planner(max_bytes=max_bytes, queued=10_000))
+    for one in candidates:
+        jobs = [job for job in result.jobs if job.path == one.path]
+        assert [g for job in jobs for g in job.groups] == list(one.groups)
+        assert [u for job in jobs for u in job.unreferenced] == list(one.unreferenced)
+        assert all(job.cost_bytes <= max_bytes or len(job.groups) == 1 for job in jobs)
+    assert len({job.name for job in result.jobs}) == len(result.jobs)
+    shuffled = list(candidates)
+    random.Random(seed).shuffle(shuffled)
+    assert plan(*shuffled, using=planner(max_bytes=max_bytes, queued=10_000)) == result
+
+
+@pytest.mark.parametrize(("path", "tenant"), [("/ra/a", ""), ("/ra/t1/a", "t1"), ("/ra/t1/x/a", "t1"), ("/ra", "")])
+def test_tenant(path: str, tenant: str) -> None:
+    assert tenant_of("/ra", path) == tenant
