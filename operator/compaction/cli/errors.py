@@ -1,0 +1,49 @@
+"""How a command ends when something is wrong: one line on stderr, never a traceback.
+
+Exit codes: 0 done, 1 an error in data or environment (named), 2 wrong usage (click's own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from compaction.exceptions import CompactionError
+
+EXIT_DATA_ERROR = 1
+
+
+def report(error: BaseException) -> None:
+    """Print one error to stderr."""
+    click.echo(f"error: {describe(error)}", err=True)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: our own errors say it themselves; of an OSError the reason and the file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def errors_as_exit_code() -> Iterator[None]:
+    """Turn errors that are meant for a person into a line on stderr and exit code 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): click ends quietly on this one.
+        raise
+    except (CompactionError, OSError) as error:
+        report(error)
+        raise click.exceptions.Exit(EXIT_DATA_ERROR) from error
+
+
+class ErrorGroup(click.Group):
+    """A command group whose commands may raise CompactionError."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with errors_as_exit_code():
+            return super().invoke(ctx)

@@ -1,0 +1,144 @@
+"""One way to print results: `-o table|json|yaml`.
+
+json and yaml carry exact values under the names of the data; a table is for people (rich on a terminal, plain columns
+in a pipe or file).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import click
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, Any]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+class OutputFormat(StrEnum):
+    """How results are printed. JSONL (one object per line) is only offered where rows are many."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    JSONL = "jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table column: `key` in the row, its heading, how a value becomes text, and on which side it stands."""
+
+    key: str
+    title: str
+    text: Callable[[Any], str] = str
+    right: bool = False
+
+
+def output_option(*, default: OutputFormat = OutputFormat.TABLE, jsonl: bool = False) -> Callable[[Command], Command]:
+    """The option `-o/--output`, passed to the command as `output: OutputFormat`."""
+    formats = [f.value for f in OutputFormat if jsonl or f is not OutputFormat.JSONL]
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(formats),
+        default=default.value,
+        show_default=True,
+        callback=lambda _context, _parameter, value: OutputFormat(value),
+        help="How to print the result.",
+    )
+
+
+def human_bytes(value: int | None) -> str:
+    """`1.5 MiB`; `-` for None."""
+    if value is None:
+        return "-"
+    if abs(value) < 1024:
+        return f"{value} B"
+    power = min((abs(value).bit_length() - 1) // 10, len(_UNITS))
+    return f"{value / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def optional(value: Any) -> str:
+    """`-` for None."""
+    return "-" if value is None else str(value)
+
+
+def emit(data: Row | Sequence[Row], fmt: OutputFormat, *, columns: Sequence[Column] = ()) -> None:
+    """Print an object or rows. As a table: rows under `columns`; an object as one line per key."""
+    if fmt is OutputFormat.JSON:
+        click.echo(json.dumps(data, indent=2))
+    elif fmt is OutputFormat.YAML:
+        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+    elif fmt is OutputFormat.JSONL:
+        for row in [data] if isinstance(data, Mapping) else data:
+            click.echo(json.dumps(row))
+    elif isinstance(data, Mapping):
+        print_pairs([(key, optional(value)) for key, value in data.items()])
+    else:
+        print_table(data, columns)
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """`name:  value` lines with the values aligned."""
+    width = max((len(name) for name, _ in pairs), default=0) + 1
+    for name, value in pairs:
+        click.echo(f"{name + ':':<{width}}  {value}")
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
+    """Rows under upper-case headings, as kubectl prints them; on a terminal with colour."""
+    cells = [[column.text(row.get(column.key)) for column in columns] for row in rows]
+    if sys.stdout.isatty():
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column.title.upper(), justify="right" if column.right else "left", no_wrap=True)
+        for line in cells:
+            table.add_row(*(Text(cell) for cell in line))
+        Console().print(table)
+        return
+    titles = [column.title.upper() for column in columns]
+    widths = [max(map(len, texts)) for texts in zip(titles, *cells, strict=True)]
+    for line in [titles, *cells]:
+        parts = [
+            text.rjust(width) if column.right else text.ljust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        ]
+        click.echo("   ".join(parts).rstrip())
+
+
+def stream(rows: Iterable[Row], fmt: OutputFormat, *, columns: Sequence[Column]) -> None:
+    """Print rows as they come, in constant memory; a table's columns are as wide as their headings ask."""
+    for line in _lines(rows, fmt, columns):
+        click.echo(line)
+
+
+def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[Column]) -> Iterator[str]:
+    if fmt is OutputFormat.JSONL:
+        yield from (json.dumps(row) for row in rows)
+    elif fmt is OutputFormat.YAML:
+        empty = True
+        for row in rows:
+            empty = False
+            yield yaml.safe_dump([dict(row)], sort_keys=False).rstrip("\n")
+        if empty:
+            yield "[]"
+    elif fmt is OutputFormat.JSON:
+        separator = "["
+        for row in rows:
+            yield separator if separator == "[" else ""
+            separator = ","
+            yield "  " + json.dumps(row)
+        yield "]" if separator == "," else "[]"
+    else:
+        yield "\t".join(column.title.upper() for column in columns)
+        yield from ("\t".join(column.text(row.get(column.key)) for column in columns) for row in rows)
