@@ -212,6 +212,10 @@ class MalformedLeaseError(CompactionError):
     """A Lease object holds a value this project cannot read; names the Lease and the field."""
 
 
+class TokenExhaustedError(CompactionError):
+    """A job's fencing counter reached the largest value a Lease can hold (int32)."""
+
+
 # --- launching workers ----------------------------------------------------------------------------------------------
 
 

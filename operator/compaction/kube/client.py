@@ -142,9 +142,8 @@ class ApiClient:
         while True:
             request = Request("list", resource.plural, "GET", path, query=following)
             page = await self._transport.call(request, deadline=deadline)
-            for item in page.get("items") or ():
-                # Lists leave out what is the same for every item; an object of ours always says what it is.
-                items.append({"apiVersion": resource.api_version, "kind": resource.kind} | item)
+            # Lists leave out what is the same for every item; an object of ours always says what it is.
+            items += [_typed(resource, item) for item in page.get("items") or ()]
             token = page["metadata"].get("continue")
             if not token:
                 return ObjectList(tuple(items), page["metadata"]["resourceVersion"])

@@ -1,0 +1,94 @@
+"""What a launcher of workers must be able to do. One worker = one uniquely named, create/delete-only thing.
+
+The coordinator decides; a launcher only starts, looks and stops. The commit in the store is the truth about work, a
+worker's Lease the truth about its life: an observation is a hint that makes reactions faster, nothing is decided on its
+absence (DESIGN §4, research/operator.md §2.5). Every method is idempotent by the worker's name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+
+class PolicyKey(NamedTuple):
+    """Which policy a worker belongs to."""
+
+    namespace: str
+    name: str
+
+
+class WorkerPhase(StrEnum):
+    """Where a launched worker is in its life, as far as the launcher can tell."""
+
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"  # ended by itself with exit code 0
+    FAILED = "Failed"  # ended with another code, or by a signal
+    LOST = "Lost"  # it is gone and nobody knows how it ended
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """Everything needed to start one worker. `master` and `conf` are handed to Spark as they are."""
+
+    name: str
+    policy: PolicyKey
+    slots: int
+    idle_seconds: float
+    lease_seconds: int
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRef:
+    """A started worker: its name is the identity, the rest is for people reading logs."""
+
+    name: str
+    policy: PolicyKey
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerObservation:
+    """One worker as the launcher sees it now. Ended workers are reported until `forget` is called for them."""
+
+    name: str
+    policy: PolicyKey
+    phase: WorkerPhase
+    started: datetime
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """True when the worker will do nothing any more."""
+        return self.phase is not WorkerPhase.RUNNING
+
+    @property
+    def ref(self) -> WorkerRef:
+        """The reference to stop or forget this worker with."""
+        return WorkerRef(self.name, self.policy)
+
+
+class Launcher(Protocol):
+    """Implemented per backend: a subprocess here; pods and Spark operators later."""
+
+    async def launch(self, request: WorkerRequest) -> WorkerRef:
+        """Start a worker; the name must be new. Raises LaunchError naming the cause."""
+        ...
+
+    async def observe(self) -> list[WorkerObservation]:
+        """Every worker known to this backend, also those started by an earlier coordinator."""
+        ...
+
+    async def stop(self, ref: WorkerRef, *, grace: float) -> None:
+        """Ask it to end, and make it end after `grace` seconds. Stopping what has ended, or never was, is no error."""
+        ...
+
+    async def forget(self, ref: WorkerRef) -> None:
+        """Drop the records of an ended worker; its observation was acted upon."""
+        ...

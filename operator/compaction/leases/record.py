@@ -1,0 +1,166 @@
+"""`coordination.k8s.io/v1` Leases as frozen records: parse, change, build.
+
+`LeaseRecord` is the spec, `Lease` the whole object as far as this project uses it. `leaseTransitions` is the counter
+that fencing tokens live in (research/operator.md §4.4); times are informative only and are never compared with a local
+clock (§4.1). Pure: no I/O, the wall clock is passed in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from compaction.exceptions import MalformedLeaseError
+
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+def format_micro_time(moment: datetime) -> str:
+    """Kubernetes MicroTime: UTC, always six fractional digits, `Z`. Raises ValueError for a naive datetime."""
+    if moment.tzinfo is None:
+        raise ValueError("a lease time must carry a time zone")
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_micro_time(text: str) -> datetime:
+    """RFC 3339 with any number of fractional digits; more than six are cut. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment.astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """The spec of a Lease. `holder` is None when nobody holds it (released leases say it with an empty string)."""
+
+    holder: str | None = None
+    duration_seconds: int | None = None
+    transitions: int = 0
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+
+    @classmethod
+    def parse(cls, spec: Mapping[str, Any], *, name: str = "lease") -> "LeaseRecord":
+        """Read a Lease's spec. Raises MalformedLeaseError naming the lease and the field."""
+        return cls(
+            holder=_text(spec, "holderIdentity", name) or None,
+            duration_seconds=_count(spec, "leaseDurationSeconds", name),
+            transitions=_count(spec, "leaseTransitions", name) or 0,
+            acquire_time=_time(spec, "acquireTime", name),
+            renew_time=_time(spec, "renewTime", name),
+        )
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON form; absent values are left out, a missing holder is written as the empty string."""
+        spec: dict[str, Any] = {"holderIdentity": self.holder or "", "leaseTransitions": self.transitions}
+        if self.duration_seconds is not None:
+            spec["leaseDurationSeconds"] = self.duration_seconds
+        if self.acquire_time is not None:
+            spec["acquireTime"] = format_micro_time(self.acquire_time)
+        if self.renew_time is not None:
+            spec["renewTime"] = format_micro_time(self.renew_time)
+        return spec
+
+    def acquired(self, holder: str, *, transitions: int, duration_seconds: int, now: datetime) -> "LeaseRecord":
+        """A new term: both times are `now`."""
+        return LeaseRecord(holder, duration_seconds, transitions, acquire_time=now, renew_time=now)
+
+    def renewed(self, *, now: datetime) -> "LeaseRecord":
+        """The same term, one renewal later."""
+        return replace(self, renew_time=now)
+
+    def released(self, *, now: datetime) -> "LeaseRecord":
+        """Nobody's, at once free for others: no holder, one second, the transitions kept (research/operator.md §4.1)."""
+        return LeaseRecord(None, 1, self.transitions, acquire_time=now, renew_time=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A Lease object: identity, the metadata this project reads or writes, and its record.
+
+    `resource_version` None means it was not read from the server; `body()` then carries no precondition.
+    """
+
+    name: str
+    namespace: str
+    record: LeaseRecord = field(default_factory=LeaseRecord)
+    uid: str | None = None
+    resource_version: str | None = None
+    labels: Mapping[str, str] = _EMPTY
+    annotations: Mapping[str, str] = _EMPTY
+    owner_references: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> "Lease":
+        """Read an object of the API server. Raises MalformedLeaseError."""
+        metadata = body.get("metadata") or {}
+        namespace, name = metadata.get("namespace"), metadata.get("name")
+        if not name or not namespace:
+            raise MalformedLeaseError("an object without metadata.name and metadata.namespace is not a Lease")
+        return cls(
+            name=name,
+            namespace=namespace,
+            record=LeaseRecord.parse(body.get("spec") or {}, name=f"{namespace}/{name}"),
+            uid=metadata.get("uid"),
+            resource_version=metadata.get("resourceVersion"),
+            labels=MappingProxyType(dict(metadata.get("labels") or {})),
+            annotations=MappingProxyType(dict(metadata.get("annotations") or {})),
+            owner_references=tuple(metadata.get("ownerReferences") or ()),
+        )
+
+    def body(self) -> dict[str, Any]:
+        """The object for a create or a whole PUT; labels, annotations and owners missing here are dropped by a PUT."""
+        metadata: dict[str, Any] = {"name": self.name, "namespace": self.namespace}
+        if self.labels:
+            metadata["labels"] = dict(self.labels)
+        if self.annotations:
+            metadata["annotations"] = dict(self.annotations)
+        if self.owner_references:
+            metadata["ownerReferences"] = [dict(owner) for owner in self.owner_references]
+        if self.uid is not None:
+            metadata["uid"] = self.uid
+        if self.resource_version is not None:
+            metadata["resourceVersion"] = self.resource_version
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": self.record.spec(),
+        }
+
+    def with_record(self, record: LeaseRecord) -> "Lease":
+        """The same object with another record."""
+        return replace(self, record=record)
+
+    def annotate(self, changes: Mapping[str, str | None]) -> "Lease":
+        """The same object with annotations set, or removed where the value is None."""
+        merged = {key: value for key, value in {**self.annotations, **changes}.items() if value is not None}
+        return replace(self, annotations=MappingProxyType(merged))
+
+
+def _text(spec: Mapping[str, Any], key: str, name: str) -> str | None:
+    value = spec.get(key)
+    if value is not None and not isinstance(value, str):
+        raise MalformedLeaseError(f"lease {name}: spec.{key} must be a string, not {value!r}")
+    return value
+
+
+def _count(spec: Mapping[str, Any], key: str, name: str) -> int | None:
+    value = spec.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise MalformedLeaseError(f"lease {name}: spec.{key} must be a non-negative integer, not {value!r}")
+    return value
+
+
+def _time(spec: Mapping[str, Any], key: str, name: str) -> datetime | None:
+    value = spec.get(key)
+    if value is None:
+        return None
+    try:
+        return parse_micro_time(value)
+    except (TypeError, ValueError) as error:
+        raise MalformedLeaseError(f"lease {name}: spec.{key} is not a time: {value!r}") from error
