@@ -72,7 +72,7 @@ class LeaseRecord:
         return replace(self, renew_time=now)
 
     def released(self, *, now: datetime) -> "LeaseRecord":
-        """Nobody's, at once free for others: no holder, one second, the transitions kept (research/operator.md §4.1)."""
+        """Nobody's and at once free: no holder, one second, the transitions kept (research/operator.md §4.1)."""
         return LeaseRecord(None, 1, self.transitions, acquire_time=now, renew_time=now)
 
 
