@@ -258,6 +258,14 @@ class EngineLostError(CompactionError):
     """Spark went away under a running job; the worker cannot go on."""
 
 
+class TaskFailedError(CompactionError):
+    """A Spark task raised something unexpected, or its process died."""
+
+
+class TaskCancelledError(CompactionError):
+    """A Spark task was cancelled."""
+
+
 # --- segment logs: plan, rewrite, commit, cleanup -------------------------------------------------------------------
 
 
