@@ -178,14 +178,18 @@ class LogWriter:
             segment = self._writable()
             part = slice(begin, begin + segment.room(sizes[begin:], self.max_size))
             if part.stop == begin:
-                self.roll()
+                self._successor()
                 continue
             length = sizes[part].astype(np.uint32)
             segment.write(idx=idx[part], term=term[part], length=length, crc=crc[part], data=b"".join(payloads[part]))
             begin = part.stop
 
-    def roll(self) -> _OpenSegment:
-        """Close the current segment (synced) and create its successor, header only."""
+    def roll(self) -> None:
+        """Flush, close the current segment (synced) and create its successor, header only."""
+        self.flush()
+        self._successor()
+
+    def _successor(self) -> _OpenSegment:
         number = self._last_number()
         if self._segment is not None:
             self._segment.close(sync=self._sync)
@@ -208,7 +212,7 @@ class LogWriter:
             return self._segment
         path = self.directory / segment_name(self._last_number())
         if path.is_symlink() or not path.exists():
-            return self.roll()
+            return self._successor()
         self._segment = self._reopen(path)
         return self._segment
 
