@@ -1,0 +1,195 @@
+"""Every metric the operator exports, in one registry of its own (research/operator.md §3.4).
+
+Names follow client-go and controller-runtime where they have one (`workqueue_*`, `rest_client_*`,
+`leader_election_master_status`), so that existing dashboards work. Labels never hold the name of a log or a job:
+cardinality is bounded by the number of policies. Thread safe, as prometheus-client is: the elector's thread, the main
+loop and the HTTP thread all touch it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from compaction.kube.cache import ObjectKey
+from compaction.kube.transport import ApiCall
+
+_POLICY = ("namespace", "policy")
+_LATENCY = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class _WatchAges(Collector):
+    """Computes ages at scrape time, so that a silent watch shows as a growing number."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.last: dict[str, float] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "compaction_watch_last_event_age_seconds",
+            "Seconds since the last event of a watched kind; compare with how often the kind changes",
+            labels=["kind"],
+        )
+        for kind, moment in tuple(self.last.items()):
+            family.add_metric([kind], max(0.0, self.clock() - moment))
+        yield family
+
+
+class QueueGauges:
+    """The work queue's view of the metrics (`kube.queue.QueueMetrics`)."""
+
+    def __init__(self, registry: CollectorRegistry, name: str) -> None:
+        depth = Gauge("workqueue_depth", "Keys waiting to be reconciled", ["name"], registry=registry)
+        running = Gauge("workqueue_running", "Keys being reconciled now", ["name"], registry=registry)
+        adds = Counter("workqueue_adds", "Keys added", ["name"], registry=registry)
+        retries = Counter("workqueue_retries", "Keys put back after a failure", ["name"], registry=registry)
+        wait = Histogram(
+            "workqueue_queue_duration_seconds", "Wait before handling", ["name"], registry=registry, buckets=_LATENCY
+        )
+        self._total = Counter("compaction_reconcile", "Reconciliations", ["result"], registry=registry)
+        self._seconds = Histogram(
+            "compaction_reconcile_seconds", "Duration of a reconciliation", registry=registry, buckets=_LATENCY
+        )
+        self._depth, self._running = depth.labels(name), running.labels(name)
+        self._adds, self._retries, self._wait = adds.labels(name), retries.labels(name), wait.labels(name)
+
+    def depth(self, ready: int, running: int) -> None:
+        """How many keys wait and how many are being handled."""
+        self._depth.set(ready)
+        self._running.set(running)
+
+    def added(self) -> None:
+        """A key was added."""
+        self._adds.inc()
+
+    def retried(self) -> None:
+        """A key failed and was put back."""
+        self._retries.inc()
+
+    def waited(self, seconds: float) -> None:
+        """A key's handling starts after this long a wait."""
+        self._wait.observe(seconds)
+
+    def handled(self, seconds: float, *, ok: bool) -> None:
+        """A key's handling ended."""
+        self._total.labels("success" if ok else "error").inc()
+        self._seconds.observe(seconds)
+
+
+class Metrics:
+    """The registry and one attribute per metric. Make one per process (tests make their own)."""
+
+    def __init__(self, *, version: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        registry = self.registry = CollectorRegistry()
+        self._watch_ages = _WatchAges(clock)
+        registry.register(self._watch_ages)
+        self._clock = clock
+        self.build = Info("compaction_build", "Version of the running operator", registry=registry)
+        self.build.info({"version": version})
+
+        self.queue = QueueGauges(registry, "policies")
+        self.leader = Gauge(
+            "leader_election_master_status", "1 while this replica leads, else 0", ["name"], registry=registry
+        )
+        self.lease_renew_seconds = Histogram(
+            "compaction_lease_renew_seconds", "Coordinator lease renewals", ["result"], registry=registry
+        )
+        self.loop_lag_seconds = Gauge(
+            "compaction_event_loop_lag_seconds", "How late the main loop last ran its heartbeat", registry=registry
+        )
+        self.requests = Counter("rest_client_requests", "API requests", ["verb", "resource", "code"], registry=registry)
+        self.request_seconds = Histogram(
+            "rest_client_request_duration_seconds", "API request latency", ["verb"], registry=registry, buckets=_LATENCY
+        )
+        self.sweep_repairs = Counter(
+            "compaction_cache_repairs", "Objects a relist had to repair", ["kind", "change"], registry=registry
+        )
+        self.events_dropped = Counter(
+            "compaction_events_dropped", "Kubernetes Events that could not be posted", registry=registry
+        )
+
+        def per_policy(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
+
+        def counted(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
+
+        self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim")
+        self.debt_segments = per_policy("debt_segments", "Segments a compaction now would rewrite or delete")
+        self.debt_oldest_age_seconds = per_policy("debt_oldest_age_seconds", "Age of the oldest debt")
+        self.logs = per_policy("logs", "Segment logs found under the policy's root")
+        self.log_errors = per_policy("log_errors", "Segment logs that could not be read")
+        self.quarantined = per_policy("quarantined_segments", "Segments set aside because their data is damaged")
+        self.jobs = per_policy("jobs", "Jobs by state", "state")
+        self.workers = per_policy("workers", "Workers that announced themselves")
+        self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
+        self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
+        self.fenced_commits = counted("fenced_commits", "Reports or commits refused for an outdated token")
+        self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes given back by finished jobs")
+        self.bytes_rewritten = counted("bytes_rewritten", "Bytes written by finished jobs")
+        self.job_seconds = Histogram(
+            "compaction_job_seconds",
+            "From assignment to the accepted report",
+            [*_POLICY],
+            registry=registry,
+            buckets=(1, 2, 5, 10, 30, 60, 120, 300, 900, 3600),
+        )
+        self._per_policy = (
+            self.debt_bytes,
+            self.debt_segments,
+            self.debt_oldest_age_seconds,
+            self.logs,
+            self.log_errors,
+            self.quarantined,
+            self.workers,
+        )
+        self._labelled: tuple[tuple[Gauge, dict[ObjectKey, set[str]]], ...] = (
+            (self.jobs, {}),
+            (self.wait_age_seconds, {}),
+        )
+
+    def observe_call(self, call: ApiCall) -> None:
+        """Hook for `ApiClient(observe=...)`."""
+        self.requests.labels(call.verb, call.resource, call.code).inc()
+        if call.verb != "watch":
+            self.request_seconds.labels(call.verb).observe(call.seconds)
+
+    def watched(self, kind: str) -> None:
+        """An event of a watched kind has just arrived."""
+        self._watch_ages.last[kind] = self._clock()
+
+    def watch_age(self) -> float | None:
+        """Seconds since any kind's last event; None before the first."""
+        moments = self._watch_ages.last.values()
+        return self._clock() - max(moments) if moments else None
+
+    def set_jobs(self, policy: ObjectKey, by_state: Mapping[str, int]) -> None:
+        """Replace a policy's job counts; states no longer present go to zero."""
+        self._replace(0, policy, {state: float(count) for state, count in by_state.items()})
+
+    def set_waits(self, policy: ObjectKey, by_reason: Mapping[str, float]) -> None:
+        """Replace a policy's wait ages (seconds); reasons no longer present go to zero."""
+        self._replace(1, policy, by_reason)
+
+    def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
+        gauge, known = self._labelled[which]
+        labels = known.setdefault(policy, set())
+        labels.update(values)
+        for label in labels:
+            gauge.labels(policy.namespace, policy.name, label).set(values.get(label, 0.0))
+
+    def forget_policy(self, policy: ObjectKey) -> None:
+        """Drop the gauges of a deleted policy; counters stay, as rates need them."""
+        for gauge in self._per_policy:
+            _drop(gauge, policy)
+        for gauge, known in self._labelled:
+            for label in known.pop(policy, ()):
+                _drop(gauge, policy, label)
+
+
+def _drop(gauge: Gauge, policy: ObjectKey, *more: str) -> None:
+    gauge.labels(policy.namespace, policy.name, *more)  # `remove` insists that the series exists
+    gauge.remove(policy.namespace, policy.name, *more)
