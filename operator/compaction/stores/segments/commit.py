@@ -1,0 +1,231 @@
+"""Commits: how a verified output becomes part of the log, and how dead segments are given up. All under the log's lock.
+
+A group `a-b-c` (research/ra.md §3.7, made safe; every step is durable before the next begins):
+
+1. the intent (with the receipt to be) is recorded in the fence; the partial file is renamed to `a-b-c.compacting`;
+2. `a.segment` becomes a hard link to it, through `a.link` and rename: THE COMMIT POINT;
+3. `b.segment`, then `c.segment` become relative symlinks to `a.segment`, in ascending order;
+4. the receipt is recorded, the replaced names get tombstones;
+5. the name `a-b-c.compacting` is removed.
+
+A crash anywhere is settled by `recovery` on positive evidence: `a-b-c.compacting` and `a.segment` are the same inode.
+The order of step 3 matters to a reader between two steps: an untouched higher source hides the output from its own
+first index on (research/ra.md §1.8) and still holds everything from there on. For the same reason a group must hold
+every regular segment between its lowest and its highest source: one left between would hide the output behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from compaction.exceptions import SourcesChangedError, StaleTokenError
+from compaction.stores.segments import fence, fs, lock, recovery
+from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.limits import IndexesMissing
+from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
+from compaction.stores.segments.names import compacting_name, group_key, partial_name
+from compaction.stores.segments.records import (
+    FenceRecord,
+    GroupReceipt,
+    PendingCommit,
+    RewrittenGroup,
+    Tombstone,
+    TombstoneKind,
+)
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.unreferenced import dead_segments
+
+
+def commit_group(
+    directory: Path,
+    *,
+    job: str,
+    token: int,
+    group: RewrittenGroup,
+    holder: str,
+    now: float | None = None,
+    timeout: float = lock.DEFAULT_TIMEOUT,
+) -> GroupReceipt:
+    """Make a rewritten group part of the log, exactly once per job: repeated, it returns the receipt of the first time.
+
+    Raises:
+        StaleTokenError: `token` is not the one claimed last; this attempt's partial file is removed, nothing else.
+        SourcesChangedError: a source is not the file that was read, or a segment appeared between; the partial is
+        removed. LockHeldError, LogNotWritableError, StoreIOError: nothing was committed.
+    """
+    key = group_key(group.sources)
+    partial = directory / partial_name(key, job=job, token=token)
+    if partial.name != group.partial:
+        raise SourcesChangedError(f"{directory}: {group.partial} is not the output of job {job}, token {token}")
+    now = time.time() if now is None else now
+    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout):
+        recovery.recover_locked(directory, now=now)
+        record = fence.read(directory)
+        try:
+            fence.check_token(record, directory, job=job, token=token)
+            if receipt := record.receipt(job, key):
+                fs.unlink_if_present(partial)
+                return receipt
+            _check_files(directory, group, partial)
+        except (StaleTokenError, SourcesChangedError):
+            # Attempt-unique name: nobody else's file. A failure to remove it leaves an orphan for the sweeper.
+            with suppress(OSError):
+                fs.unlink_if_present(partial)
+            raise
+        receipt = _receipt(group, key=key, job=job, token=token, holder=holder, now=now)
+        pending = PendingCommit(group=key, partial=partial.name, identity=group.identity, receipt=receipt)
+        try:
+            _publish(directory, record, pending)
+        except OSError:
+            settled = _settle(directory, partial, job=job, key=key, now=now)
+            if settled is None:
+                raise
+            return settled
+        return receipt
+
+
+def _publish(directory: Path, record: FenceRecord, pending: PendingCommit) -> None:
+    """Steps 1 to 5."""
+    lowest, *others = pending.receipt.sources
+    compacting = directory / compacting_name(pending.group)
+    fence.write(directory, fence.with_pending(record, pending), sync_directory=False)
+    fs.rename(directory / pending.partial, compacting)
+    fs.sync_directory(directory)
+    recovery.put_link(directory, lowest, compacting)
+    fs.sync_directory(directory)
+    for name in others:
+        recovery.put_symlink(directory, name, lowest)
+    fs.sync_directory(directory)
+    fence.write(directory, fence.promoted(fence.with_pending(record, pending)))
+    fs.unlink(compacting)
+    fs.sync_directory(directory)
+
+
+def _settle(directory: Path, partial: Path, *, job: str, key: str, now: float) -> GroupReceipt | None:
+    """After a failed system call: finish what passed the commit point, else leave nothing behind. None: not committed.
+
+    When the disk refuses this as well, the directory stays as after a crash: readable, and settled by the next
+    recovery.
+    """
+    with suppress(OSError):
+        recovery.recover_locked(directory, now=now)
+        if receipt := fence.read(directory).receipt(job, key):
+            return receipt
+        fs.unlink_if_present(partial)
+    return None
+
+
+def _check_files(directory: Path, group: RewrittenGroup, partial: Path) -> None:
+    """SourcesChangedError unless the sources are the files that were read and the output is the file that was
+    verified.
+    """
+    for name, identity in zip(group.sources, group.identities, strict=True):
+        if _identity(directory / name) != identity:
+            raise SourcesChangedError(f"{directory / name}: no longer the file that was read for {group.partial}")
+    if _identity(partial) != group.identity:
+        raise SourcesChangedError(f"{partial}: not the file that was verified")
+    names = sorted(regular_segments(directory))
+    lowest, highest = group.sources[0], group.sources[-1]
+    if highest >= names[-1]:
+        raise SourcesChangedError(f"{directory / highest}: the newest segment is its owner's, and never compacted")
+    between = [name for name in names if lowest <= name <= highest and name not in group.sources]
+    if between:
+        raise SourcesChangedError(f"{directory / between[0]}: lies between the sources of {group.partial}")
+
+
+def regular_segments(directory: Path) -> list[str]:
+    """Names of the segments that are files of their own, in no order."""
+    with os.scandir(directory) as entries:
+        return [e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+
+
+def _identity(path: Path) -> FileIdentity | None:
+    """Identity of a regular file under its own name; None for anything else."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return FileIdentity.of(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _receipt(group: RewrittenGroup, *, key: str, job: str, token: int, holder: str, now: float) -> GroupReceipt:
+    return GroupReceipt(
+        job=job,
+        token=token,
+        holder=holder,
+        group=key,
+        sources=group.sources,
+        output=group.sources[0],
+        linked=group.sources[1:],
+        entries=group.entries,
+        live_bytes=group.live_bytes,
+        bytes_before=group.bytes_before,
+        bytes_after=group.bytes_after,
+        fingerprint_before=group.fingerprint_before,
+        fingerprint_after=group.fingerprint_after,
+        seconds=group.seconds,
+        committed_at=now,
+    )
+
+
+def commit_unreferenced(
+    directory: Path,
+    *,
+    job: str,
+    token: int,
+    names: Iterable[str],
+    holder: str,
+    now: float | None = None,
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    timeout: float = lock.DEFAULT_TIMEOUT,
+) -> tuple[Tombstone, ...]:
+    """Mark segments without anything live for deletion after the grace. Nothing is deleted here.
+
+    Each is checked again against the log as it is now. Repeated, it returns the tombstones of the first time, also when
+    they have been carried out meanwhile.
+
+    Raises:
+        StaleTokenError: `token` is not the one claimed last.
+        SourcesChangedError: a segment is gone, or (again) needed.
+        LiveSetUnknownError: the snapshot does not say what is live.
+        LockHeldError, LogNotWritableError, StoreIOError: nothing was marked.
+    """
+    wanted = sorted(set(names))
+    now = time.time() if now is None else now
+    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout):
+        recovery.recover_locked(directory, now=now)
+        record = fence.read(directory)
+        fence.check_token(record, directory, job=job, token=token)
+        claim = record.jobs[job]
+        done = {tombstone.name: tombstone for tombstone in claim.unreferenced}
+        missing = [name for name in wanted if name not in done]
+        if missing:
+            dead = dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
+            for name in missing:
+                if name not in dead:
+                    raise SourcesChangedError(f"{directory / name}: gone, or something in it is needed (again)")
+            marked = tuple(
+                Tombstone(
+                    name=name,
+                    kind=TombstoneKind.UNREFERENCED,
+                    since=now,
+                    job=job,
+                    token=token,
+                    bytes=dead[name].identity.size,
+                    reason=dead[name].reason,
+                    identity=dead[name].identity,
+                )
+                for name in missing
+            )
+            jobs = record.jobs | {job: replace(claim, unreferenced=(*claim.unreferenced, *marked))}
+            fence.write(directory, fence.with_tombstones(replace(record, jobs=jobs), marked))
+            done |= {tombstone.name: tombstone for tombstone in marked}
+        return tuple(done[name] for name in wanted)

@@ -1,0 +1,88 @@
+"""Every system call that changes a log directory goes through this module, one small function each.
+
+So there is one list of the places where a process can die, and a test can count and interrupt each of them. Errors of
+the operating system pass through unchanged; callers turn them into errors of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1024)
+
+
+def create(path: Path, *, mode: int = 0o644) -> int:
+    """A new file, opened for reading and writing; FileExistsError if the name is taken (also by a dangling symlink)."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+
+
+def write(fd: int, buffers: Sequence[memoryview | bytes]) -> None:
+    """Append all buffers in order, at most IOV_MAX of them per call."""
+    for begin in range(0, len(buffers), IOV_MAX):
+        batch = list(buffers[begin : begin + IOV_MAX])
+        left = sum(len(part) for part in batch)
+        while left:
+            written = os.writev(fd, batch)
+            left -= written
+            batch = _rest(batch, written) if left else []
+
+
+def _rest(batch: list[memoryview | bytes], written: int) -> list[memoryview | bytes]:
+    """What is left of a batch after a short write."""
+    for position, part in enumerate(batch):
+        if written < len(part):
+            return [memoryview(part)[written:], *batch[position + 1 :]]
+        written -= len(part)
+    return []
+
+
+def set_owner(fd: int, *, uid: int, gid: int) -> None:
+    os.fchown(fd, uid, gid)
+
+
+def set_mode(fd: int, mode: int) -> None:
+    os.fchmod(fd, mode)
+
+
+def sync(fd: int) -> None:
+    """Make a file's content and size durable."""
+    os.fsync(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable: creations, links, renames and removals."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for a file; symlinks are not followed."""
+    os.link(source, target, follow_symlinks=False)
+
+
+def symlink(content: str, path: Path) -> None:
+    os.symlink(content, path)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Atomic replacement. Between two names of one file the kernel does nothing and leaves both."""
+    os.rename(source, target)
+
+
+def unlink(path: Path) -> None:
+    os.unlink(path)
+
+
+def unlink_if_present(path: Path) -> bool:
+    """Whether there was something to remove."""
+    try:
+        unlink(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,246 @@
+"""Rewrites one group of segments: copies its live entries into one new file, then reads that file back.
+
+Every payload's CRC is checked while it is copied, and the output is verified by reading it again: a fingerprint over
+index, term, length and the CRC of the bytes actually read must be equal on both sides. Reads are coalesced, writes are
+gathered: no system call per entry. Memory is bounded by one read (4 MiB, or the largest single payload if that is
+larger) plus the index areas of the group's sources and output (at most 8 x 2 MiB + 2 MiB).
+
+Nothing becomes visible here: the output has an attempt-unique name, and `commit` decides. Whatever goes wrong, the
+partial file is removed and the sources are untouched.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compaction.exceptions import (
+    CorruptEntryError,
+    GroupEmptyError,
+    GroupTooLargeError,
+    InvalidGroupError,
+    LogNotWritableError,
+    MissingLiveIndexError,
+    RewriteStoppedError,
+    SegmentIsLinkError,
+    SourcesChangedError,
+    VerificationFailedError,
+)
+from compaction.stores.segments import fs
+from compaction.stores.segments.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
+from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start
+from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.plan import IndexRange, group_ranges
+from compaction.stores.segments.reader import Batch, Fingerprint, SegmentFile
+from compaction.stores.segments.records import RewrittenGroup
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.view import open_log
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Picked:
+    """A source and the positions of its records that are copied, ascending in index."""
+
+    segment: SegmentIndex
+    rows: RowArray
+
+
+def rewrite_group(
+    directory: Path,
+    *,
+    sources: Sequence[str],
+    live: LiveSet,
+    limits: SegmentLimits,
+    job: str,
+    token: int,
+    ranges: Sequence[IndexRange | None] | None = None,
+    snapshot_index: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> RewrittenGroup:
+    """Write, sync and verify the output of one group under an attempt-unique name.
+
+    `ranges` are those of `plan.group_ranges`, one per source, so that a task need not open the whole log; without them
+    the log is opened here (`snapshot_index` as in `open_log`).
+
+    Raises:
+        CorruptEntryError, CorruptSegmentError: a source is damaged (names file, index, offset).
+        MissingLiveIndexError: a live index is in a source's range but has no record.
+        SourcesChangedError: the group must not be compacted (any more).
+        GroupEmptyError: nothing in the group is live any more.
+        GroupTooLargeError: more is live than one segment may hold.
+        VerificationFailedError: the output did not read back equal.
+        RewriteStoppedError: `should_stop` said so (asked before each read).
+        LogNotWritableError, StoreIOError: permission, no space, input/output error.
+    """
+    started = time.monotonic()
+    key = group_key(sources)
+    with storage_errors(directory):
+        if ranges is None:
+            ranges = group_ranges(open_log(directory, snapshot_index=snapshot_index, live=live), sources, live)
+        if len(ranges) != len(sources):
+            raise InvalidGroupError(f"{len(sources)} sources but {len(ranges)} ranges")
+        picked = [_pick(directory / name, span, live) for name, span in zip(sources, ranges, strict=True)]
+        _check_size(picked, limits, key=key)
+        path = directory / partial_name(key, job=job, token=token)
+        before, after, identity = _write_partial(path, picked, should_stop)
+        return RewrittenGroup(
+            sources=tuple(sources),
+            identities=tuple(p.segment.identity for p in picked),
+            partial=path.name,
+            identity=identity,
+            entries=before.entries,
+            live_bytes=before.payload_bytes,
+            bytes_before=sum(p.segment.identity.size for p in picked),
+            bytes_after=identity.size,
+            fingerprint_before=before.hexdigest(),
+            fingerprint_after=after,
+            seconds=time.monotonic() - started,
+        )
+
+
+def _pick(path: Path, span: IndexRange | None, live: LiveSet) -> _Picked:
+    """The records to copy; MissingLiveIndexError when one that must survive is not there (research/ra.md §8, B7)."""
+    try:
+        segment = read_segment(path)
+    except (FileNotFoundError, SegmentIsLinkError) as error:
+        raise SourcesChangedError(f"{path}: not a segment of its own any more") from error
+    if span is None:
+        return _Picked(segment, np.empty(0, dtype=np.int64))
+    first, last = span
+    wanted = live.clip(first, last)
+    rows = np.flatnonzero(segment.effective & wanted.mask(segment.idx))
+    if rows.size != len(wanted):
+        have = LiveSet.from_indexes(segment.idx[rows])
+        missing = next(index for index in wanted if index not in have)
+        raise MissingLiveIndexError(str(path), missing)
+    return _Picked(segment, rows)
+
+
+def _check_size(picked: list[_Picked], limits: SegmentLimits, *, key: str) -> None:
+    entries = sum(p.rows.size for p in picked)
+    size = sum(int(p.segment.length[p.rows].sum(dtype=np.uint64)) for p in picked)
+    if not entries:
+        raise GroupEmptyError(f"{picked[0].segment.path.parent}: nothing in group {key} is live any more")
+    if entries > limits.max_entries or size > limits.max_bytes:
+        raise GroupTooLargeError(
+            f"{picked[0].segment.path.parent}: group {key} holds {entries} live entries of {size} bytes, more than "
+            f"{limits.max_entries} entries or {limits.max_bytes} bytes"
+        )
+
+
+def _write_partial(
+    path: Path, picked: list[_Picked], should_stop: Callable[[], bool]
+) -> tuple[Fingerprint, str, FileIdentity]:
+    """Write, sync and verify: (fingerprint of the sources, of the output, the output's identity).
+
+    The file is gone again unless all of it succeeded.
+    """
+    # A leftover under this name is of this very attempt, and its writer is dead or will find its file gone.
+    fs.unlink_if_present(path)
+    fd = fs.create(path, mode=0o600)
+    kept = False
+    try:
+        _inherit_access(fd, picked[0].segment.path)
+        fs.write(fd, _head(picked))
+        before = Fingerprint()
+        for batch in _batches(picked, should_stop):
+            fs.write(fd, _slices(batch))
+            before.update_batch(batch)
+        fs.sync(fd)
+        identity = FileIdentity.of(os.fstat(fd))
+        after = _verify(path, before, identity, should_stop)
+        kept = True
+    finally:
+        os.close(fd)
+        if not kept:
+            with suppress(OSError):
+                fs.unlink_if_present(path)
+    return before, after, identity
+
+
+def _inherit_access(fd: int, source: Path) -> None:
+    """Owner, group and mode of the lowest source: the log's owner must be able to read the new file.
+
+    Giving a file away needs privileges. Without them it is enough that the owner can read it through its group or as
+    anybody; otherwise LogNotWritableError.
+    """
+    model, mine = os.stat(source), os.fstat(fd)
+    mode = stat.S_IMODE(model.st_mode)
+    uid, gid = mine.st_uid, mine.st_gid
+    for new_uid, new_gid in ((model.st_uid, model.st_gid), (mine.st_uid, model.st_gid)):
+        if (uid, gid) != (new_uid, new_gid):
+            with suppress(PermissionError):
+                fs.set_owner(fd, uid=new_uid, gid=new_gid)
+                uid, gid = new_uid, new_gid
+                break
+    readable = uid == model.st_uid or (gid == model.st_gid and mode & stat.S_IRGRP) or mode & stat.S_IROTH
+    if not readable:
+        reason = f"a rewritten copy cannot be given to its owner (uid {model.st_uid}, gid {model.st_gid})"
+        raise LogNotWritableError(str(source), reason)
+    fs.set_mode(fd, mode)
+
+
+def _head(picked: list[_Picked]) -> list[bytes]:
+    """Header and index area: version 2, exactly full, so that nobody ever appends to it (research/ra.md §3.3)."""
+    idx = np.concatenate([p.segment.idx[p.rows] for p in picked])
+    if np.any(idx[1:] <= idx[:-1]):
+        raise InvalidGroupError(f"{picked[0].segment.path.parent}: the sources' index ranges overlap")
+    length = np.concatenate([p.segment.length[p.rows] for p in picked])
+    offset = np.full(idx.size, data_start(CURRENT_VERSION, idx.size), dtype=np.uint64)
+    offset[1:] += np.cumsum(length[:-1], dtype=np.uint64)
+    records = encode_records(
+        idx=idx,
+        term=np.concatenate([p.segment.term[p.rows] for p in picked]),
+        offset=offset,
+        length=length,
+        crc=np.concatenate([p.segment.crc[p.rows] for p in picked]),
+    )
+    return [encode_header(max_count=int(idx.size)), records]
+
+
+def _batches(picked: list[_Picked], should_stop: Callable[[], bool]) -> Iterator[Batch]:
+    for part in picked:
+        if not part.rows.size:
+            continue
+        with closing(SegmentFile(part.segment)) as file:
+            for batch in file.batches(part.rows):
+                if should_stop():
+                    raise RewriteStoppedError(f"{part.segment.path}: the rewrite was asked to stop")
+                yield batch
+
+
+def _slices(batch: Batch) -> list[memoryview]:
+    """The batch's payloads, neighbours joined, for a gathered write."""
+    starts = np.array(batch.starts, dtype=np.int64)
+    ends = starts + np.array(batch.lengths, dtype=np.int64)
+    cuts = np.flatnonzero(starts[1:] != ends[:-1])
+    begins = starts[np.concatenate(([0], cuts + 1))].tolist()
+    stops = ends[np.concatenate((cuts, [starts.size - 1]))].tolist()
+    return [batch.data[begin:stop] for begin, stop in zip(begins, stops, strict=True) if stop > begin]
+
+
+def _verify(path: Path, before: Fingerprint, identity: FileIdentity, should_stop: Callable[[], bool]) -> str:
+    """Read the output back through the ordinary reader and compare; its fingerprint."""
+    output = read_segment(path)
+    after = Fingerprint()
+    try:
+        for batch in _batches([_Picked(output, np.arange(output.count, dtype=np.int64))], should_stop):
+            after.update_batch(batch)
+    except CorruptEntryError as error:
+        raise VerificationFailedError(f"{path}: the output does not read back: {error}") from error
+    full = output.count == output.max_count == before.entries and output.end_of_data == identity.size
+    if not full or output.identity != identity or after.hexdigest() != before.hexdigest():
+        raise VerificationFailedError(
+            f"{path}: {after.entries} entries read back with fingerprint {after.hexdigest()[:16]}, "
+            f"{before.entries} copied with {before.hexdigest()[:16]}"
+        )
+    return after.hexdigest()

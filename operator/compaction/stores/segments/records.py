@@ -1,0 +1,147 @@
+"""Plain data of rewriting, committing and cleaning up: what travels between tasks, the driver and the fence file.
+
+All of it is immutable, picklable and made of JSON's types. Times are epoch seconds, sizes bytes, names base names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from compaction.stores.segments.model import FileIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenGroup:
+    """A group's output, written, synced and read back, but not yet visible to anybody.
+
+    `identities` are the sources' as they were read, in order; `identity` is the partial file's. `fingerprint_before` is
+    of the live entries as read from the sources, `fingerprint_after` of the same as read back from the partial file.
+    """
+
+    sources: tuple[str, ...]
+    identities: tuple[FileIdentity, ...]
+    partial: str
+    identity: FileIdentity
+    entries: int
+    live_bytes: int
+    bytes_before: int
+    bytes_after: int
+    fingerprint_before: str
+    fingerprint_after: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReceipt:
+    """Proof of one committed group. `output` has replaced the lowest source, the names in `linked` are symlinks to
+    it.
+    """
+
+    job: str
+    token: int
+    holder: str
+    group: str
+    sources: tuple[str, ...]
+    output: str
+    linked: tuple[str, ...]
+    entries: int
+    live_bytes: int
+    bytes_before: int
+    bytes_after: int
+    fingerprint_before: str
+    fingerprint_after: str
+    seconds: float
+    committed_at: float
+
+    @property
+    def bytes_reclaimed(self) -> int:
+        return self.bytes_before - self.bytes_after
+
+
+class TombstoneKind(StrEnum):
+    """What a name that waits for its deletion is."""
+
+    LINKED = "Linked"
+    """A symlink to the compacted segment: the old name of a source."""
+    UNREFERENCED = "Unreferenced"
+    """A segment in which nothing is live."""
+
+
+class UnreferencedReason(StrEnum):
+    """Why nothing in a segment is needed."""
+
+    NO_LIVE_INDEX = "NoLiveIndex"
+    """All of it is at or below the snapshot, and none of it is live."""
+    OVERWRITTEN = "Overwritten"
+    """Newer segments hide every record."""
+    NO_ENTRIES = "NoEntries"
+    """Only a header, and newer segments exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A name that is deleted once `since` is longer ago than the grace. `identity`: the file it stands for."""
+
+    name: str
+    kind: TombstoneKind
+    since: float
+    job: str = ""
+    token: int = 0
+    bytes: int = 0
+    reason: UnreferencedReason | None = None
+    identity: FileIdentity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommit:
+    """A group commit that was begun: enough to finish its record if the process dies after the commit point."""
+
+    group: str
+    partial: str
+    identity: FileIdentity
+    receipt: GroupReceipt
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job's highest token. `unreferenced`: what the job has marked for deletion, kept for its report."""
+
+    token: int
+    holder: str
+    claimed_at: float
+    retired: bool = False
+    unreferenced: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRecord:
+    """The content of a log's fence file.
+
+    `floor`: no token at or below it is ever accepted from a job that is not listed (the jobs forgotten to keep the file
+    small had such tokens).
+    """
+
+    version: int = 1
+    floor: int = 0
+    jobs: dict[str, Claim] = field(default_factory=dict)
+    receipts: tuple[GroupReceipt, ...] = ()
+    pending: PendingCommit | None = None
+    tombstones: tuple[Tombstone, ...] = ()
+
+    def high_water(self, job: str) -> int:
+        """The largest token ever accepted for a job; 0 when none was."""
+        claim = self.jobs.get(job)
+        return self.floor if claim is None else claim.token
+
+    def claimed(self, job: str) -> int | None:
+        """The token whose commits are accepted now."""
+        claim = self.jobs.get(job)
+        return None if claim is None or claim.retired else claim.token
+
+    def receipt(self, job: str, group: str) -> GroupReceipt | None:
+        """The receipt of a group that this job has committed, by whichever attempt."""
+        return next((r for r in self.receipts if r.job == job and r.group == group), None)
+
+    def tombstone(self, name: str) -> Tombstone | None:
+        return next((t for t in self.tombstones if t.name == name), None)

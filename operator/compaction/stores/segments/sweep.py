@@ -1,0 +1,194 @@
+"""Deletes what was replaced, after the grace: old names, dead segments, outputs of attempts that never committed.
+
+Invariants: a name is deleted only if its tombstone is older than the grace AND it still is what the tombstone says; a
+dead segment is checked again against the log as it is now; never the newest segment; deletions go from old to new, so
+that a file which hides an older one's dead records outlives it; a tombstone is dropped only after the deletion is
+durable and confirmed. Idempotent.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compaction.exceptions import LiveSetUnknownError
+from compaction.stores.segments import fence, fs, lock, recovery
+from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.limits import IndexesMissing
+from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
+from compaction.stores.segments.names import job_key, parse_partial
+from compaction.stores.segments.records import FenceRecord, Tombstone, TombstoneKind
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.unreferenced import DeadSegment, dead_segments
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A deleted name; `bytes` is 0 for a symlink."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A name whose grace is over but which must stay for now."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """`waiting`: tombstones that remain; `next_due`: when the next of them is due (epoch seconds), None when none
+    is.
+    """
+
+    deleted: tuple[Deleted, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    waiting: int = 0
+    next_due: float | None = None
+
+    @property
+    def bytes_reclaimed(self) -> int:
+        return sum(item.bytes for item in self.deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    delete: tuple[Deleted, ...] = ()
+    forget: tuple[str, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+
+
+def sweep(
+    directory: Path,
+    *,
+    now: float | None = None,
+    grace_seconds: float,
+    active: frozenset[tuple[str, int]] = frozenset(),
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    holder: str = "sweeper",
+    timeout: float = lock.DEFAULT_TIMEOUT,
+) -> SweepReport:
+    """Delete what is due. `active`: (job, token) of the attempts that may be writing now.
+
+    Raises:
+        LockHeldError, LogNotWritableError, StoreIOError, CorruptFenceError
+        SegmentLogError: dead segments are due, and the log cannot be read to check them again.
+    """
+    now = time.time() if now is None else now
+    with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout):
+        recovery.recover_locked(directory, now=now)
+        record = _adopt_links(directory, fence.read(directory), now)
+        due = [t for t in record.tombstones if t.since + grace_seconds <= now]
+        dead: dict[str, DeadSegment] | None = {}
+        if any(t.kind is TombstoneKind.UNREFERENCED for t in due):
+            dead = _dead_now(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
+        verdicts = _judge(directory, due, dead)
+        orphans = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
+        deleted = _delete(directory, (*verdicts.delete, *orphans))
+        record = _settle(directory, record, verdicts)
+        left = [t.since + grace_seconds for t in record.tombstones]
+        return SweepReport(
+            deleted=deleted, blocked=verdicts.blocked, waiting=len(left), next_due=min(left) if left else None
+        )
+
+
+def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecord:
+    """Symlinks without a tombstone (Ra's own, or from before the fence) begin their grace now, dangling ones too.
+
+    A link that dangles here may not dangle for the owner, who may see the directory under another path.
+    """
+    with os.scandir(directory) as entries:
+        links = sorted(e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_symlink())
+    new = [
+        Tombstone(name=name, kind=TombstoneKind.LINKED, since=now)
+        for name in links
+        if (known := record.tombstone(name)) is None or known.kind is not TombstoneKind.LINKED
+    ]
+    if not new:
+        return record
+    adopted = fence.with_tombstones(fence.without_tombstones(record, (t.name for t in new)), new)
+    fence.write(directory, adopted)
+    return adopted
+
+
+def _dead_now(
+    directory: Path, *, snapshot_index: int | None, live: LiveSet | None, indexes_missing: IndexesMissing
+) -> dict[str, DeadSegment] | None:
+    """What is dead in the log as it is now; None when nobody can tell."""
+    try:
+        return dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
+    except LiveSetUnknownError:
+        return None
+
+
+def _judge(directory: Path, due: list[Tombstone], dead: dict[str, DeadSegment] | None) -> _Verdicts:
+    """What to delete, which tombstones no longer stand for anything, and what must wait."""
+    delete: list[Deleted] = []
+    forget: list[str] = []
+    blocked: list[Blocked] = []
+    for tombstone in sorted(due, key=lambda t: t.name):
+        name = tombstone.name
+        status = _status(directory / name)
+        if status is None:
+            forget.append(name)
+        elif tombstone.kind is TombstoneKind.LINKED:
+            (delete.append(Deleted(name, 0)) if stat.S_ISLNK(status.st_mode) else forget.append(name))
+        elif FileIdentity.of(status) != tombstone.identity:
+            forget.append(name)
+        elif dead is None:
+            blocked.append(Blocked(name, "the snapshot does not say what is live (its `indexes` file is missing)"))
+        elif name not in dead:
+            blocked.append(Blocked(name, "something in it is needed, or it became the newest segment"))
+        else:
+            delete.append(Deleted(name, status.st_size))
+    return _Verdicts(delete=tuple(delete), forget=tuple(forget), blocked=tuple(blocked))
+
+
+def _orphan_partials(
+    directory: Path, record: FenceRecord, *, active: frozenset[tuple[str, int]], now: float, grace_seconds: float
+) -> list[Deleted]:
+    """Outputs of attempts that cannot commit any more, or have not been touched for the grace and are not active."""
+    running = {(job_key(job), token) for job, token in active}
+    claimed = {(job_key(job), record.claimed(job)) for job in record.jobs}
+    orphans: list[Deleted] = []
+    for name in sorted(os.listdir(directory)):
+        partial = parse_partial(name)
+        status = _status(directory / name) if partial else None
+        if partial is None or status is None or (partial.job, partial.token) in running:
+            continue
+        if (partial.job, partial.token) not in claimed or status.st_mtime + grace_seconds <= now:
+            orphans.append(Deleted(name, status.st_size))
+    return orphans
+
+
+def _delete(directory: Path, items: tuple[Deleted, ...]) -> tuple[Deleted, ...]:
+    deleted = tuple(item for item in items if fs.unlink_if_present(directory / item.name))
+    if deleted:
+        fs.sync_directory(directory)
+    return deleted
+
+
+def _settle(directory: Path, record: FenceRecord, verdicts: _Verdicts) -> FenceRecord:
+    """Drop the tombstones of what is confirmed to be gone, or no longer is what they stood for."""
+    gone = [item.name for item in verdicts.delete if _status(directory / item.name) is None]
+    settled = fence.without_tombstones(record, (*gone, *verdicts.forget))
+    if settled != record:
+        # A name found missing may have been removed by a sweep that died before its sync.
+        fs.sync_directory(directory)
+        fence.write(directory, replace(settled))
+    return settled
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
