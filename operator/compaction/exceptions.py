@@ -273,6 +273,10 @@ class InvalidGroupError(SegmentLogError):
     """A group, job name or token that no plan can have made (order, number or form of the names)."""
 
 
+class GlobSyntaxError(SegmentLogError):
+    """An include or exclude pattern that is not a path relative to the root."""
+
+
 class MissingLiveIndexError(SegmentLogError):
     """An index that must survive is in a source's range, but the source has no record of it."""
 
