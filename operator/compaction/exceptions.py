@@ -421,3 +421,7 @@ class BinaryError(CompactionError):
 
 class JavaError(CompactionError):
     """No Java runtime of version 17 or later was found; names the package to install."""
+
+
+class MalformedReportError(CompactionError):
+    """The report a worker left on a job's Lease cannot be read; names the field."""
