@@ -1,19 +1,127 @@
-"""Fixtures that every room shares."""
+"""Fixtures that every part of the suite shares: reference files, a real control plane, a namespace of one's own, kubectl."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
+
+from compaction.local.admin import AdminClient
+from compaction.local.binaries import Binaries, ensure_binaries
+from compaction.local.control_plane import RunningControlPlane, start_control_plane
+
+ROOT = Path(__file__).resolve().parents[1]
+GROUP = "/apis/compaction.dev/v1alpha1"
+LEASES = "/apis/coordination.k8s.io/v1"
+EVENTS = "/apis/events.k8s.io/v1"
+
+
+class Kubectl(Protocol):
+    """`kubectl("get", "cpol", input=None, check=True)` against the control plane of the tests, as its administrator."""
+
+    def __call__(
+        self, *args: str, input: str | None = None, check: bool = True, namespace: str | None = None
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TestControlPlane:
+    """The session's real API server. `running` has the rest: `kubeconfig_for(user, path)`, `anonymous`, `audit_log`."""
+
+    __test__ = False
+
+    kubeconfig: Path
+    url: str
+    binaries: Binaries
+    running: RunningControlPlane
+
+    @property
+    def admin(self) -> AdminClient:
+        return self.running.admin
+
+    def kubectl(
+        self, *args: str, input: str | None = None, check: bool = True, namespace: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the real kubectl; with `check` a failure shows kubectl's own words."""
+        command = [str(self.binaries.kubectl), f"--kubeconfig={self.kubeconfig}"]
+        if namespace is not None:
+            command.append(f"--namespace={namespace}")
+        answer = subprocess.run([*command, *args], input=input, capture_output=True, text=True, check=False)
+        if check and answer.returncode != 0:
+            pytest.fail(f"kubectl {' '.join(args)} ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
+        return answer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need the control plane carry its marker, so `-m 'not apiserver'` is always right."""
+    for item in items:
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            item.add_marker("apiserver")
 
 
 @pytest.fixture(scope="session")
 def shared_fixtures() -> Path:
-    """Files written by the reference systems; absent from a bare clone, required in CI."""
-    path = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
+    """Files written by the reference systems, kept beside the project; only a run outside CI may do without them."""
+    path = ROOT.parent / "shared" / "fixtures"
     if not path.is_dir():
+        reason = f"{path} is not here: the reference files are kept outside the project"
         if os.environ.get("CI") == "true":
-            pytest.fail(f"{path} is missing, and CI runs every test")
-        pytest.skip(f"{path} is not there: files of the reference systems are not part of this repository")
+            pytest.fail(reason)
+        pytest.skip(reason)
     return path
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Binaries:
+    """The programs of the control plane, made when this machine has none (`make setup` does it beforehand)."""
+    return ensure_binaries(report=print)
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[TestControlPlane]:
+    """etcd and kube-apiserver for the whole session, our resource definitions applied; audited, stopped at the end."""
+    directory = tmp_path_factory.mktemp("control-plane")
+    with start_control_plane(directory, binaries, audit=True) as running:
+        plane = TestControlPlane(running.kubeconfig, running.url, binaries, running)
+        if any((ROOT / "crds").glob("*.yaml")):
+            plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+            plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(ROOT / "crds"))
+        yield plane
+
+
+@pytest.fixture
+def kubectl(control_plane: TestControlPlane) -> Kubectl:
+    return control_plane.kubectl
+
+
+@pytest.fixture
+def namespace(control_plane: TestControlPlane) -> Iterator[str]:
+    """The name of a fresh namespace; it and our objects in it are gone after the test."""
+    name = f"test-{secrets.token_hex(4)}"
+    admin = control_plane.admin
+    created = admin.request(
+        "POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    )
+    assert created.ok, created.text
+    yield name
+    delete_namespace(admin, name)
+
+
+def delete_namespace(admin: AdminClient, name: str) -> None:
+    """Delete a namespace as the (absent) controller manager would: empty it, then take its finalizer away."""
+    paths = (f"{GROUP}/namespaces/{name}/{kind}" for kind in ("compactionpolicies", "compactionjobs"))
+    for path in (*paths, f"{LEASES}/namespaces/{name}/leases", f"{EVENTS}/namespaces/{name}/events"):
+        answer = admin.request("DELETE", path)
+        assert answer.ok or answer.status == 404, answer.text
+    admin.request("DELETE", f"/api/v1/namespaces/{name}")
+    left = admin.request("GET", f"/api/v1/namespaces/{name}")
+    if left.ok:
+        document = left.json() | {"spec": {"finalizers": []}}
+        final = admin.request("PUT", f"/api/v1/namespaces/{name}/finalize", document)
+        assert final.ok or final.status in {404, 409}, final.text

@@ -1,0 +1,84 @@
+"""`compactor`: one command line over all rooms, also reachable as `kubectl compaction`.
+
+Subcommands are imported when they are named, never before: `compactor segments` must work without Kopf and without Spark, and
+`compactor --help` must answer at once. Every error a person can act on is a `CompactionError`; it ends in one line on stderr and
+exit code 1. Wrong usage is exit code 2 (click's own rule), an interrupt 130, as a shell expects.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from compaction.exceptions import CompactionError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("compaction.cli.run:command", "Compact what a policy file describes, without any Kubernetes."),
+    "segments": ("compaction.cli.segments:group", "Look into segment logs; plan, compact and recover them."),
+    "operator": ("compaction.cli.operator:command", "Run one replica of the operator."),
+    "worker": ("compaction.cli.worker:command", "Run one Spark worker (started by the operator)."),
+    "crds": ("compaction.cli.crds:group", "Print or check the generated resource definitions."),
+    "local": ("compaction.cli.local:group", "A real control plane (etcd and kube-apiserver) on this machine."),
+    "demo": ("compaction.cli.demo:command", "Show the whole way from a policy to reclaimed bytes."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it."""
+
+EXIT_DATA_ERROR = 1
+EXIT_INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports each one only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own version imports every command only to read its help text.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("compaction-operator"), prog_name="compactor")
+def cli() -> None:
+    """Keep storage compacted: policies in YAML, rewrites on Spark, commits with a fencing token."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; entry point of `compactor` and `kubectl-compaction`."""
+    try:
+        result: Any = cli.main(args=argv, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except CompactionError as error:
+        click.echo(f"error: {error}", err=True)
+        return EXIT_DATA_ERROR
+    except BrokenPipeError:
+        # The reader of our output (head, less) went away; closing stdout again at exit would print a second error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DATA_ERROR
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
