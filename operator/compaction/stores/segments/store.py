@@ -1,0 +1,220 @@
+"""Segment logs under one root, as the rest of the system sees them: sense, claim, rewrite, commit, recover, sweep.
+
+A facade without state but a cache: every method names the log by its directory, inside the root. Safe to use from
+several threads and processes at once; whatever changes a log takes that log's lock. See docs/segment-logs.md for what
+is promised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compaction.exceptions import NotALogDirectoryError, SegmentLogError, SourcesChangedError
+from compaction.stores.segments import commit, fence, kernel, lock, recovery, sweep
+from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.names import group_key
+from compaction.stores.segments.plan import IndexRange, LogPlan, group_ranges, plan_log
+from compaction.stores.segments.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
+from compaction.stores.segments.sense import SenseCache, SenseResult, SenseSettings, sense_root
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.unreferenced import known_live
+from compaction.stores.segments.view import open_log
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedGroup:
+    """A group of a job at the moment the job starts: exactly one of `receipt`, `error`, `ranges` is set.
+
+    `receipt`: an earlier attempt committed it. `error`: it must not be rewritten any more. `ranges`: to be rewritten.
+    """
+
+    sources: tuple[str, ...]
+    ranges: tuple[IndexRange | None, ...] | None = None
+    receipt: GroupReceipt | None = None
+    error: SegmentLogError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """What a job has to do now. `live` is what must survive at or below `snapshot_index`; picklable."""
+
+    directory: Path
+    snapshot_index: int
+    live: LiveSet
+    groups: tuple[PreparedGroup, ...]
+
+
+@dataclass(slots=True)
+class SegmentLogStore:
+    """The segment logs under `root`. `holder` signs locks and claims; `lock_timeout` in seconds."""
+
+    root: Path
+    settings: SenseSettings = field(default_factory=SenseSettings)
+    holder: str = "compactor"
+    lock_timeout: float = lock.DEFAULT_TIMEOUT
+    _cache: SenseCache = field(default_factory=SenseCache)
+
+    def directory(self, log: str | os.PathLike[str]) -> Path:
+        """The directory of a log given by its path, absolute or relative to the root.
+
+        NotALogDirectoryError when it lies outside of the root, also through a symlink.
+        """
+        path = self.root / log
+        with storage_errors(path):
+            inside = path.resolve().is_relative_to(self.root.resolve())
+        if not inside:
+            raise NotALogDirectoryError(str(log), f"it is not inside the store's root {self.root}")
+        if not path.is_dir():
+            raise NotALogDirectoryError(str(path), "it does not exist, or is not a directory")
+        return path
+
+    def sense(self, *, quarantined: Mapping[Path, frozenset[str]] | None = None) -> SenseResult:
+        """Every log under the root and what it would gain; unchanged logs are not read again. Never raises for one
+        log.
+        """
+        return sense_root(self.root, self.settings, quarantined=quarantined, cache=self._cache)
+
+    def plan(self, log: str | os.PathLike[str], *, quarantined: frozenset[str] = frozenset()) -> LogPlan:
+        """The plan of one log as it is now. Errors as `open_log` and `plan_log`."""
+        directory = self.directory(log)
+        with storage_errors(directory):
+            return plan_log(
+                open_log(directory),
+                self.settings.limits,
+                quarantined=quarantined,
+                awaiting_deletion=frozenset(t.name for t in fence.read(directory).tombstones),
+                indexes_missing=self.settings.indexes_missing,
+            )
+
+    def high_water(self, log: str | os.PathLike[str], job: str) -> int:
+        """The largest token ever accepted for the job in this log; 0 when there was none."""
+        return fence.high_water(self.directory(log), job)
+
+    def claim(self, log: str | os.PathLike[str], *, job: str, token: int) -> None:
+        """From now on only `token` may commit for the job. StaleTokenError unless it is larger than all before."""
+        fence.claim(self.directory(log), job=job, token=token, holder=self.holder, timeout=self.lock_timeout)
+
+    def retire(self, log: str | os.PathLike[str], job: str) -> None:
+        """Nothing may be committed for the job any more; its high water stays. Repeating is harmless."""
+        fence.retire(self.directory(log), job, timeout=self.lock_timeout)
+
+    def record(self, log: str | os.PathLike[str]) -> FenceRecord:
+        """The log's fence record: claims, receipts, tombstones."""
+        return fence.read(self.directory(log))
+
+    def receipts(self, log: str | os.PathLike[str], job: str) -> tuple[GroupReceipt, ...]:
+        """What the job has committed so far, by whichever attempt, in commit order."""
+        return tuple(r for r in self.record(log).receipts if r.job == job)
+
+    def marked(self, log: str | os.PathLike[str], job: str) -> tuple[Tombstone, ...]:
+        """The unreferenced segments that the job has marked for deletion, carried out or not."""
+        claim = self.record(log).jobs.get(job)
+        return claim.unreferenced if claim else ()
+
+    def recover(self, log: str | os.PathLike[str]) -> recovery.RecoveryReport:
+        """Settle whatever a crash left half-done; nothing is done to a healthy log."""
+        return recovery.recover(self.directory(log), holder=self.holder, timeout=self.lock_timeout)
+
+    def prepare(
+        self, log: str | os.PathLike[str], *, job: str, groups: Iterable[Sequence[str]], snapshot_index: int
+    ) -> PreparedJob:
+        """Recover the log, then find out what is left to do of a job's groups.
+
+        The live set is that of the newest snapshot, which must not be older than the job's: what is live at or below a
+        snapshot only ever shrinks.
+
+        Raises:
+            SourcesChangedError: the newest snapshot is older than the plan's.
+            LiveSetUnknownError, CorruptSegmentError, ...: the log as a whole cannot be read.
+        """
+        directory = self.directory(log)
+        self.recover(directory)
+        with storage_errors(directory):
+            state = open_log(directory)
+        if state.snapshot_index is None or state.snapshot_index < snapshot_index:
+            raise SourcesChangedError(
+                f"{directory}: the plan was made at snapshot {snapshot_index}, the newest one is {state.snapshot_index}"
+            )
+        live = known_live(state, self.settings.indexes_missing)
+        record = fence.read(directory)
+        prepared: list[PreparedGroup] = []
+        for sources in groups:
+            names = tuple(sources)
+            try:
+                if receipt := record.receipt(job, group_key(names)):
+                    prepared.append(PreparedGroup(sources=names, receipt=receipt))
+                    continue
+                prepared.append(PreparedGroup(sources=names, ranges=group_ranges(state, names, live)))
+            except SegmentLogError as error:
+                prepared.append(PreparedGroup(sources=names, error=error))
+        return PreparedJob(directory=directory, snapshot_index=state.snapshot_index, live=live, groups=tuple(prepared))
+
+    def rewrite(
+        self,
+        log: str | os.PathLike[str],
+        *,
+        group: PreparedGroup,
+        live: LiveSet,
+        job: str,
+        token: int,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> RewrittenGroup:
+        """Rewrite and verify one prepared group (see `kernel.rewrite_group`, which a Spark task may call by itself)."""
+        return kernel.rewrite_group(
+            self.directory(log),
+            sources=group.sources,
+            live=live,
+            limits=self.settings.limits,
+            job=job,
+            token=token,
+            ranges=group.ranges,
+            should_stop=should_stop,
+        )
+
+    def commit(
+        self, log: str | os.PathLike[str], *, job: str, token: int, group: RewrittenGroup, now: float | None = None
+    ) -> GroupReceipt:
+        """Commit a rewritten group, exactly once per job (see `commit.commit_group`)."""
+        directory = self.directory(log)
+        return commit.commit_group(
+            directory, job=job, token=token, group=group, holder=self.holder, now=now, timeout=self.lock_timeout
+        )
+
+    def commit_unreferenced(
+        self, log: str | os.PathLike[str], *, job: str, token: int, names: Iterable[str], now: float | None = None
+    ) -> tuple[Tombstone, ...]:
+        """Mark segments without anything live for deletion (see `commit.commit_unreferenced`)."""
+        return commit.commit_unreferenced(
+            self.directory(log),
+            job=job,
+            token=token,
+            names=names,
+            holder=self.holder,
+            now=now,
+            indexes_missing=self.settings.indexes_missing,
+            timeout=self.lock_timeout,
+        )
+
+    def sweep(
+        self,
+        log: str | os.PathLike[str],
+        *,
+        grace_seconds: float,
+        active: frozenset[tuple[str, int]] = frozenset(),
+        now: float | None = None,
+    ) -> sweep.SweepReport:
+        """Delete what was replaced longer than the grace ago. `active`: (job, token) of attempts that may be
+        running.
+        """
+        return sweep.sweep(
+            self.directory(log),
+            now=now,
+            grace_seconds=grace_seconds,
+            active=active,
+            indexes_missing=self.settings.indexes_missing,
+            holder=self.holder,
+            timeout=self.lock_timeout,
+        )
