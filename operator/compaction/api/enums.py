@@ -1,0 +1,137 @@
+"""States, kinds, condition types and reasons: every closed set of words in the resources.
+
+Reasons are CamelCase and stable: users match on them in alerts. A reason's comment says what is going on and, where
+something is wrong, what to do; the message in the condition carries the particulars.
+"""
+
+from enum import StrEnum
+
+
+class StoreKind(StrEnum):
+    """What a policy compacts (the printer column STORE)."""
+
+    SEGMENT_LOGS = "SegmentLogs"
+
+
+class JobKind(StrEnum):
+    """What a job does with its sources."""
+
+    SEGMENT_REWRITE = "SegmentRewrite"
+
+
+class JobState(StrEnum):
+    """Where a job is on its way. Terminal: Succeeded; Faulty until someone raises the policy's maxAttempts."""
+
+    UNASSIGNED = "Unassigned"
+    IN_PROGRESS = "InProgress"
+    ABANDONED = "Abandoned"
+    FAULTY = "Faulty"
+    SUCCEEDED = "Succeeded"
+
+
+class AttemptOutcome(StrEnum):
+    """How one assignment of a job to a worker ended."""
+
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"  # the worker said so
+    EXPIRED = "Expired"  # the worker went silent for longer than the lease
+    LOST = "Lost"  # the worker's process or Lease is gone
+    REVOKED = "Revoked"  # the coordinator took the job back
+
+
+class WhenIndexesMissing(StrEnum):
+    """What a snapshot without its `indexes` file means."""
+
+    REFUSE = "Refuse"
+    TREAT_AS_EMPTY = "TreatAsEmpty"
+
+
+class Launcher(StrEnum):
+    """How workers are started."""
+
+    PROCESS = "process"
+
+
+class ConditionType(StrEnum):
+    """Types of conditions. Ready is always present; Reconciling and Stalled only while they are True (kstatus)."""
+
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+    COMPLETE = "Complete"  # jobs: finished with a receipt
+    FAILED = "Failed"  # jobs: parked as Faulty
+
+
+class ConditionStatus(StrEnum):
+    """A condition's status, as in metav1.Condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class PolicyReason(StrEnum):
+    """Reasons in the conditions of a CompactionPolicy."""
+
+    SCHEDULED = "Scheduled"  # valid and sensed; nothing is due
+    COMPACTING = "Compacting"  # jobs are queued or running
+    SENSING = "Sensing"  # no look at the store has finished yet
+    SUSPENDED = "Suspended"  # spec.suspend is true: no new jobs
+    INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
+    ROOT_NOT_FOUND = "RootNotFound"  # spec.store.segmentLogs.root does not exist where the operator runs
+    ROOT_NOT_A_DIRECTORY = "RootNotADirectory"
+    PERMISSION_DENIED = "PermissionDenied"  # the operator may not read or write the root
+    SENSE_FAILED = "SenseFailed"  # another error while looking at the store
+    LOGS_UNREADABLE = "LogsUnreadable"  # some logs could not be planned: status.logErrors names them
+    SOURCES_QUARANTINED = "SourcesQuarantined"  # corrupt segments are set aside: status.quarantined names them
+    JOBS_FAULTY = "JobsFaulty"  # some jobs used up their attempts: kubectl get cjob shows them
+    LAUNCH_FAILED = "LaunchFailed"  # no worker could be started
+
+
+class JobReason(StrEnum):
+    """Reasons in the conditions and attempts of a CompactionJob."""
+
+    PENDING = "Pending"  # waits for a worker: status.waiting says what for
+    ASSIGNED = "Assigned"  # a worker holds the lease
+    RETRYING = "Retrying"  # an attempt failed; the next one waits for a worker
+    SUCCEEDED = "Succeeded"  # committed: status.receipt is the proof
+    ALREADY_COMMITTED = "AlreadyCommitted"  # an earlier attempt had committed everything; its receipts were found
+    SKIPPED = "Skipped"  # nothing was left to do
+    # What a worker reports about an attempt (rewrite/receipts.py).
+    COMPLETED = "Completed"
+    SOURCE_CORRUPT = "SourceCorrupt"  # a source is damaged: the message names file, index and offset
+    SOURCES_CHANGED = "SourcesChanged"  # the log is no longer what the plan saw; it is planned again
+    LIVE_SET_UNKNOWN = "LiveSetUnknown"  # the snapshot has no `indexes` file
+    STORE_UNREADABLE = "StoreUnreadable"  # the log could not be read or written (permission, no space)
+    STORE_LOCKED = "StoreLocked"  # another process holds the log's lock: the message names it
+    VERIFICATION_FAILED = "VerificationFailed"  # the result did not read back equal; it was thrown away
+    WORKER_STOPPED = "WorkerStopped"  # the worker was asked to stop
+    ENGINE_LOST = "EngineLost"  # Spark went away under the job
+    INTERNAL_ERROR = "InternalError"  # an unexpected failure in the worker; its log has the details
+    # What the coordinator finds.
+    TOO_MANY_ATTEMPTS = "TooManyAttempts"  # spec.limits.maxAttempts of the policy is used up
+    LEASE_EXPIRED = "LeaseExpired"  # the worker went silent for longer than the lease
+    WORKER_LOST = "WorkerLost"  # the worker's process ended or its Lease is gone
+    STALE_TOKEN = "StaleToken"  # the store has seen a larger fencing token
+    REVOKED = "Revoked"  # the coordinator took the job back
+    POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names no policy in this namespace
+    POLICY_SUSPENDED = "PolicySuspended"
+
+
+class WaitReason(StrEnum):
+    """Why something that could happen has not happened yet (status.waiting of policies and jobs)."""
+
+    NO_FREE_SLOT = "NoFreeSlot"  # all slots of all workers are taken
+    WORKER_STARTING = "WorkerStarting"  # a worker was launched and has not announced itself
+    WORKERS_FAILING = "WorkersFailing"  # workers end before they announce themselves; launches are spaced out
+    CONCURRENCY_LIMIT = "ConcurrencyLimit"  # limits.maxConcurrentJobs are running
+    QUEUE_FULL = "QueueFull"  # limits.maxJobsQueued are waiting
+    LOG_BUSY = "LogBusy"  # another job of the same log is running
+    LOCK_HELD = "LockHeld"  # another process holds the log's lock: the message names it
+    STORE_ERROR = "StoreError"  # the store refused the claim (permission, I/O); the message is the system's
+    BACKOFF = "Backoff"  # a failed job waits a little before its next attempt
+    SUSPENDED = "Suspended"
+    COOLDOWN = "Cooldown"  # trigger.cooldown since the last job of the log has not passed
+    BELOW_THRESHOLD = "BelowThreshold"  # there is debt, but less than trigger.thresholds
+    POLICY_NOT_FOUND = "PolicyNotFound"

@@ -1,0 +1,139 @@
+"""`spec` of a CompactionJob: one immutable unit of work.
+
+`sources` and `parameters` are unions by the job's kind; another kind is another optional member beside `segment_log`.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from compaction.api.base import ApiModel
+from compaction.api.enums import JobKind, WhenIndexesMissing
+from compaction.api.names import MAX_POLICY_NAME
+from compaction.api.rules import Checked, Rule
+from compaction.api.schema_hints import list_atomic, list_set
+from compaction.api.store_spec import ABSOLUTE_PATH, MAX_ENTRIES_PER_SEGMENT, MAX_SOURCES_PER_GROUP
+from compaction.api.text import PATH_LIMIT, Count
+
+MAX_GROUPS_PER_JOB: Final = 1024
+MAX_UNREFERENCED_PER_JOB: Final = 4096
+_SEGMENT_NAME_LENGTH: Final = len("0000000000000001.segment")
+
+
+def _is_segment_name(name: str) -> bool:
+    digits, _, suffix = name.partition(".")
+    return len(digits) == 16 and digits.isascii() and digits.isdecimal() and suffix == "segment"
+
+
+SEGMENT_NAME: Final = Rule(
+    cel="self.matches('^[0-9]{16}[.]segment$')",
+    message="must be the name of a segment file: 16 digits and .segment, such as 0000000000000001.segment",
+    holds=_is_segment_name,
+)
+
+SegmentName = Annotated[str, StringConstraints(max_length=_SEGMENT_NAME_LENGTH), Checked(SEGMENT_NAME)]
+
+
+class PolicyReference(ApiModel):
+    """A CompactionPolicy in the same namespace."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=MAX_POLICY_NAME)]
+    """Name of the CompactionPolicy, in the job's namespace, whose workers, limits and lease the job uses."""
+
+
+class SegmentGroup(ApiModel):
+    """Adjacent segments that are rewritten into one; commits atomically."""
+
+    segments: Annotated[tuple[SegmentName, ...], Field(min_length=1, max_length=MAX_SOURCES_PER_GROUP), list_set()]
+    """Names of the segment files of the group, in ascending order."""
+
+    RULES = (
+        Rule(
+            cel="self.segments.isSorted()",
+            message="list the segments of a group in ascending order",
+            holds=lambda group: list(group.segments) == sorted(group.segments),
+            field=".segments",
+        ),
+    )
+
+
+class SegmentLogSources(ApiModel):
+    """Segments of one log."""
+
+    path: Annotated[str, StringConstraints(min_length=1, max_length=PATH_LIMIT), Checked(*ABSOLUTE_PATH)]
+    """Directory of the log, as an absolute path where the workers run."""
+    snapshot_index: Count = 0
+    """Index of the snapshot the plan was made from. The job runs only on a snapshot at this index or a later one."""
+    groups: Annotated[tuple[SegmentGroup, ...], Field(max_length=MAX_GROUPS_PER_JOB), list_atomic()] = ()
+    """Groups of adjacent segments, each rewritten into one segment and committed by itself."""
+    unreferenced: Annotated[tuple[SegmentName, ...], Field(max_length=MAX_UNREFERENCED_PER_JOB), list_set()] = ()
+    """Names of segment files without a live entry, to be deleted after the grace."""
+
+    RULES = (
+        Rule(
+            cel="self.groups.size() + self.unreferenced.size() > 0",
+            message="give the job something to do: at least one group or one unreferenced segment",
+            holds=lambda sources: bool(sources.groups or sources.unreferenced),
+        ),
+    )
+
+
+class JobSources(ApiModel):
+    """What a job works on: the member that belongs to its kind."""
+
+    segment_log: SegmentLogSources | None = None
+    """Segments of one log, for a job of kind SegmentRewrite."""
+
+
+class SegmentLogParameters(ApiModel):
+    """How segments are rewritten."""
+
+    max_entries_per_segment: Annotated[int, Field(ge=1, le=MAX_ENTRIES_PER_SEGMENT)] = 4096
+    """Entries that a rewritten segment holds at most."""
+    max_bytes_per_segment: Annotated[int, Field(ge=1, le=2**63 - 1)] = 64_000_000
+    """Bytes of entry data that a rewritten segment holds at most."""
+    when_indexes_missing: WhenIndexesMissing = WhenIndexesMissing.REFUSE
+    """What a snapshot without its indexes file means. Refuse fails the job; TreatAsEmpty takes everything below the
+    snapshot for dead."""
+
+
+class JobParameters(ApiModel):
+    """How a job works: the member that belongs to its kind."""
+
+    segment_log: SegmentLogParameters | None = None
+    """How segments are rewritten, for a job of kind SegmentRewrite. The defaults are Ra's."""
+
+
+class CompactionJobSpec(ApiModel):
+    """One unit of work: what to rewrite, and how."""
+
+    policy_ref: PolicyReference
+    """The policy, in the same namespace, whose workers, limits and lease the job uses."""
+    kind: JobKind
+    """Kind of the work. SegmentRewrite rewrites groups of segments of one log and drops unreferenced ones."""
+    level: Annotated[int, Field(ge=0, le=100)] = 0
+    """Level of the job. Lower levels run first; jobs of segment logs are level 0."""
+    estimated_bytes: Count = 0
+    """Bytes that the job is expected to copy. Used for progress and for the time of arrival."""
+    sources: JobSources
+    """What the job works on: the member that belongs to its kind must be set."""
+    parameters: JobParameters = Field(default_factory=JobParameters)
+    """How the job works: the member that belongs to its kind may be set."""
+
+    RULES = (
+        Rule(
+            cel="self == oldSelf",
+            message="spec is immutable, a job is one unit of work: delete this job and create another",
+        ),
+        Rule(
+            cel="(self.kind == 'SegmentRewrite') == has(self.sources.segmentLog)",
+            message="kind SegmentRewrite needs sources.segmentLog: the path of a log, with groups or unreferenced",
+            holds=lambda spec: (spec.kind is JobKind.SEGMENT_REWRITE) == (spec.sources.segment_log is not None),
+            field=".sources",
+        ),
+    )
+
+    @property
+    def segment_log_parameters(self) -> SegmentLogParameters:
+        """Parameters of a SegmentRewrite, with Ra's defaults where the job gives none."""
+        return self.parameters.segment_log or SegmentLogParameters()

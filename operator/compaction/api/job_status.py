@@ -1,0 +1,140 @@
+"""`status` of a CompactionJob: where it is, who had it, and the proof when it is done."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, computed_field
+
+from compaction.api.base import ApiModel
+from compaction.api.conditions import Condition
+from compaction.api.enums import AttemptOutcome, JobState
+from compaction.api.job_spec import MAX_GROUPS_PER_JOB, MAX_UNREFERENCED_PER_JOB
+from compaction.api.policy_status import MAX_CONDITIONS, Waiting
+from compaction.api.schema_hints import list_atomic, list_map
+from compaction.api.store_spec import MAX_SOURCES_PER_GROUP
+from compaction.api.text import Count, Message, Word, keeping_first, keeping_last
+from compaction.api.values import Timestamp
+
+MAX_ATTEMPTS_KEPT = 32
+MAX_SKIPPED = 256
+WorkerName = Annotated[str, StringConstraints(max_length=63)]
+FileName = Annotated[str, StringConstraints(max_length=253)]
+Fingerprint = Annotated[str, StringConstraints(max_length=128)]
+
+
+class Attempt(ApiModel):
+    """One assignment of the job to a worker."""
+
+    token: Annotated[int, Field(ge=1)]
+    """Fencing token of the attempt; larger at each assignment."""
+    worker: WorkerName
+    """Name of the worker (and of its Lease)."""
+    started_at: Timestamp
+    """Time at which the job was assigned."""
+    ended_at: Timestamp | None = None
+    """Time at which the attempt ended. Empty while it runs."""
+    outcome: AttemptOutcome = AttemptOutcome.RUNNING
+    """Outcome of the attempt: Running, Succeeded, Failed (the worker said so), Expired (the worker went silent), Lost
+    (the worker is gone) or Revoked (the coordinator took the job back)."""
+    charged: bool = False
+    """Whether the attempt counts against the policy's maxAttempts. Lost workers are not charged."""
+    reason: Word = ""
+    """Reason for the outcome in one word."""
+    message: Message = ""
+    """Message for a person: what happened."""
+
+
+class SkippedSource(ApiModel):
+    """A source that was left as it is."""
+
+    segment: FileName
+    """Name of the segment file."""
+    index: Count | None = None
+    """Index of the damaged entry, where known."""
+    offset: Count | None = None
+    """Byte offset of the damage in the file, where known."""
+    reason: Word
+    """Reason in one word, such as SourceCorrupt."""
+    message: Message = ""
+    """Message for a person: what is wrong and where."""
+
+
+class JobReceipt(ApiModel):
+    """Proof of what the job committed, over all its attempts."""
+
+    token: Annotated[int, Field(ge=1)]
+    """Fencing token of the attempt that finished the job."""
+    worker: WorkerName
+    """Name of the worker that finished the job."""
+    groups: Count = 0
+    """Number of groups in the job."""
+    groups_committed: Count = 0
+    """Number of groups that were committed."""
+    sources: Annotated[
+        tuple[FileName, ...], Field(max_length=MAX_GROUPS_PER_JOB * MAX_SOURCES_PER_GROUP), list_atomic()
+    ] = ()
+    """Names of the segments that were rewritten."""
+    outputs: Annotated[tuple[FileName, ...], Field(max_length=MAX_GROUPS_PER_JOB), list_atomic()] = ()
+    """Names of the segments that now hold their live entries."""
+    unreferenced: Annotated[tuple[FileName, ...], Field(max_length=MAX_UNREFERENCED_PER_JOB), list_atomic()] = ()
+    """Names of the segments that hold nothing live and are deleted after the grace."""
+    entries: Count = 0
+    """Number of live entries that were copied."""
+    bytes_before: Count = 0
+    """Bytes of the source files."""
+    bytes_after: Count = 0
+    """Bytes of the files that replace them."""
+    bytes_reclaimed: Count = 0
+    """Bytes given back once the grace is over."""
+    fingerprint_before: Fingerprint = ""
+    """Fingerprint (SHA-256) of the live entries as read from the sources."""
+    fingerprint_after: Fingerprint = ""
+    """Fingerprint of the live entries as read back from the results. Equal to fingerprintBefore, or nothing was
+    committed."""
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds of work in the attempts that committed."""
+    committed_at: Timestamp | None = None
+    """Time of the last commit."""
+
+
+class CompactionJobStatus(ApiModel):
+    """Where the job is."""
+
+    observed_generation: Annotated[int, Field(ge=-1)] = -1
+    """Generation of the spec (metadata.generation) that this status describes. -1 until the operator has seen the
+    job."""
+    state: JobState = JobState.UNASSIGNED
+    """State of the job: Unassigned (waits for a worker), InProgress, Abandoned (an attempt ended, the next one waits),
+    Succeeded, or Faulty (parked; conditions say why)."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
+    """Conditions of the job: Complete when it succeeded, Failed when it is parked; Ready, Reconciling and Stalled for
+    tools that know nothing else."""
+    worker: WorkerName | None = None
+    """Name of the worker that has the job, or had it last."""
+    fencing_token: Count = 0
+    """Fencing token of the newest attempt. The store takes a commit with exactly this token only."""
+    failures: Count = 0
+    """Number of attempts that count against the policy's maxAttempts."""
+    progress_percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Progress of the running or last attempt in percent."""
+    attempts: Annotated[
+        tuple[Attempt, ...], keeping_last(MAX_ATTEMPTS_KEPT), Field(max_length=MAX_ATTEMPTS_KEPT), list_map("token")
+    ] = ()
+    """Attempts, oldest first; the newest 32 are kept."""
+    assigned_at: Timestamp | None = None
+    """Time of the newest assignment."""
+    finished_at: Timestamp | None = None
+    """Time at which the job succeeded or was parked."""
+    waiting: Waiting | None = None
+    """What the job waits for, and since when."""
+    skipped: Annotated[
+        tuple[SkippedSource, ...], keeping_first(MAX_SKIPPED), Field(max_length=MAX_SKIPPED), list_atomic()
+    ] = ()
+    """Sources that were left as they are, with the reason."""
+    receipt: JobReceipt | None = None
+    """Proof of what was committed."""
+
+    @computed_field(return_type=Annotated[str, StringConstraints(max_length=8)] | None)  # type: ignore[prop-decorator]
+    @property
+    def progress(self) -> str | None:
+        """Progress for people, such as 37% (the column PROGRESS)."""
+        return None if self.progress_percent is None else f"{self.progress_percent}%"

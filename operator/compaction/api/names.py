@@ -1,0 +1,55 @@
+"""Names the operator uses on the API server: group, kinds, labels and annotations.
+
+Every label, annotation and well-known object name is spelled here and nowhere else. They are part of what users and
+other processes (workers, dashboards, `kubectl -l`) rely on: changing one is a breaking change.
+"""
+
+from typing import Final
+
+GROUP: Final = "compaction.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = "compaction.dev/v1alpha1"
+CATEGORY: Final = "compaction"
+
+POLICY_KIND: Final = "CompactionPolicy"
+POLICY_PLURAL: Final = "compactionpolicies"
+JOB_KIND: Final = "CompactionJob"
+JOB_PLURAL: Final = "compactionjobs"
+
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "compaction-operator"
+LABEL_POLICY: Final = f"{GROUP}/policy"
+LABEL_COMPONENT: Final = f"{GROUP}/component"
+LABEL_WORKER: Final = f"{GROUP}/worker"
+COMPONENT_JOB: Final = "job"
+COMPONENT_WORKER: Final = "worker"
+COMPONENT_COORDINATOR: Final = "coordinator"
+
+ANNOTATION_SLOTS: Final = f"{GROUP}/slots"
+ANNOTATION_PID: Final = f"{GROUP}/pid"
+ANNOTATION_HOST: Final = f"{GROUP}/host"
+ANNOTATION_STOP: Final = f"{GROUP}/stop"
+ANNOTATION_PROGRESS: Final = f"{GROUP}/progress"
+ANNOTATION_REPORT: Final = f"{GROUP}/report"
+
+COORDINATOR_LEASE: Final = "compaction-coordinator"
+
+MAX_POLICY_NAME: Final = 63
+"""Characters in a policy's name: it becomes a label value on the policy's jobs and leases."""
+
+NAME_STEM: Final = 40
+"""Characters of a policy's name that the names of its jobs and workers begin with."""
+
+
+def name_stem(policy_name: str) -> str:
+    """The part of a policy's name that its children's names begin with: at most 40 characters, ending in a letter or
+    digit.
+
+    A cut that ends in `-` or `.` would make an invalid or ugly child name, so those are trimmed.
+    """
+    return policy_name[:NAME_STEM].rstrip("-.")
+
+
+def child_labels(*, policy: str, component: str) -> dict[str, str]:
+    """Labels of an object the operator creates for a policy (component: job, worker)."""
+    return {LABEL_MANAGED_BY: MANAGED_BY, LABEL_POLICY: policy, LABEL_COMPONENT: component}

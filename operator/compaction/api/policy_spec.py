@@ -1,0 +1,140 @@
+"""`spec` of a CompactionPolicy: what to compact, when, how much at once, by whom.
+
+Every default stands in the schema, so `kubectl get -o yaml` shows the policy that is in force.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from compaction.api.base import ApiModel
+from compaction.api.enums import Launcher
+from compaction.api.rules import Checked, Rule
+from compaction.api.store_spec import StoreSpec
+from compaction.api.values import DURATION_PATTERN, Duration, Quantity
+
+_IS_DURATION: Final = f"self.matches('{DURATION_PATTERN}')"
+
+POSITIVE: Final = Rule(
+    cel=f"!{_IS_DURATION} || duration(self) > duration('0s')",
+    message="must be longer than 0s, such as 1m",
+    holds=lambda duration: duration > 0,
+)
+
+
+class Thresholds(ApiModel):
+    """How much debt makes a log due."""
+
+    debt_bytes: Quantity = Quantity(0)
+    """Bytes that compaction would give back, as a quantity such as 64Mi, below which a log is left for later."""
+    debt_segments: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    """Number of segments that compaction would remove or rewrite, below which a log is left for later."""
+
+
+class Trigger(ApiModel):
+    """When the store is looked at and when a log is due."""
+
+    interval: Annotated[Duration, Checked(POSITIVE)] = Duration("1m")
+    """Time between two looks at the store, such as 30s, 10m or 1h."""
+    cooldown: Duration = Duration("0s")
+    """Time that a log rests after a job of it finished, such as 10m. 0s means no rest."""
+    thresholds: Thresholds = Field(default_factory=Thresholds)
+    """Debt that a log must have before it is compacted: a log is due when both thresholds are reached."""
+
+
+class Limits(ApiModel):
+    """How much a policy may do at once."""
+
+    max_concurrent_jobs: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Number of jobs that run at the same time at most."""
+    max_bytes_per_job: Annotated[
+        Quantity,
+        Checked(
+            Rule(
+                cel="type(self) == int ? self > 0 : !self.matches('^[0.]+[a-zA-Z]*$')",
+                message="must be more than 0, such as 1Gi",
+                holds=lambda quantity: quantity > 0,
+            )
+        ),
+    ] = Quantity("1Gi")
+    """Bytes that one job rewrites at most, as a quantity such as 1Gi. A single group of segments that is larger
+    becomes a job of its own."""
+    max_jobs_queued: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Number of unfinished jobs that the policy keeps at most. What does not fit is planned again later."""
+    max_attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    """Number of failed attempts after which a job is parked as Faulty. Raising it makes such jobs eligible again."""
+
+
+class LeaseSpec(ApiModel):
+    """How silence of a worker is judged."""
+
+    duration_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    """Seconds without a sign of life after which a worker's job goes to another worker. Workers renew three times in
+    this time."""
+
+
+class Workers(ApiModel):
+    """The Spark applications that run the jobs."""
+
+    max: Annotated[int, Field(ge=1, le=100)] = 1
+    """Number of workers that run at the same time at most. They are started when jobs wait and end when idle."""
+    slots: Annotated[int, Field(ge=1, le=256)] = 2
+    """Number of jobs that one worker runs at the same time."""
+    idle_seconds: Annotated[int, Field(ge=1, le=86_400)] = 30
+    """Seconds without a job after which a worker ends."""
+    launcher: Launcher = Launcher.PROCESS
+    """How workers are started. process runs each as a supervised subprocess beside the operator."""
+    spark_master: Annotated[str, StringConstraints(min_length=1, max_length=512)] = "local[*]"
+    """Spark master URL of the workers. local[*] runs Spark inside the worker on all cores of the machine; any other
+    master must see the store under the same path."""
+    spark_conf: Annotated[
+        dict[Annotated[str, StringConstraints(max_length=256)], Annotated[str, StringConstraints(max_length=4096)]],
+        Field(max_length=64),
+        Checked(
+            Rule(
+                cel="self.all(key, key.startsWith('spark.'))",
+                message="every key must begin with 'spark.', such as spark.driver.memory",
+                holds=lambda conf: all(key.startswith("spark.") for key in conf),
+            ),
+            Rule(
+                cel="!('spark.master' in self)",
+                message="must not hold spark.master: set workers.sparkMaster instead",
+                holds=lambda conf: "spark.master" not in conf,
+            ),
+        ),
+    ] = Field(default_factory=dict)
+    """Spark configuration of the workers, such as spark.driver.memory: 2g. The keys begin with "spark."."""
+
+
+class Cleanup(ApiModel):
+    """What happens to replaced data."""
+
+    delay: Duration = Duration("10m")
+    """Time that replaced segment names stay readable before they are deleted, such as 10m. 0s deletes them at the next
+    look at the store."""
+
+
+HistoryLimit = Annotated[int, Field(ge=0, le=10_000)]
+
+
+class CompactionPolicySpec(ApiModel):
+    """What to compact, when, how much at once, and by whom."""
+
+    suspend: bool = False
+    """Whether the policy rests: no new jobs are made or assigned while true. Running jobs finish."""
+    store: StoreSpec
+    """The store to compact: exactly one member must be set."""
+    trigger: Trigger = Field(default_factory=Trigger)
+    """When the store is looked at and how much debt makes a log due."""
+    limits: Limits = Field(default_factory=Limits)
+    """How much the policy may do at once."""
+    lease: LeaseSpec = Field(default_factory=LeaseSpec)
+    """How long a worker may be silent before its job goes to another."""
+    workers: Workers = Field(default_factory=Workers)
+    """The Spark applications that run the jobs."""
+    cleanup: Cleanup = Field(default_factory=Cleanup)
+    """What happens to replaced data."""
+    successful_jobs_history_limit: HistoryLimit = 10
+    """Number of finished jobs that are kept for their receipts. Older ones are deleted."""
+    failed_jobs_history_limit: HistoryLimit = 10
+    """Number of parked (Faulty) jobs that are kept. Older ones are deleted and their work is planned again."""

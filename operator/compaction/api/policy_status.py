@@ -1,0 +1,187 @@
+"""`status` of a CompactionPolicy: what is behind, since when, until when, at what cost, and what stands in the way.
+
+Numbers are the truth; the strings beside them (`summary`, `eta`, `reclaimed`) are computed from them for printer
+columns.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, computed_field
+
+from compaction.api.base import ApiModel
+from compaction.api.conditions import Condition
+from compaction.api.enums import StoreKind
+from compaction.api.formatting import format_age, format_bytes
+from compaction.api.schema_hints import list_atomic, list_map
+from compaction.api.text import Count, Message, Path, Word, keeping_first
+from compaction.api.values import Timestamp
+
+MAX_CONDITIONS = 16
+MAX_LEFT_OUT = 64
+MAX_LOG_ERRORS = 128
+MAX_QUARANTINED = 1024
+
+
+class LevelDebt(ApiModel):
+    """Debt of one level."""
+
+    level: Annotated[int, Field(ge=0, le=100)]
+    """Level of the debt; segment logs have only level 0."""
+    bytes: Count = 0
+    """Bytes that compaction of this level would give back."""
+    segments: Count = 0
+    """Number of segments that compaction of this level would remove or rewrite."""
+
+
+class DebtStatus(ApiModel):
+    """What compaction would gain now."""
+
+    bytes: Count = 0
+    """Bytes that compaction would give back."""
+    segments: Count = 0
+    """Number of segments that compaction would remove or rewrite."""
+    logs: Count = 0
+    """Number of logs that have debt."""
+    levels: Annotated[tuple[LevelDebt, ...], keeping_first(16), Field(max_length=16), list_map("level")] = ()
+    """Debt of each level that has any."""
+
+    @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)])  # type: ignore[prop-decorator]
+    @property
+    def summary(self) -> str:
+        """Bytes of debt for people, such as 163Mi (the column DEBT)."""
+        return format_bytes(self.bytes)
+
+
+class LeftOut(ApiModel):
+    """Candidates that got no job, grouped by the reason."""
+
+    reason: Word
+    """Reason in one word, such as DenseEnough, NewestSegment, BelowThreshold or Cooldown."""
+    count: Count
+    """Number of candidates left out for this reason."""
+    example: Path | None = None
+    """Path of one of them."""
+
+
+class PlanStatus(ApiModel):
+    """The newest plan."""
+
+    hash: Annotated[str, StringConstraints(max_length=64)] = ""
+    """Hash of the plan: equal hashes mean the same jobs."""
+    jobs: Count = 0
+    """Number of jobs in the plan."""
+    cost_bytes: Count = 0
+    """Bytes that the plan's jobs will copy."""
+    gain_bytes: Count = 0
+    """Bytes that the plan's jobs will give back."""
+    created_at: Timestamp | None = None
+    """Time at which the plan was made."""
+    left_out: Annotated[
+        tuple[LeftOut, ...], keeping_first(MAX_LEFT_OUT), Field(max_length=MAX_LEFT_OUT), list_atomic()
+    ] = ()
+    """Candidates that got no job, grouped by the reason."""
+
+
+class Waiting(ApiModel):
+    """What the object waits for."""
+
+    reason: Word
+    """Reason for waiting in one word, such as NoFreeSlot, WorkerStarting or Cooldown."""
+    message: Message = ""
+    """Message for a person: what is waited for."""
+    since: Timestamp
+    """Time at which the wait for this reason began."""
+
+
+class QuarantinedSource(ApiModel):
+    """A damaged source that is set aside so that its siblings can be compacted."""
+
+    log: Path
+    """Path of the log."""
+    segment: Annotated[str, StringConstraints(max_length=253)]
+    """Name of the damaged segment file."""
+    index: Count | None = None
+    """Index of the damaged entry, where known."""
+    offset: Count | None = None
+    """Byte offset of the damage in the file, where known."""
+    reason: Word
+    """Reason in one word, such as SourceCorrupt."""
+    message: Message = ""
+    """Message for a person: what is damaged and where."""
+    since: Timestamp
+    """Time at which the segment was set aside."""
+    identity: Annotated[str, StringConstraints(max_length=128)] = ""
+    """Identity of the file when it was set aside. The quarantine ends when the file is replaced or repaired."""
+
+
+class LogError(ApiModel):
+    """A log that could not be planned."""
+
+    log: Path
+    """Path of the log."""
+    reason: Word
+    """Reason in one word, such as LiveSetUnknown or PermissionDenied."""
+    message: Message = ""
+    """Message for a person: what is wrong and what to do."""
+
+
+class CompactionPolicyStatus(ApiModel):
+    """What the operator last saw and did."""
+
+    observed_generation: Annotated[int, Field(ge=-1)] = -1
+    """Generation of the spec (metadata.generation) that this status describes. -1 until the operator has seen the
+    policy."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
+    """Conditions of the policy: Ready always; Reconciling while jobs run or wait; Stalled while someone has to act."""
+    store: StoreKind | None = None
+    """Kind of the store that the policy compacts."""
+    debt: DebtStatus | None = None
+    """What compaction would gain now."""
+    oldest_debt_at: Timestamp | None = None
+    """Time since which the oldest debt exists. Empty when there is none."""
+    eta_seconds: Count | None = None
+    """Seconds until the debt is worked off, from the measured speed. Empty when nothing runs or nothing was
+    measured."""
+    plan: PlanStatus | None = None
+    """The newest plan: jobs, cost, gain, and why candidates were left out."""
+    active: Count = 0
+    """Number of jobs that workers are running."""
+    queued: Count = 0
+    """Number of jobs that wait for a worker."""
+    faulty: Count = 0
+    """Number of jobs that are parked as Faulty."""
+    succeeded: Count = 0
+    """Number of jobs that succeeded since the policy exists."""
+    workers: Count = 0
+    """Number of workers that are running."""
+    last_sense_time: Timestamp | None = None
+    """Time of the last complete look at the store."""
+    last_success_time: Timestamp | None = None
+    """Time at which the last job succeeded."""
+    bytes_reclaimed: Count = 0
+    """Bytes that jobs gave back since the policy exists."""
+    quarantined: Annotated[
+        tuple[QuarantinedSource, ...],
+        keeping_first(MAX_QUARANTINED),
+        Field(max_length=MAX_QUARANTINED),
+        list_map("log", "segment"),
+    ] = ()
+    """Damaged sources that are set aside so that their siblings can be compacted."""
+    log_errors: Annotated[
+        tuple[LogError, ...], keeping_first(MAX_LOG_ERRORS), Field(max_length=MAX_LOG_ERRORS), list_map("log")
+    ] = ()
+    """Logs that could not be planned, with the reason."""
+    waiting: Waiting | None = None
+    """What the policy's next step waits for, and since when."""
+
+    @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)] | None)  # type: ignore[prop-decorator]
+    @property
+    def eta(self) -> str | None:
+        """Time until the debt is worked off for people, such as 2m10s (the column ETA)."""
+        return None if self.eta_seconds is None else format_age(self.eta_seconds)
+
+    @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)])  # type: ignore[prop-decorator]
+    @property
+    def reclaimed(self) -> str:
+        """Bytes given back so far for people, such as 1.2Gi (the column RECLAIMED)."""
+        return format_bytes(self.bytes_reclaimed)

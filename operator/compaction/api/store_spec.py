@@ -1,0 +1,108 @@
+"""`spec.store` of a policy: which store is compacted, and its own limits.
+
+A union of which exactly one member is set. Another kind of store is another optional member here, its name in `STORES`,
+and its kind in `StoreKind`; nothing is declared before it works.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from compaction.api.base import ApiModel
+from compaction.api.enums import StoreKind, WhenIndexesMissing
+from compaction.api.rules import Checked, Rule, exactly_one_of
+from compaction.api.schema_hints import list_atomic
+from compaction.api.text import PATH_LIMIT
+from compaction.api.values import Quantity
+
+MAX_SOURCES_PER_GROUP: Final = 8
+MAX_ENTRIES_PER_SEGMENT: Final = 65535
+"""A segment file counts its index slots in 16 bits (research/ra.md §1.1)."""
+
+
+def _has_parent_step(path: str) -> bool:
+    return ".." in path.split("/")
+
+
+ABSOLUTE_PATH: Final = (
+    Rule(
+        cel="self.startsWith('/')",
+        message="must be an absolute path, such as /data/ra",
+        holds=lambda path: path.startswith("/"),
+    ),
+    Rule(
+        cel="!self.matches('(^|/)[.][.](/|$)')",
+        message="must not contain '..': write the path it leads to",
+        holds=lambda path: not _has_parent_step(path),
+    ),
+)
+NOT_THE_FILE_SYSTEM: Final = Rule(
+    cel="self.matches('[^/.]')",
+    message="must name a directory below /: the whole file system is not a store",
+    holds=lambda path: any(character not in "/." for character in path),
+)
+RELATIVE_GLOB: Final = (
+    Rule(
+        cel="!self.startsWith('/')",
+        message="must be relative to root: leave out the leading '/'",
+        holds=lambda glob: not glob.startswith("/"),
+    ),
+    Rule(
+        cel="!self.matches('(^|/)[.][.](/|$)')",
+        message="must not contain '..': only directories below root are compacted",
+        holds=lambda glob: not _has_parent_step(glob),
+    ),
+)
+
+Glob = Annotated[str, StringConstraints(min_length=1, max_length=512), Checked(*RELATIVE_GLOB)]
+
+
+class SegmentLogsStore(ApiModel):
+    """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
+
+    root: Annotated[
+        str, StringConstraints(min_length=1, max_length=PATH_LIMIT), Checked(*ABSOLUTE_PATH, NOT_THE_FILE_SYSTEM)
+    ]
+    """Directory below which the logs are, as an absolute path where the operator and its workers run."""
+    include: Annotated[tuple[Glob, ...], Field(min_length=1, max_length=64), list_atomic()] = ("**",)
+    """Patterns of the log directories to compact, relative to root: * within one name, ** over any depth. A directory
+    is taken when it matches one of them and holds segment files."""
+    exclude: Annotated[tuple[Glob, ...], Field(max_length=64), list_atomic()] = ()
+    """Patterns of log directories to leave alone, relative to root. They win over include."""
+    max_entries_per_segment: Annotated[int, Field(ge=1, le=MAX_ENTRIES_PER_SEGMENT)] = 4096
+    """Entries that a rewritten segment holds at most. Use the value the logs' owner uses for its own segments."""
+    max_bytes_per_segment: Annotated[
+        Quantity,
+        Checked(
+            Rule(
+                cel="type(self) == int ? self > 0 : !self.matches('^[0.]+[a-zA-Z]*$')",
+                message="must be more than 0, such as 64M",
+                holds=lambda quantity: quantity > 0,
+            )
+        ),
+    ] = Quantity(64_000_000)
+    """Bytes of entry data that a rewritten segment holds at most, as a quantity such as 64M. Use the value the logs'
+    owner uses for its own segments."""
+    max_sources_per_group: Annotated[int, Field(ge=1, le=MAX_SOURCES_PER_GROUP)] = MAX_SOURCES_PER_GROUP
+    """Number of adjacent segments that are rewritten into one at most."""
+    when_indexes_missing: WhenIndexesMissing = WhenIndexesMissing.REFUSE
+    """What to do with a log whose snapshot has no indexes file, so that what is live below it is unknown. Refuse
+    leaves the log alone and names it in status.logErrors. TreatAsEmpty takes everything below the snapshot for dead:
+    right only when the logs' owner keeps no live indexes."""
+
+
+STORES: Final = {"segment_logs": StoreKind.SEGMENT_LOGS}
+
+
+class StoreSpec(ApiModel):
+    """The store a policy compacts: exactly one member."""
+
+    segment_logs: SegmentLogsStore | None = None
+    """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
+
+    RULES = (exactly_one_of(("segmentLogs",), tuple(STORES), what="store"),)
+
+    @property
+    def kind(self) -> StoreKind:
+        """Which store this is."""
+        return next(kind for member, kind in STORES.items() if getattr(self, member) is not None)
