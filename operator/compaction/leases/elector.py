@@ -1,0 +1,170 @@
+"""The election in a thread of its own: own event loop, own connections, and a deadman that ends the process in time.
+
+The main loop may stall for seconds while it reconciles; that must not cost the lease (research/operator.md §1.3). So
+nothing here shares anything with it but a few atomically read numbers and the callbacks, which run in the elector's
+thread and must return at once (`loop.call_soon_threadsafe`, `Event.set`).
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final
+
+from compaction.exceptions import ApiError
+from compaction.leases.election import Election, ElectionSettings, LeasePort, Standing, leader_clock
+
+HARD_EXIT_CODE: Final = 70
+
+
+class Elector:
+    """Runs for one Lease until elected, then renews until lost or stopped. One life: it never runs a second time."""
+
+    def __init__(
+        self,
+        open_port: Callable[[], AbstractAsyncContextManager[LeasePort]],
+        *,
+        identity: str,
+        settings: ElectionSettings,
+        on_elected: Callable[[], None] = lambda: None,
+        on_lost: Callable[[], None] = lambda: None,
+        on_renewal: Callable[[float, bool], None] = lambda seconds, ok: None,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self._open_port = open_port
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._on_renewal = on_renewal
+        self._election: Election | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._release = False
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="elector", daemon=True)
+        self._stepped_at = time.monotonic()
+
+    def start(self) -> None:
+        """Begin to run for office."""
+        self._thread.start()
+        self._running.wait()
+
+    def stop(self, *, release: bool, seconds: float = 10.0) -> bool:
+        """End the thread; `release` gives the Lease up first, which only a process whose guarded work is over may ask.
+
+        Returns False when the thread did not end in time (it is a daemon: it cannot keep the process alive).
+        """
+        if not self._thread.is_alive():
+            return True
+        self._release = release
+        if self._loop is not None and self._stopping is not None:
+            with suppress(RuntimeError):  # the loop has closed meanwhile: that is what was asked for
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def is_leader(self) -> bool:
+        """True while nobody else can have been elected. Cheap; from any thread; ask before every side effect."""
+        return self._election is not None and self._election.is_leader()
+
+    @property
+    def standing(self) -> Standing:
+        """Follower, leader, or a leader no more."""
+        return self._election.standing if self._election is not None else Standing.FOLLOWER
+
+    @property
+    def epoch(self) -> int:
+        """`leaseTransitions` of our term; -1 before the first."""
+        return self._election.epoch if self._election is not None else -1
+
+    @property
+    def holder(self) -> str | None:
+        """Who leads, as last seen."""
+        return self._election.holder if self._election is not None else None
+
+    def seconds_to_takeover(self) -> float:
+        """How long until somebody else may lead; infinite before our first term."""
+        if self._election is None or self._election.epoch < 0:
+            return float("inf")
+        return self._election.takeover_at - leader_clock()
+
+    def stalled_for(self, *, tolerance: float = 5.0) -> float | None:
+        """The watchdog: seconds since the last finished round when that is longer than lease + tolerance, else None."""
+        silence = time.monotonic() - self._stepped_at
+        return silence if silence > self.settings.lease_duration + tolerance else None
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._campaign())
+        finally:
+            self._running.set()
+            # Also after an error nobody foresaw: a leader that renews no longer must not look like one for long.
+            if self.epoch >= 0 and not self._release:
+                self._on_lost()
+
+    async def _campaign(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._running.set()
+        async with self._open_port() as port:
+            election = Election(port, identity=self.identity, settings=self.settings)
+            self._election = election
+            while not self._stopping.is_set():
+                pause = await self._step(election)
+                if election.standing is Standing.LOST:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._stopping.wait()
+            if self._release:
+                # Failing to release only delays the successor by what is left of the lease.
+                with suppress(ApiError):
+                    await election.release()
+
+    async def _step(self, election: Election) -> float:
+        before, was_leader, started = election.deadline, election.epoch >= 0, time.monotonic()
+        pause = await election.step()
+        self._stepped_at = time.monotonic()
+        if was_leader:
+            self._on_renewal(self._stepped_at - started, election.deadline > before)
+        elif election.is_leader():
+            self._on_elected()
+        return pause
+
+
+class Deadman:
+    """Ends the process before anybody can take over, whatever the main thread is doing (docs/control-plane.md §3).
+
+    Armed at election, disarmed once all guarded work has ended. A process stopped (SIGSTOP) for longer than its lease
+    ends in the first instant after it continues.
+    """
+
+    def __init__(
+        self,
+        elector: Elector,
+        *,
+        margin: float = 1.0,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._elector = elector
+        self._margin = margin
+        self._end = end
+        self._disarmed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="deadman", daemon=True)
+
+    def arm(self) -> None:
+        """Start to watch."""
+        self._thread.start()
+
+    def disarm(self) -> None:
+        """All guarded work is over."""
+        self._disarmed.set()
+
+    def _watch(self) -> None:
+        while not self._disarmed.is_set():
+            left = self._elector.seconds_to_takeover() - self._margin
+            if left <= 0:
+                self._end(HARD_EXIT_CODE)
+                return
+            self._disarmed.wait(min(left, 1.0))
