@@ -1,4 +1,6 @@
-"""Fixtures that every part of the suite shares: reference files, a real control plane, a namespace of one's own, kubectl."""
+"""Fixtures that every part of the suite shares: reference files, a real control plane, a namespace of one's own,
+kubectl.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 
 def test_answers_as_a_real_api_server(control_plane, kubectl):

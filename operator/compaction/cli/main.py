@@ -1,8 +1,9 @@
 """`compactor`: one command line over all rooms, also reachable as `kubectl compaction`.
 
-Subcommands are imported when they are named, never before: `compactor segments` must work without Kopf and without Spark, and
-`compactor --help` must answer at once. Every error a person can act on is a `CompactionError`; it ends in one line on stderr and
-exit code 1. Wrong usage is exit code 2 (click's own rule), an interrupt 130, as a shell expects.
+Subcommands are imported when they are named, never before: `compactor segments` must work without Kopf and without
+Spark, and `compactor --help` must answer at once. Every error a person can act on is a `CompactionError`; it ends in
+one line on stderr and exit code 1. Wrong usage is exit code 2 (click's own rule), an interrupt 130, as a shell
+expects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A very small blocking client for the local control plane: start-up probes and fixtures, before and beside the operator's own client.
+"""A very small blocking client for the local control plane: start-up probes and fixtures, before and beside the
+operator's own client.
 
 One request per connection, JSON in and out, HTTP errors are answers and not exceptions.
 """

@@ -5,9 +5,9 @@
 3. The published envtest archive, checked against the checksum pinned here (`archive.py`).
 4. A build from the public Go modules, checked against the sums pinned here (`gobuild.py`); about 12 CPU-minutes, once.
 
-A set of programs appears in the cache complete or not at all (it is made in a temporary directory beside its place and renamed),
-and one process at a time makes it. The three programs are looked for together: a control plane is never mixed from two origins, except for
-kubectl, which talks to any server and is taken from PATH when it is there.
+A set of programs appears in the cache complete or not at all (it is made in a temporary directory beside its place and
+renamed), and one process at a time makes it. The three programs are looked for together: a control plane is never
+mixed from two origins, except for kubectl, which talks to any server and is taken from PATH when it is there.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """The two ways to make what is missing. Each writes programs into a directory and raises `BinaryError` when it cannot."""
+    """The two ways to make what is missing. Each writes programs into a directory and raises `BinaryError` when it
+    cannot.
+    """
 
     download: Callable[[Path, str, str, Report], None] = archive.download
     build: Callable[[Path, tuple[str, ...], Path, Report], None] = gobuild.build
@@ -109,10 +111,12 @@ def find_binaries(environment: Mapping[str, str] | None = None) -> Binaries | No
 def ensure_binaries(
     *, report: Report = lambda _: None, environment: Mapping[str, str] | None = None, makers: Makers | None = None
 ) -> Binaries:
-    """The programs, made when they are not here yet. Safe to call from two processes at once: the second one waits and finds them.
+    """The programs, made when they are not here yet. Safe to call from two processes at once: the second one waits and
+    finds them.
 
     Raises:
-        BinaryError: `KUBEBUILDER_ASSETS` lacks a program, or neither the archive nor the build worked; says why for each.
+        BinaryError: `KUBEBUILDER_ASSETS` lacks a program, or neither the archive nor the build worked; says why for
+            each.
     """
     environment = os.environ if environment is None else environment
     _check_assets(environment)

@@ -1,7 +1,8 @@
 """Certificates of a local control plane: an authority of its own, a server certificate, client certificates on demand.
 
-The authority lives and dies with the state directory; it is trusted by nothing but the kubeconfig files written beside it.
-Keys are P-256 (milliseconds to make, accepted by kube-apiserver for TLS and for service account tokens) and readable by the owner only.
+The authority lives and dies with the state directory; it is trusted by nothing but the kubeconfig files written beside
+it. Keys are P-256 (milliseconds to make, accepted by kube-apiserver for TLS and for service account tokens) and
+readable by the owner only.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Authority:
         return self.directory / "service-accounts.key"
 
     def issue_client(self, name: str, *, groups: tuple[str, ...] = ()) -> KeyPair:
-        """A client certificate: kube-apiserver reads the user from the common name and the groups from the organisations."""
+        """A client certificate: kube-apiserver reads the user from the common name and the groups from the
+        organisations.
+        """
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         subject += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         return self._issue(x509.Name(subject), usage=ExtendedKeyUsageOID.CLIENT_AUTH, names=())

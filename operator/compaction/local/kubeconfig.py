@@ -13,7 +13,9 @@ NAME = "compaction-local"
 
 
 def write_kubeconfig(path: Path, *, url: str, ca: bytes, client: KeyPair, namespace: str = "default") -> None:
-    """Write a kubeconfig that reaches `url` with the client certificate; certificates are embedded, so the file can be copied."""
+    """Write a kubeconfig that reaches `url` with the client certificate; certificates are embedded, so the file can be
+    copied.
+    """
     document = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,6 +1,7 @@
 """Up, down and status of the control plane in a state directory; what the commands, the demo and the tests share.
 
-One control plane per directory: starting and stopping happen under `run.lock`, so two commands at once agree on one server.
+One control plane per directory: starting and stopping happen under `run.lock`, so two commands at once agree on one
+server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Processes started here, named so that no other process can ever be hit: pid *and* start time.
 
-A pid alone is reused by the kernel; a state file that survived a reboot or a crash would then name a stranger. Nothing is
-stopped by name. Children of a foreground run die with their parent even when it is killed with SIGKILL (Linux
-PR_SET_PDEATHSIG, set by `guard.py` in the child itself, because code run between fork and exec is unsafe in a process with threads).
+A pid alone is reused by the kernel; a state file that survived a reboot or a crash would then name a stranger. Nothing
+is stopped by name. Children of a foreground run die with their parent even when it is killed with SIGKILL (Linux
+PR_SET_PDEATHSIG, set by `guard.py` in the child itself, because code run between fork and exec is unsafe in a process
+with threads).
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def spawn(
     detached: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a server whose output goes to `log`, in a session of its own (a terminal's Ctrl-C reaches only us, who then stop it in order).
+    """Start a server whose output goes to `log`, in a session of its own (a terminal's Ctrl-C reaches only us, who
+    then stop it in order).
 
     Not `detached`: it is killed by the kernel when the calling *thread's* process dies, however that happens.
     """

@@ -1,7 +1,8 @@
 """The state file of a local control plane: what runs, so that another command can find it, look at it and stop it.
 
-Layout of a state directory (0700): `state.json`, `kubeconfig`, `certificates/`, `etcd/` (the data), `log/`, `run.lock`. The file is
-written before the first process starts to serve and replaced atomically; it is removed when everything it names is gone.
+Layout of a state directory (0700): `state.json`, `kubeconfig`, `certificates/`, `etcd/` (the data), `log/`,
+`run.lock`. The file is written before the first process starts to serve and replaced atomically; it is removed when
+everything it names is gone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def default_state_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """What `compactor local` started: the server's `url`, the file to reach it, the processes in the order of their start."""
+    """What `compactor local` started: the server's `url`, the file to reach it, the processes in the order of their
+    start.
+    """
 
     url: str
     kubeconfig: Path

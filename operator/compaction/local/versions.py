@@ -1,7 +1,8 @@
 """What the local control plane is made of, pinned: versions, and the checksums that say it is really that.
 
-The envtest archives are published for some patch releases only; 1.36.2 is the one of this minor version. Their SHA-512 is the one
-of the project's release index. Go modules are pinned by the sums in `gomodules/*/go.sum`, which are part of this package.
+The envtest archives are published for some patch releases only; 1.36.2 is the one of this minor version. Their SHA-512
+is the one of the project's release index. Go modules are pinned by the sums in `gomodules/*/go.sum`, which are part of
+this package.
 """
 
 from __future__ import annotations

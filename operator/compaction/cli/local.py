@@ -1,0 +1,80 @@
+"""`compactor local`: a real control plane on this machine: up, down, status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from compaction.exceptions import CompactionError
+from compaction.local import lifecycle
+from compaction.local.state import default_state_dir
+
+STATE_DIR = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_state_dir,
+    show_default="~/.local/state/compaction-operator",
+    help="Where the data, certificates, logs and the kubeconfig of the control plane are kept.",
+)
+POLL_SECONDS = 0.5
+
+
+@click.group()
+def group() -> None:
+    """A real control plane (etcd and kube-apiserver) on loopback, for one person or a test run."""
+
+
+@group.command()
+@STATE_DIR
+@click.option("--detach", is_flag=True, help="Return when it is ready; `compactor local down` stops it.")
+@click.option("--audit", is_flag=True, help="Record every request in log/audit.log.")
+def up(state_dir: Path, detach: bool, audit: bool) -> None:
+    """Start the control plane; without --detach it stops with this command (Ctrl-C)."""
+    if os.environ.get("KUBECONFIG"):
+        click.echo(f"note: KUBECONFIG={os.environ['KUBECONFIG']} stays what the other commands use", err=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    running = lifecycle.up(state_dir, detached=detach, audit=audit, report=_report)
+    click.echo(f"export KUBECONFIG={running.kubeconfig}")
+    if detach:
+        return
+    with running:
+        click.echo(f"ready at {running.url}; Ctrl-C stops it", err=True)
+        while all(process.alive() for process in running.processes):
+            time.sleep(POLL_SECONDS)
+        ended = ", ".join(process.name for process in running.processes if not process.alive())
+        raise CompactionError(f"{ended} ended; its log is in {running.directory / 'log'}")
+
+
+@group.command()
+@STATE_DIR
+def down(state_dir: Path) -> None:
+    """Stop the control plane; its data stays and the next `up` continues with it."""
+    state = lifecycle.down(state_dir, report=_report)
+    click.echo("nothing was running" if state is None else f"stopped {state.url}")
+
+
+@group.command()
+@STATE_DIR
+def status(state_dir: Path) -> int:
+    """Show what runs; exit code 1 when nothing or only a part of it does."""
+    state = lifecycle.status(state_dir)
+    if state is None:
+        click.echo(f"no control plane is recorded in {state_dir}")
+        return 1
+    for process in state.processes:
+        click.echo(f"{process.name:<16} pid {process.pid:<8} {'running' if process.alive() else 'gone'}")
+    click.echo(f"export KUBECONFIG={state.kubeconfig}")
+    return 0 if state.running else 1
+
+
+def _report(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
