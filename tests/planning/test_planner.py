@@ -146,7 +146,7 @@ class TestFaulty:
         name = plan(candidate()).jobs[0].name
         faulty = JobInventory(names=frozenset({name}), faulty=frozenset({name}), splittable=frozenset({name}))
         result = plan(candidate(), inventory=faulty)
-        assert (result.jobs, reasons(result), result.parked) == ((), {LeftOutReason.FAULTY_JOB: 1}, (name,))
+        assert (result.jobs, reasons(result)) == ((), {LeftOutReason.FAULTY_JOB: 1})
         assert plan(replace(candidate(), snapshot_index=8), inventory=faulty).jobs, "a new snapshot is worth a new try"
 
     def test_bisected_until_the_culprit_is_alone(self) -> None:
@@ -177,15 +177,6 @@ class TestFaulty:
         result = plan(candidate(groups=4), inventory=JobInventory(names=frozenset({name}), faulty=frozenset({name})))
         assert result.jobs == ()
         assert reasons(result) == {LeftOutReason.FAULTY_JOB: 1}
-
-    def test_still_parked_while_the_log_is_not_due(self) -> None:
-        name = plan(candidate()).jobs[0].name
-        result = plan(
-            candidate(),
-            using=planner(trigger=Trigger(suspended=True)),
-            inventory=JobInventory(names=frozenset({name}), faulty=frozenset({name})),
-        )
-        assert result.parked == (name,)
 
 
 class TestQueue:

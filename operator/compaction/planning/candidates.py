@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 
 class LeftOutReason(StrEnum):
-    """Why a candidate got no job in this plan (`status.plan.leftOut`); a store adds reasons of its own for its parts."""
+    """Why a candidate got no job in this plan (`status.plan.leftOut`); a store adds its own for parts."""
 
     BELOW_THRESHOLD = "BelowThreshold"
     COOLDOWN = "Cooldown"

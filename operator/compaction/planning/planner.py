@@ -68,7 +68,6 @@ class Plan:
     jobs: tuple[PlannedJob, ...]
     left_out: tuple[LeftOut, ...]
     evict: tuple[str, ...]
-    parked: tuple[str, ...]
     cost_bytes: int
     gain_bytes: int
 
@@ -133,26 +132,21 @@ class Planner:
         due, others = split_due(ordered, self.trigger, history, now=now)
         for candidate, reason in others:
             tally.add(reason, candidate.path)
-        parked: set[str] = set()
         wanted: list[PlannedJob] = []
         for candidate in due:
-            wanted += self._jobs_of(candidate, inventory, tally, parked)
-        parked |= self._parked_elsewhere(others, inventory)
+            wanted += self._jobs_of(candidate, inventory, tally)
         jobs, evict = self._within_queue(wanted, inventory, tally)
         return Plan(
             jobs=jobs,
             left_out=tally.rows(),
             evict=evict,
-            parked=tuple(sorted(parked)),
             cost_bytes=sum(job.cost_bytes for job in jobs),
             gain_bytes=sum(job.gain_bytes for job in jobs),
         )
 
-    def _jobs_of(
-        self, candidate: Candidate, inventory: JobInventory, tally: _Tally, parked: set[str]
-    ) -> Iterator[PlannedJob]:
+    def _jobs_of(self, candidate: Candidate, inventory: JobInventory, tally: _Tally) -> Iterator[PlannedJob]:
         for job in self._cut(candidate):
-            for piece in self._split_faulty(candidate, job, inventory, parked):
+            for piece in self._split_faulty(candidate, job, inventory):
                 if piece.name in inventory.faulty:
                     tally.add(LeftOutReason.FAULTY_JOB, piece.name)
                 elif piece.name in inventory.names:
@@ -161,15 +155,6 @@ class Planner:
                     tally.add(LeftOutReason.RECENTLY_EVICTED, piece.name)
                 else:
                     yield piece
-
-    def _parked_elsewhere(self, others: list[tuple[Candidate, LeftOutReason]], inventory: JobInventory) -> set[str]:
-        """Faulty jobs of logs that are not due just now are still about work that exists."""
-        parked: set[str] = set()
-        for candidate, _ in others:
-            for job in self._cut(candidate):
-                for _piece in self._split_faulty(candidate, job, inventory, parked):
-                    pass
-        return parked
 
     def _cut(self, candidate: Candidate) -> Iterator[PlannedJob]:
         """The candidate's parts in order, cut where the next group would exceed the limit of a job."""
@@ -187,23 +172,18 @@ class Planner:
             yield self._job(candidate, tuple(groups), unreferenced[:MAX_UNREFERENCED_PER_JOB])
             groups, unreferenced = [], unreferenced[MAX_UNREFERENCED_PER_JOB:]
 
-    def _split_faulty(
-        self, candidate: Candidate, job: PlannedJob, inventory: JobInventory, parked: set[str]
-    ) -> Iterator[PlannedJob]:
+    def _split_faulty(self, candidate: Candidate, job: PlannedJob, inventory: JobInventory) -> Iterator[PlannedJob]:
         if job.name not in inventory.faulty:
             yield job
             return
-        parked.add(job.name)
         parts = len(job.groups) + bool(job.unreferenced)
         if parts < 2 or job.name not in inventory.splittable:
             yield job
             return
         half = len(job.groups) // 2
         # Dropping unreferenced sources needs no rewrite: it goes with the smaller half, or alone.
-        yield from self._split_faulty(
-            candidate, self._job(candidate, job.groups[:half], job.unreferenced), inventory, parked
-        )
-        yield from self._split_faulty(candidate, self._job(candidate, job.groups[half:], ()), inventory, parked)
+        yield from self._split_faulty(candidate, self._job(candidate, job.groups[:half], job.unreferenced), inventory)
+        yield from self._split_faulty(candidate, self._job(candidate, job.groups[half:], ()), inventory)
 
     def _job(
         self, candidate: Candidate, groups: tuple[GroupCandidate, ...], unreferenced: tuple[UnreferencedCandidate, ...]

@@ -1,0 +1,147 @@
+"""What a reconcile decides. Plain data; `kube/executor.py` carries it out in the order of `Decision`.
+
+Every write names the version it was decided on (`Identity`): when the world has moved on, the write fails and the
+decision is made again from a fresh picture. So two coordinators, or one that crashed between two steps, can do no
+harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compaction.api.job import CompactionJobSpec, CompactionJobStatus
+from compaction.api.policy import CompactionPolicyStatus
+from compaction.reconcile.observations import Identity, Memory
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """Write a job's status and then (when `lease` is given) delete its Lease.
+
+    `absent_leases` must be found absent by a fresh read before anything is written: the decision rests on their
+    absence, and a cache may lag.
+    """
+
+    job: Identity
+    status: CompactionJobStatus | None
+    lease: Identity | None = None
+    absent_leases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AssignJob:
+    """Give a job to a worker: token, claim in the store, Lease, status (in this order; ARCH of the lease protocol).
+
+    `status` is the job's status before the assignment; `lease` the Lease to take over, if one exists.
+    """
+
+    job: Identity
+    worker: str
+    log: str
+    status: CompactionJobStatus
+    generation: int
+    lease: Identity | None
+    lease_token: int
+    duration: float
+    owner_uid: str
+    owner_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateJob:
+    """Create a planned job (AlreadyExists is success: names are made of everything a job consists of)."""
+
+    name: str
+    spec: CompactionJobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Fence the job off in its log (no attempt of it commits any more), then delete it."""
+
+    job: Identity
+    log: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLease:
+    """Delete a Lease: of a worker that must stop, or of no job."""
+
+    lease: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWorker:
+    """Start a worker under a new name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """Make a worker end: its Lease goes first, so that it gets no more jobs and aborts by itself."""
+
+    name: str
+    lease: Identity | None
+    grace: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetWorker:
+    """Drop the launcher's records of a worker that has ended."""
+
+    name: str
+
+
+class StoreTask(StrEnum):
+    """Work on the store that runs in a thread."""
+
+    SENSE = "sense"
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStoreTask:
+    """Start a look at the store, or a sweep of it."""
+
+    task: StoreTask
+
+
+@dataclass(frozen=True, slots=True)
+class WritePolicyStatus:
+    """Write the policy's status."""
+
+    policy: Identity
+    status: CompactionPolicyStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """An Event, on the policy or on one of its jobs."""
+
+    reason: str
+    message: str
+    warning: bool = False
+    job: Identity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One reconcile's outcome. Carried out in the order of the fields; `memory` replaces the coordinator's memory."""
+
+    memory: Memory
+    end_attempts: tuple[EndAttempt, ...] = ()
+    stop_workers: tuple[StopWorker, ...] = ()
+    forget_workers: tuple[ForgetWorker, ...] = ()
+    delete_leases: tuple[DeleteLease, ...] = ()
+    delete_jobs: tuple[DeleteJob, ...] = ()
+    assignments: tuple[AssignJob, ...] = ()
+    create_jobs: tuple[CreateJob, ...] = ()
+    launches: tuple[LaunchWorker, ...] = ()
+    store_tasks: tuple[RunStoreTask, ...] = ()
+    policy_status: WritePolicyStatus | None = None
+    events: tuple[Announce, ...] = ()
+    requeue_after: float | None = None

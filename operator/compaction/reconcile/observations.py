@@ -1,0 +1,211 @@
+"""Everything one reconcile of a policy looks at: a frozen picture of the policy, its children, its store, and the
+clocks.
+
+The controller takes the picture; nothing here does I/O. Two clocks: `Moment.wall` (epoch seconds) is only written
+into status and compared with what this project itself wrote there; `Moment.monotonic` measures silence, pauses and
+ages of what this process saw. Remote timestamps are never compared with either (research/operator.md §4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TypeVar
+
+from compaction.api.job import CompactionJob
+from compaction.api.policy import CompactionPolicy
+from compaction.planning.candidates import Candidate
+from compaction.reconcile.reports import WorkerReport
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def frozen(mapping: Mapping[Key, Value] | None = None) -> Mapping[Key, Value]:
+    """A read-only copy of a mapping."""
+    return MappingProxyType(dict(mapping or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now, on both clocks (seconds)."""
+
+    wall: float
+    monotonic: float
+
+    @property
+    def time(self) -> datetime:
+        """The wall clock as a datetime in UTC."""
+        return datetime.fromtimestamp(self.wall, tz=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which version of which object was seen: the precondition of every write about it."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLease:
+    """A job's Lease. `silence`: seconds since this process last saw it change. `holder` is empty when nobody holds it.
+
+    `report` is the worker's last word, if any; `report_error` says why an unreadable one is.
+    """
+
+    identity: Identity
+    holder: str
+    token: int
+    duration: float
+    silence: float
+    progress: int | None = None
+    report: WorkerReport | None = None
+    report_error: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """True while the holder renews in time."""
+        return bool(self.holder) and self.silence < self.duration
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job and its Lease."""
+
+    job: CompactionJob
+    lease: JobLease | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name, unique in its namespace."""
+        return self.job.metadata.name
+
+    @property
+    def identity(self) -> Identity:
+        """The version of the job that was seen."""
+        meta = self.job.metadata
+        return Identity(meta.name, meta.uid, meta.resource_version)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLease:
+    """A worker that announced itself. `owner_uid` is the uid of the policy it was started for."""
+
+    identity: Identity
+    slots: int
+    duration: float
+    silence: float
+    owner_uid: str
+    stopping: bool = False
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.identity.name
+
+    @property
+    def is_live(self) -> bool:
+        """True while the worker renews in time."""
+        return self.silence < self.duration
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start."""
+
+    name: str
+    ended: bool
+    age: float
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogProblem:
+    """A log that could not be planned."""
+
+    log: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at the store. `started` and `ended` are monotonic, `wall` is when it ended (epoch seconds).
+
+    `identities` has an entry per quarantined segment, keyed (log, segment); a segment that is gone has none.
+    `problem` is set when the root as a whole could not be read; there are no candidates then.
+    """
+
+    number: int
+    generation: int
+    started: float
+    ended: float
+    wall: float
+    candidates: tuple[Candidate, ...] = ()
+    problems: tuple[LogProblem, ...] = ()
+    problem: LogProblem | None = None
+    logs: int = 0
+    identities: Mapping[tuple[str, str], str] = field(default_factory=frozen)
+    sweep_due: float | None = None
+
+    def identity(self, log: str, segment: str) -> str:
+        """The identity of a segment as of this reading, or "" when it was not looked at or is gone."""
+        return self.identities.get((log, segment), "")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimProblem:
+    """A claim that the store refused: the job waits. `retry_at` is monotonic."""
+
+    reason: str
+    message: str
+    since: float
+    retry_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What this coordinator remembers about a policy between reconciles. Losing it (a restart) loses no work.
+
+    All times are monotonic. `finished` maps a log to the end of its last job; `evicted` a job's name to the moment from
+    which it may be planned again; `progress_writes` counts status writes spent on progress, per job and token.
+    """
+
+    planned_reading: int = -1
+    planned_generation: int = -1
+    planned_at: float = 0.0
+    finished: Mapping[str, float] = field(default_factory=frozen)
+    evicted: Mapping[str, float] = field(default_factory=frozen)
+    claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)
+    progress_writes: Mapping[tuple[str, int], int] = field(default_factory=frozen)
+    launches: Mapping[str, float] = field(default_factory=frozen)
+    launch_failures: int = 0
+    launch_error: str = ""
+    launch_not_before: float = 0.0
+    status_written_at: float = -1e9
+    sense_running: bool = False
+    sweep_running: bool = False
+    sweep_due: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The picture. `policy` is None when it does not exist (any more); its children then have to go.
+
+    `stray_leases` are job Leases without a job.
+    """
+
+    namespace: str
+    name: str
+    now: Moment
+    policy: CompactionPolicy | None
+    jobs: tuple[JobView, ...] = ()
+    stray_leases: tuple[JobLease, ...] = ()
+    workers: tuple[WorkerLease, ...] = ()
+    processes: tuple[WorkerProcess, ...] = ()
+    reading: Reading | None = None
+    memory: Memory = field(default_factory=Memory)

@@ -1,0 +1,45 @@
+"""A worker's last word about an attempt, read from the annotation of the job's Lease (rewrite/receipts.py writes it).
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from compaction.api.base import ApiModel
+from compaction.api.job import JobReceipt, SkippedSource
+from compaction.api.text import Message, Word
+from compaction.exceptions import MalformedReportError
+from compaction.rewrite.receipts import Outcome
+
+
+class WorkerReport(ApiModel):
+    """What `JobReport.to_json` wrote, in the types of a job's status."""
+
+    token: int
+    """The fencing token of the attempt."""
+    outcome: Outcome
+    """How the worker judges the attempt."""
+    reason: Word
+    """Why, as one word; usually a JobReason."""
+    message: Message = ""
+    """The same for a person."""
+    charged: bool = True
+    """Whether a failure counts against the job."""
+    skipped: tuple[SkippedSource, ...] = ()
+    """Sources that were left alone because they are damaged."""
+    receipt: JobReceipt | None = None
+    """What was committed, over all attempts of the job."""
+
+
+def parse_report(text: str) -> WorkerReport:
+    """The report in an annotation's value.
+
+    Raises:
+        MalformedReportError: it is not one; names the field.
+    """
+    try:
+        return WorkerReport.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "report"
+        raise MalformedReportError(f"the worker's report cannot be read: {where}: {first['msg']}") from error
