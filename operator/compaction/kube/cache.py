@@ -15,16 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from compaction.kube.resources import (
-    COMPACTION_JOBS,
-    COMPACTION_POLICIES,
-    LEASES,
-    MANAGED_BY,
-    MANAGED_BY_LABEL,
-    POLICY_LABEL,
-    Obj,
-    Resource,
-)
+from compaction.api.names import LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
+from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
 
 _REMEMBERED_DELETIONS: Final = 10_000
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -196,7 +188,7 @@ def policy_of_job(body: Obj) -> tuple[ObjectKey, ...]:
 
 def policy_of_lease(body: Obj) -> tuple[ObjectKey, ...]:
     """The policy a worker's or a job's Lease is labelled with."""
-    name = (body["metadata"].get("labels") or {}).get(POLICY_LABEL)
+    name = (body["metadata"].get("labels") or {}).get(LABEL_POLICY)
     return (ObjectKey(body["metadata"].get("namespace", ""), name),) if name else ()
 
 
@@ -204,7 +196,7 @@ class ObjectCache:
     """The three kinds the coordinator watches, and which policy each object belongs to."""
 
     #: Leases are watched and listed by this selector: ours, and of a policy (so not the coordinator's own).
-    LEASE_SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY},{POLICY_LABEL}"
+    LEASE_SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_POLICY}"
 
     def __init__(self) -> None:
         self.policies = KindStore(COMPACTION_POLICIES)

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+from compaction.api.names import COMPONENT_COORDINATOR, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
 from compaction.kube.client import LEASES, ApiCall, ApiClient
 from compaction.kube.config import Connection
-from compaction.kube.resources import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL
 from compaction.leases.election import LeasePort
 from compaction.leases.record import Lease, LeaseRecord
 
@@ -25,7 +25,7 @@ class CoordinatorLease:
 
     async def create(self, record: LeaseRecord) -> Lease:
         """Make it. Raises AlreadyExistsError."""
-        labels = {MANAGED_BY_LABEL: MANAGED_BY, COMPONENT_LABEL: "coordinator"}
+        labels = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_COORDINATOR}
         lease = Lease(name=self.name, namespace=self.namespace, record=record, labels=labels)
         return Lease.parse(await self.client.create(LEASES, lease.body()))
 

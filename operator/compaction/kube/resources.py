@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from compaction.api.names import GROUP, JOB_KIND, JOB_PLURAL, POLICY_KIND, POLICY_PLURAL, VERSION
+
 #: A JSON object as the API server sends it. Parsed into models at the boundary of the pure layers.
 Obj = dict[str, Any]
 
-GROUP = "compaction.dev"
-VERSION = "v1alpha1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Resource:
         return "/".join(parts)
 
 
-COMPACTION_POLICIES = Resource(GROUP, VERSION, "compactionpolicies", "CompactionPolicy")
-COMPACTION_JOBS = Resource(GROUP, VERSION, "compactionjobs", "CompactionJob")
+COMPACTION_POLICIES = Resource(GROUP, VERSION, POLICY_PLURAL, POLICY_KIND)
+COMPACTION_JOBS = Resource(GROUP, VERSION, JOB_PLURAL, JOB_KIND)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("", "v1", "events", "Event")
 PODS = Resource("", "v1", "pods", "Pod")
@@ -49,16 +49,3 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
-
-# Labels and annotations of this project's objects (DESIGN §3, §4).
-MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-MANAGED_BY = "compaction-operator"
-POLICY_LABEL = f"{GROUP}/policy"
-COMPONENT_LABEL = f"{GROUP}/component"
-WORKER_LABEL = f"{GROUP}/worker"
-SLOTS_ANNOTATION = f"{GROUP}/slots"
-PROGRESS_ANNOTATION = f"{GROUP}/progress"
-REPORT_ANNOTATION = f"{GROUP}/report"
-PID_ANNOTATION = f"{GROUP}/pid"
-HOST_ANNOTATION = f"{GROUP}/host"
-STOP_ANNOTATION = f"{GROUP}/stop"

@@ -24,7 +24,6 @@ from compaction.exceptions import AlreadyExistsError, ApiError, ConflictError, N
 from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease, LeaseRecord
 
-DEFAULT_LEASE_NAME: Final = "compaction-coordinator"
 _JITTER: Final = 1.2
 
 
@@ -219,7 +218,7 @@ class Election:
     async def _renew(self) -> None:
         if await self._put_renewal():
             return
-        # Our write conflicted: with an earlier one of ours whose answer got lost, with a bystander's, or with a rival's.
+        # The write conflicted with an earlier one of ours whose answer got lost, with a bystander's, or with a rival's.
         try:
             self._lease = await self._port.get()
         except NotFoundError:
