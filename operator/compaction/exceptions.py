@@ -425,3 +425,14 @@ class JavaError(CompactionError):
 
 class MalformedReportError(CompactionError):
     """The report a worker left on a job's Lease cannot be read; names the field."""
+
+
+# --- resources --------------------------------------------------------------------------------------------------------
+
+
+class InvalidManifestError(CompactionError):
+    """A policy file that the API server would refuse; one line per problem, each with the field and the fix."""
+
+
+class CrdDriftError(CompactionError):
+    """The committed resource definitions differ from the models; names the files and the command that writes them."""

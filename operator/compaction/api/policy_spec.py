@@ -114,7 +114,7 @@ class Cleanup(ApiModel):
     look at the store."""
 
 
-HistoryLimit = Annotated[int, Field(ge=0, le=10_000)]
+HistoryLimit = Annotated[int, Field(ge=0, le=1000)]
 
 
 class CompactionPolicySpec(ApiModel):

@@ -20,6 +20,7 @@ MAX_CONDITIONS = 16
 MAX_LEFT_OUT = 64
 MAX_LOG_ERRORS = 128
 MAX_QUARANTINED = 1024
+MAX_COUNTED = 2048
 
 
 class LevelDebt(ApiModel):
@@ -125,6 +126,17 @@ class LogError(ApiModel):
     """Message for a person: what is wrong and what to do."""
 
 
+class CountedJob(ApiModel):
+    """A finished job whose receipt is in the policy's totals."""
+
+    job: Annotated[str, StringConstraints(max_length=253)]
+    """Name of the job."""
+    bytes: Count = 0
+    """Bytes of it that bytesReclaimed contains."""
+    succeeded: bool = False
+    """Whether it is counted in succeeded."""
+
+
 class CompactionPolicyStatus(ApiModel):
     """What the operator last saw and did."""
 
@@ -160,6 +172,9 @@ class CompactionPolicyStatus(ApiModel):
     """Time at which the last job succeeded."""
     bytes_reclaimed: Count = 0
     """Bytes that jobs gave back since the policy exists."""
+    counted: Annotated[tuple[CountedJob, ...], Field(max_length=MAX_COUNTED), list_map("job")] = ()
+    """Finished jobs that still exist and are in the totals (succeeded, bytesReclaimed), so that none is counted
+    twice."""
     quarantined: Annotated[
         tuple[QuarantinedSource, ...],
         keeping_first(MAX_QUARANTINED),

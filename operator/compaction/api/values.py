@@ -12,7 +12,14 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, AwareDatetime, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    WithJsonSchema,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_DURATION_TEXT: Final = 20
@@ -174,5 +181,10 @@ def timestamp_from_epoch(seconds: float) -> datetime:
     return to_timestamp(datetime.fromtimestamp(seconds, tz=UTC))
 
 
-Timestamp = Annotated[AwareDatetime, AfterValidator(to_timestamp), PlainSerializer(format_timestamp, return_type=str)]
+Timestamp = Annotated[
+    AwareDatetime,
+    AfterValidator(to_timestamp),
+    PlainSerializer(format_timestamp, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
 """A time in status: an aware datetime in UTC, to the second."""

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "segments": ("compaction.cli.segments:group", "Look into segment logs; plan, compact and recover them."),
     "operator": ("compaction.cli.operator:command", "Run one replica of the operator."),
     "worker": ("compaction.cli.worker:command", "Run one Spark worker (started by the operator)."),
-    "crds": ("compaction.cli.crds:group", "Print or check the generated resource definitions."),
+    "crds": ("compaction.cli.crds:command", "Print or check the generated resource definitions."),
     "local": ("compaction.cli.local:group", "A real control plane (etcd and kube-apiserver) on this machine."),
     "demo": ("compaction.cli.demo:command", "Show the whole way from a policy to reclaimed bytes."),
 }

@@ -1,0 +1,122 @@
+"""Policies from YAML as people write it: the same file works with kubectl and with `compactor run -f`.
+
+What the API server would refuse is refused here with the same advice: unknown fields, wrong types ("5" is no number),
+broken rules. Metadata is taken as it is; a status in the file is ignored, as kubectl does.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.api.policy import CompactionPolicy
+from compaction.exceptions import InvalidManifestError
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_READ_METADATA: Final = ("name", "namespace", "labels", "annotations")
+
+
+def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
+    """Every CompactionPolicy in a YAML (or JSON) text, in order; other kinds are passed over. `source` names the file.
+
+    Raises: InvalidManifestError: not YAML, no policy in it, or a policy the API server would refuse; the message has
+    one line per problem, each with the field and what to write instead.
+    """
+    documents = list(_documents(text, source))
+    policies = [_policy(document, source) for document in documents if document.get("kind") == POLICY_KIND]
+    if not policies:
+        found = ", ".join(sorted({str(document.get("kind", "a document without kind")) for document in documents}))
+        raise InvalidManifestError(
+            f"{source}: no {POLICY_KIND} in it ({found or 'it is empty'}): it needs apiVersion: {API_VERSION} and "
+            f"kind: {POLICY_KIND}"
+        )
+    return policies
+
+
+def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
+    """The objects in the text, those of a List one by one."""
+    try:
+        documents = list(yaml.load_all(text, Loader=_UniqueKeyLoader))  # noqa: S506
+    except yaml.YAMLError as error:
+        raise InvalidManifestError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise InvalidManifestError(f"{source}: a document is {_name_type(document)}, not a Kubernetes object")
+        if document.get("kind") == "List" and isinstance(document.get("items"), list):
+            yield from (item for item in document["items"] if isinstance(item, dict))
+        else:
+            yield document
+
+
+def _policy(document: Mapping[str, Any], source: str) -> CompactionPolicy: metadata = document.get("metadata") if not
+isinstance(metadata, dict) or not metadata.get("name"): raise InvalidManifestError(f"{source}: {POLICY_KIND}:
+metadata.name: is required: give the policy a name") where = f"{source}: {POLICY_KIND} {metadata['name']}" if not
+isinstance(metadata["name"], str) or not _NAME.fullmatch(metadata["name"]): raise InvalidManifestError( f"{where}:
+metadata.name: use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit" ) checked =
+{key: value for key, value in document.items() if key != "status"} checked["metadata"] = {key: metadata[key] for key
+in _READ_METADATA if metadata.get(key) is not None} try: # Strict JSON is what the API server takes: no "5" for 5, no
+1 for true. return CompactionPolicy.model_validate_json(json.dumps(checked, default=str), strict=True, extra="forbid")
+except ValidationError as error: problems = [f"{where}: {_advice(details)}" for details in
+error.errors(include_url=False)] raise InvalidManifestError("\n".join(problems)) from error
+
+
+def _advice(details: ErrorDetails) -> str:
+    """One problem as `field.path: what to do`."""
+    path = _path(details["loc"]) + str(details.get("ctx", {}).get("field", ""))
+    match details["type"]:
+        case "missing":
+            text = "is required"
+        case "extra_forbidden":
+            text = "unknown field" + _suggestion(details["loc"])
+        case _:
+            message = details["msg"]
+            text = message[0].lower() + message[1:]
+    return f"{path}: {text}"
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """A location as kubectl writes it: `spec.groups[0].segments`."""
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _suggestion(location: tuple[int | str, ...]) -> str:
+    """The known field that an unknown one was probably meant to be."""
+    model: Any = CompactionPolicy
+    for step in location[:-1]:
+        annotations = [field.annotation for field in model.model_fields.values() if field.alias == step]
+        candidates = [choice for each in annotations for choice in (each, *get_args(each))]
+        model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), None)
+        if model is None:
+            return ""
+    known = [field.alias for field in model.model_fields.values()]
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f": did you mean {close[0]}?" if close else f": known here are {', '.join(known)}"
+
+
+def _name_type(value: object) -> str:
+    return {str: "text", list: "a list", int: "a number", bool: "true or false"}.get(type(value), "a plain value")
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a key that occurs twice in a mapping, as kubectl does; PyYAML would silently take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if isinstance(key, str) and key in seen and key != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} occurs twice", key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
