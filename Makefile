@@ -1,0 +1,91 @@
+# Everything a developer does. `make help` lists the targets; each leaves the tree as it found it, apart from ignored files.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCKS := requirements-build.txt requirements.txt requirements-dev.txt
+LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --upgrade pyproject.toml
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+# The first interpreter of 3.11 or later; PYTHON=... chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
+
+# A KUBECONFIG named on make's command line wins over the local control plane; one that merely happens to be exported does not,
+# because the demo would then write into whatever cluster a developer looked at last.
+ifeq ($(origin KUBECONFIG),command line)
+DEMO_FLAGS += --kubeconfig $(KUBECONFIG)
+endif
+ifneq ($(filter-out 0 no false,$(KEEP)),)
+DEMO_FLAGS += --keep
+endif
+
+##@ Use
+.PHONY: help setup demo
+
+help: ## Explain the targets
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control plane, in parallel
+
+demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
+	@$(BIN)/python -m compaction.local.java
+	@$(BIN)/compactor demo $(DEMO_FLAGS)
+
+##@ Develop
+.PHONY: test check format crds lock
+
+test: setup ## All tests (ARGS="-k name" selects some)
+	@$(BIN)/python -m compaction.local.java
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## ruff, mypy strict, generated files up to date, layers and house rules
+	@$(BIN)/ruff check operator tests
+	@$(BIN)/ruff format --check operator tests
+	@$(BIN)/mypy
+	@$(BIN)/compactor crds check
+	@$(BIN)/python -m pytest -q tests/house
+
+format: setup ## Format the code and sort the imports
+	@$(BIN)/ruff check --fix operator tests
+	@$(BIN)/ruff format operator tests
+
+crds: setup ## Write crds/*.yaml again from the models
+	@$(BIN)/compactor crds generate
+
+lock: setup ## Pin every dependency again, with hashes
+	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['build'], sep='\n')" \
+		| $(LOCK:pyproject.toml=-) -o requirements-build.txt
+	@$(LOCK) -o requirements.txt
+	@$(LOCK) --extra dev -c requirements.txt -o requirements-dev.txt
+
+##@ Clean
+.PHONY: clean distclean
+
+clean: ## Remove caches, build output and what demos left
+	@rm -rf build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse operator/*.egg-info
+	@find operator tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## Also remove the virtual environment (the cached control plane stays in ~/.cache/compaction-operator)
+	@rm -rf $(VENV)
+
+# --- set-up ---------------------------------------------------------------------------------------------------------
+# PySpark is published as source only: it is built with the pinned build requirements, not with whatever is newest that day.
+# The package itself is editable, so only a change of its metadata or of the pins asks for a new installation. Both halves report
+# as they go, and a failure of either fails the target: then nothing is stamped and the next run tries again.
+$(STAMP): pyproject.toml $(LOCKS)
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or later with venv and pip found: install python3.11 and python3.11-venv, or set PYTHON=" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "[python] virtual environment in $(VENV), from $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); }
+	@PYTHONPATH=operator $(BIN)/python -m compaction.local.binaries & plane=$$!; \
+	trap 'kill $$plane 2>/dev/null || true' INT TERM; \
+	echo "[python] installing the pinned requirements"; \
+	$(PIP) install --quiet --require-hashes -r requirements-build.txt && \
+	$(PIP) install --quiet --require-hashes --no-build-isolation -r requirements-dev.txt && \
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable . && echo "[python] ready" || { kill $$plane 2>/dev/null; wait $$plane; exit 1; }; \
+	wait $$plane
+	@touch $@
