@@ -68,6 +68,11 @@ def human_bytes(value: int | None) -> str:
     return f"{value / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 group`, `2 groups`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def optional(value: Any) -> str:
     """`-` for None."""
     return "-" if value is None else str(value)
@@ -133,12 +138,12 @@ def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[Column]) ->
         if empty:
             yield "[]"
     elif fmt is OutputFormat.JSON:
-        separator = "["
+        pending = "["
         for row in rows:
-            yield separator if separator == "[" else ""
-            separator = ","
-            yield "  " + json.dumps(row)
-        yield "]" if separator == "," else "[]"
+            yield pending
+            pending = f"  {json.dumps(row)},"
+        yield pending.rstrip(",")
+        yield "]"
     else:
         yield "\t".join(column.title.upper() for column in columns)
         yield from ("\t".join(column.text(row.get(column.key)) for column in columns) for row in rows)

@@ -52,7 +52,7 @@ def readback() -> Callable[[LogState], list[dict[str, Any]]]:
 
 @pytest.fixture
 def restored(ra_fixtures: Path, tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Path]:
-    """A writable copy of a fixture directory, with the symlinks that its manifest lists (they travel as small files)."""
+    """A writable copy of a fixture directory, with its manifest's symlinks (they travel as small files)."""
 
     def restore(name: str, files: list[dict[str, Any]]) -> Path:
         target = tmp_path / name.replace("/", "-")

@@ -171,7 +171,8 @@ def encode_snapshot(
     machine_version: int = 0,
 ) -> bytes:
     """A whole snapshot.dat; `state` is the machine state's external term, `cluster` the (name, node) of each member."""
-    members: list[etf.Term] = [(etf.Atom(name), etf.Atom(node)) for name, node in cluster]
+    # As Ra 3 keeps its members: a map from server id to that member's options.
+    members: dict[etf.Term, etf.Term] = {(etf.Atom(name), etf.Atom(node)): {} for name, node in cluster}
     meta = etf.encode(
         {
             etf.Atom("index"): index,

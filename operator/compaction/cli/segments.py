@@ -1,0 +1,48 @@
+"""`compactor segments`: segment logs as plain directories, without Kubernetes and without Spark.
+
+Reading commands are in segments_read, writing ones in segments_write; each module is imported when its command runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from compaction.cli.errors import ErrorGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "inspect": ("compaction.cli.segments_read:inspect", "Show the segments of a log, its snapshot and its debt."),
+    "entries": ("compaction.cli.segments_read:entries", "Print every readable entry, in index order."),
+    "plan": ("compaction.cli.segments_write:plan", "Say what a compaction would do, and why not more."),
+    "compact": ("compaction.cli.segments_write:compact", "Compact a log now."),
+    "recover": ("compaction.cli.segments_write:recover", "Finish or undo a compaction that died half-way."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
+
+
+class SegmentsGroup(ErrorGroup):
+    """Knows its commands by name, imports them on demand, ends errors in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own version imports every command only to read its help text.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=SegmentsGroup, name="segments", context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """Look into segment logs in Ra's format; plan, compact and recover them.
+
+    Exit codes: 0 done, 1 an error in the data (named on stderr), 2 wrong usage.
+    """

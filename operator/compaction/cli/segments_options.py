@@ -1,0 +1,55 @@
+"""Options that all `compactor segments` commands share: the directory, and what is live when no snapshot says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from compaction.exceptions import LiveSetSyntaxError
+from compaction.stores.segments.seq import MAX_INDEX, LiveSet
+from compaction.stores.segments.snapshot import newest_snapshot
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class LiveSetParameter(click.ParamType[LiveSet]):
+    """`1-5,9,20-30` as a LiveSet; the empty text says that nothing is live."""
+
+    name = "indexes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LiveSet:
+        if isinstance(value, LiveSet):
+            return value
+        try:
+            return LiveSet.parse(value)
+        except LiveSetSyntaxError as error:
+            self.fail(str(error), param, ctx)
+
+
+def log_options(command: Command) -> Command:
+    """Argument DIR, options --snapshot and --live, passed as `directory`, `snapshot`, `live` (None when not given)."""
+    live = click.option(
+        "--live",
+        type=LiveSetParameter(),
+        metavar="1-5,9,20-30",
+        help="What is live at or below the snapshot; wins over the snapshot directory. '' means nothing.",
+    )
+    snapshot = click.option(
+        "--snapshot",
+        type=click.IntRange(0, MAX_INDEX),
+        metavar="INDEX",
+        help="The snapshot's index; wins over the snapshot directory.",
+    )
+    directory = click.argument(
+        "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True)
+    )
+    return directory(snapshot(live(command)))
+
+
+def require_snapshot_for_live(directory: Path, snapshot: int | None, live: LiveSet | None) -> None:
+    """Wrong usage: --live says what is live below a snapshot, so there must be one."""
+    if live is not None and snapshot is None and newest_snapshot(directory) is None:
+        raise click.UsageError(f"{directory} has no valid snapshot: --live needs --snapshot INDEX too")
