@@ -1,14 +1,14 @@
 """What the worker needs from the outside, as narrow Protocols.
 
-The loop, the heartbeat and the rewrite know nothing of Kubernetes: they see assignments, leases and reports through these
-ports. `kube/assignments.py` implements them on Lease objects; the tests implement them in memory.
+The loop, the heartbeat and the rewrite know nothing of Kubernetes: they see assignments, leases and reports through
+these ports. `kube/assignments.py` implements them on Lease objects; the tests implement them in memory.
 
 Invariants every implementation keeps:
 
 * A call either took effect and returns, or raises. `PortUnavailableError` means *unknown*: the write may have happened
   (a reply can be lost), so every call may be repeated.
-* A job's lease is only ever touched with the token it was assigned with. Another holder, another token or a missing lease
-  is `LeaseLostError`, at once and for good.
+* A job's lease is only ever touched with the token it was assigned with. Another holder, another token or a missing
+  lease is `LeaseLostError`, at once and for good.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class LeasePort(Protocol):
     async def leave(self) -> None:
         """Delete the worker's own lease. Repeating is harmless."""
 
-    async def offers(self) -> Sequence[Offer]:
-        """The job leases that name this worker: at once on the first call, later when something changed or a poll is due.
+    async def offers(self, *, wait: bool) -> Sequence[Offer]:
+        """All job leases that name this worker. With `wait`: once something changed since the last call, or a poll is
+        due (at once on the first call); without: now.
 
         Raises:
             PortUnavailableError: as above.
@@ -71,6 +72,7 @@ class LeasePort(Protocol):
 
         Raises:
             LeaseLostError: the job is gone.
+            InvalidAssignmentError: the job cannot be understood by this worker.
             PortUnavailableError: as above.
         """
 
@@ -116,10 +118,11 @@ class JobRunner(Protocol):
     """Runs one assignment to its end."""
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
-        """Do the job and return the report, also for data errors.
+        """Do the job and return the report, also for data errors and for an attempt that the store has fenced off.
 
         Raises:
-            LeaseLostError: stopped before a commit because the lease is lost; nobody wants a report.
-            StaleTokenError: the store knows a newer attempt; nothing was committed by this one.
+            InvalidAssignmentError: the job makes no sense to this worker.
+            LeaseLostError: stopped before a commit because the lease is lost.
+            JobStoppedError: stopped before a commit because the worker was asked to stop.
             EngineLostError: the engine under the worker (Spark) is gone; the worker cannot go on.
         """

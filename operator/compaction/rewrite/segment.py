@@ -1,0 +1,271 @@
+"""Runs one SegmentRewrite job: every group of one log from one plan, each committed by itself as soon as it is ready.
+
+Order: settle what a crash left; look at the log as it is now; skip the groups this job has committed before (the fence
+keeps their receipts); rewrite the others as independent tasks; commit each as it arrives, under the log's lock and with
+this attempt's token; mark the unreferenced segments; put the receipts together.
+
+Invariants:
+
+* Nothing is committed unless the lease is held at that moment and the store still expects this very token.
+* A damaged group never holds back the others; it is named, with file, index and offset.
+* However a run ends, no partial file of this attempt stays (unless the process dies: then the sweeper takes it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from compaction.api.job import SkippedSource
+from compaction.exceptions import SegmentLogError
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.ports import Assignment, HeldLease
+from compaction.rewrite.progress import Progress
+from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.segment_job import SegmentJob
+from compaction.rewrite.segment_receipt import combine
+from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
+from compaction.stores.segments import fence, fs
+from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.records import GroupReceipt, RewrittenGroup, Tombstone
+from compaction.stores.segments.sense import SenseSettings
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.store import PreparedGroup, PreparedJob, SegmentLogStore
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.25
+"""How often a running job looks whether it must stop."""
+
+_WORST_FIRST = (
+    ReportReason.STALE_TOKEN,
+    ReportReason.STORE_LOCKED,
+    ReportReason.STORE_UNREADABLE,
+    ReportReason.LIVE_SET_UNKNOWN,
+    ReportReason.VERIFICATION_FAILED,
+    ReportReason.SOURCE_CORRUPT,
+    ReportReason.INVALID_JOB,
+    ReportReason.SOURCES_CHANGED,
+)
+_NOT_THE_JOBS_FAULT = frozenset({ReportReason.STALE_TOKEN, ReportReason.STORE_LOCKED})
+_END_THE_JOB = frozenset({ReportReason.STALE_TOKEN, ReportReason.STORE_LOCKED, ReportReason.STORE_UNREADABLE})
+"""Failures that every other group would meet as well."""
+
+
+class SegmentRewriter:
+    """Implements `ports.JobRunner` for segment logs.
+
+    Args:
+        engine: runs the rewriting tasks.
+        holder: name of this worker, as it appears in receipts and in the log's lock.
+        clock: epoch seconds, for receipts.
+    """
+
+    def __init__(self, engine: Engine, *, holder: str, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._clock = clock
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
+        job = SegmentJob.of(assignment.spec, name=assignment.job_name)
+        store = SegmentLogStore(
+            job.directory,
+            SenseSettings(limits=job.limits, indexes_missing=job.indexes_missing),
+            holder=self._holder,
+        )
+        attempt = _Attempt(
+            job=job, token=assignment.token, store=store, lease=lease, engine=self._engine, clock=self._clock
+        )
+        return attempt.run()
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt at one job, from beginning to report."""
+
+    job: SegmentJob
+    token: int
+    store: SegmentLogStore
+    lease: HeldLease
+    engine: Engine
+    clock: Callable[[], float]
+    committed: dict[str, GroupReceipt] = field(default_factory=dict)
+    unreferenced: tuple[Tombstone, ...] = ()
+    failures: list[GroupFailure] = field(default_factory=list)
+
+    @property
+    def tag(self) -> str:
+        """Names this attempt's tasks in the engine."""
+        return f"{self.job.name}.{self.token}"
+
+    def run(self) -> JobReport:
+        """Do what can be done and say what was.
+
+        Raises:
+            LeaseLostError, JobStoppedError, EngineLostError: see `ports.JobRunner`.
+        """
+        try:
+            self._work()
+        except SegmentLogError as error:
+            self.failures.append(failure_of(error, self.job.all_sources))
+        finally:
+            self._remove_partials()
+        return self._report()
+
+    def _work(self) -> None:
+        self.lease.ensure_held()
+        directory = self.store.directory(self.job.directory)
+        report = self.store.recover(directory)
+        if report.changed:
+            log.warning("settled what was left half-done", finished=report.finished, discarded=report.discarded)
+        fence.check_token(self.store.record(directory), directory, job=self.job.name, token=self.token)
+        self.committed = {receipt.group: receipt for receipt in self.store.receipts(directory, self.job.name)}
+        if self.committed:
+            log.info("groups committed by an earlier attempt are skipped", groups=len(self.committed))
+        todo = [sources for sources in self.job.groups if group_key(sources) not in self.committed]
+        progress = Progress(sum(map(self._size, todo)), self.lease.set_progress)
+        if todo:
+            prepared = self.store.prepare(
+                directory, job=self.job.name, groups=todo, snapshot_index=self.job.snapshot_index
+            )
+            self._rewrite(self._tasks(prepared, progress), progress)
+        if self.job.unreferenced and not self._must_end:
+            self._drop_unreferenced()
+
+    def _size(self, sources: tuple[str, ...]) -> int:
+        """File sizes of a group's sources together; what is gone counts nothing."""
+        total = 0
+        for name in sources:
+            with suppress(OSError):
+                total += (self.job.directory / name).lstat().st_size
+        return total
+
+    def _tasks(self, prepared: PreparedJob, progress: Progress) -> deque[tuple[int, GroupTask]]:
+        """(bytes of the sources, task) for every group that may still be rewritten; the others fail here."""
+        tasks: deque[tuple[int, GroupTask]] = deque()
+        for group in prepared.groups:
+            size = self._size(group.sources)
+            if group.error is not None:
+                self._settle(failure_of(group.error, group.sources), size, progress)
+            else:
+                tasks.append((size, self._task(group, prepared.live)))
+        return tasks
+
+    def _task(self, group: PreparedGroup, live: LiveSet) -> GroupTask:
+        ranges = group.ranges or ()
+        spans = [span for span in ranges if span is not None]
+        return GroupTask(
+            directory=str(self.job.directory),
+            job=self.job.name,
+            token=self.token,
+            sources=group.sources,
+            ranges=ranges,
+            live=live.clip(spans[0][0], spans[-1][1]) if spans else LiveSet.empty(),
+            limits=self.job.limits,
+        )
+
+    def _rewrite(self, tasks: deque[tuple[int, GroupTask]], progress: Progress) -> None:
+        """Run the tasks, a few at a time, and commit each result as it arrives."""
+        running: dict[Future[GroupResult], int] = {}
+        try:
+            while (tasks or running) and not self._must_end:
+                self.lease.ensure_held()
+                while tasks and len(running) < self.engine.parallelism:
+                    size, task = tasks.popleft()
+                    running[self.engine.submit(run_group, task, tag=self.tag)] = size
+                done, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._settle(future.result(), running.pop(future), progress)
+        finally:
+            if running:
+                self.engine.cancel(self.tag)
+
+    def _settle(self, result: GroupResult, size: int, progress: Progress) -> None:
+        """Commit a rewritten group, or note why there is none."""
+        failure = self._commit(result) if isinstance(result, RewrittenGroup) else result
+        if failure is not None:
+            self.failures.append(failure)
+            log.warning("group not compacted", sources=failure.sources, reason=failure.reason, error=failure.message)
+        progress.add(size)
+
+    def _commit(self, group: RewrittenGroup) -> GroupFailure | None:
+        self.lease.ensure_held()
+        try:
+            receipt = self.store.commit(
+                self.job.directory, job=self.job.name, token=self.token, group=group, now=self.clock()
+            )
+        except SegmentLogError as error:
+            return failure_of(error, group.sources)
+        self.committed[receipt.group] = receipt
+        log.info("group committed", group=receipt.group, entries=receipt.entries, reclaimed=receipt.bytes_reclaimed)
+        return None
+
+    def _drop_unreferenced(self) -> None:
+        self.lease.ensure_held()
+        try:
+            self.unreferenced = self.store.commit_unreferenced(
+                self.job.directory,
+                job=self.job.name,
+                token=self.token,
+                names=self.job.unreferenced,
+                now=self.clock(),
+            )
+        except SegmentLogError as error:
+            self.failures.append(failure_of(error, self.job.unreferenced))
+
+    @property
+    def _must_end(self) -> bool:
+        return any(failure.reason in _END_THE_JOB for failure in self.failures)
+
+    def _remove_partials(self) -> None:
+        """Nobody else has files of these names: they carry the attempt's token."""
+        for key in map(group_key, self.job.groups):
+            with suppress(OSError):
+                fs.unlink_if_present(self.job.directory / partial_name(key, job=self.job.name, token=self.token))
+
+    def _report(self) -> JobReport:
+        receipt = combine(
+            groups=self.job.groups,
+            committed=self.committed,
+            unreferenced=self.unreferenced,
+            token=self.token,
+            worker=self.store.holder,
+        )
+        if not self.failures:
+            done = f"{len(self.committed)} groups compacted, {len(self.unreferenced)} segments marked for deletion"
+            return JobReport(
+                token=self.token,
+                outcome=Outcome.SUCCEEDED,
+                reason=ReportReason.COMPLETED,
+                message=done,
+                receipt=receipt,
+            )
+        worst = min(self.failures, key=lambda failure: _WORST_FIRST.index(failure.reason))
+        others = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
+        return JobReport(
+            token=self.token,
+            outcome=Outcome.SKIPPED if worst.reason is ReportReason.SOURCES_CHANGED else Outcome.FAILED,
+            reason=worst.reason,
+            message=worst.message + others,
+            charged=worst.reason not in _NOT_THE_JOBS_FAULT,
+            skipped=tuple(map(_skipped, self.failures)),
+            receipt=receipt,
+        )
+
+
+def _skipped(failure: GroupFailure) -> SkippedSource:
+    """The report's line about a failed group: the damaged segment, or the group's first one."""
+    return SkippedSource(
+        segment=failure.segment or failure.sources[0],
+        index=failure.index,
+        offset=failure.offset,
+        reason=failure.reason.value,
+        message=failure.message,
+    )

@@ -1,0 +1,67 @@
+"""A SegmentRewrite job in the words of the segment library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from compaction.api.enums import JobKind
+from compaction.api.job import CompactionJobSpec
+from compaction.exceptions import InvalidAssignmentError, InvalidGroupError
+from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
+from compaction.stores.segments.names import group_key, stem
+
+Sources = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentJob:
+    """What one job is to do to one log. Checked: the groups are well formed and no segment is in two places."""
+
+    name: str
+    directory: Path
+    snapshot_index: int
+    groups: tuple[Sources, ...]
+    unreferenced: Sources
+    limits: SegmentLimits
+    indexes_missing: IndexesMissing
+
+    @classmethod
+    def of(cls, spec: CompactionJobSpec, *, name: str) -> Self:
+        """Read a job's spec.
+
+        Raises:
+            InvalidAssignmentError: another kind of job, or sources that no plan can have made.
+        """
+        source, parameters = spec.sources.segment_log, spec.segment_log_parameters
+        if spec.kind is not JobKind.SEGMENT_REWRITE or source is None:
+            raise InvalidAssignmentError(f"job {name}: this worker cannot do a {spec.kind} without a segment log")
+        groups = tuple(group.segments for group in source.groups)
+        try:
+            for sources in groups:
+                group_key(sources)
+            for segment in source.unreferenced:
+                stem(segment)
+            limits = SegmentLimits(
+                max_entries=parameters.max_entries_per_segment, max_bytes=parameters.max_bytes_per_segment
+            )
+        except InvalidGroupError as error:
+            raise InvalidAssignmentError(f"job {name}: {error}") from error
+        job = cls(
+            name=name,
+            directory=Path(source.path),
+            snapshot_index=source.snapshot_index,
+            groups=groups,
+            unreferenced=source.unreferenced,
+            limits=limits,
+            indexes_missing=IndexesMissing(parameters.when_indexes_missing.value),
+        )
+        if len(set(job.all_sources)) != len(job.all_sources):
+            raise InvalidAssignmentError(f"job {name}: a segment is named twice")
+        return job
+
+    @property
+    def all_sources(self) -> Sources:
+        """Every segment the job names."""
+        return (*(segment for sources in self.groups for segment in sources), *self.unreferenced)

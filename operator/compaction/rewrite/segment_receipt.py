@@ -1,0 +1,56 @@
+"""Puts the receipts of a job's groups together: one receipt per job, over all its attempts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from compaction.api.job import JobReceipt
+from compaction.api.values import timestamp_from_epoch
+from compaction.stores.segments.names import group_key
+from compaction.stores.segments.records import GroupReceipt, Tombstone
+
+
+def combine(
+    *,
+    groups: Sequence[tuple[str, ...]],
+    committed: Mapping[str, GroupReceipt],
+    unreferenced: Sequence[Tombstone],
+    token: int,
+    worker: str,
+) -> JobReceipt | None:
+    """One receipt for all that was committed (by whichever attempt); None when nothing was.
+
+    `committed` by group key. Bytes of unreferenced segments count as reclaimed: they are given back after the grace.
+    """
+    parts = [committed[key] for key in map(group_key, groups) if key in committed]
+    if not parts and not unreferenced:
+        return None
+    before = sum(part.bytes_before for part in parts) + sum(tombstone.bytes for tombstone in unreferenced)
+    after = sum(part.bytes_after for part in parts)
+    times = [*(part.committed_at for part in parts), *(tombstone.since for tombstone in unreferenced)]
+    return JobReceipt(
+        token=token,
+        worker=worker,
+        groups=len(groups),
+        groups_committed=len(parts),
+        sources=tuple(name for part in parts for name in part.sources),
+        outputs=tuple(part.output for part in parts),
+        unreferenced=tuple(tombstone.name for tombstone in unreferenced),
+        entries=sum(part.entries for part in parts),
+        bytes_before=before,
+        bytes_after=after,
+        bytes_reclaimed=max(0, before - after),
+        fingerprint_before=fold(part.fingerprint_before for part in parts),
+        fingerprint_after=fold(part.fingerprint_after for part in parts),
+        seconds=round(sum(part.seconds for part in parts), 3),
+        committed_at=timestamp_from_epoch(max(times)),
+    )
+
+
+def fold(fingerprints: Iterable[str]) -> str:
+    """One fingerprint for several groups: sha256 over their hex forms, one a line. Of a single one, itself."""
+    lines = list(fingerprints)
+    if len(lines) == 1:
+        return lines[0]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

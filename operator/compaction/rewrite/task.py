@@ -1,0 +1,139 @@
+"""What runs inside a Spark task: rewrite one group, answer with plain data.
+
+Nothing but values crosses the boundary between the task and the driver. An error of the data or of the store is a
+`GroupFailure`, never an exception: Spark would turn that into text, retry it, and abort the siblings. Only a defect of
+ours leaves this module as an exception.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from compaction.exceptions import (
+    CompactionError,
+    CorruptEntryError,
+    CorruptIndexesError,
+    CorruptSegmentError,
+    GroupEmptyError,
+    GroupTooLargeError,
+    InvalidGroupError,
+    LiveSetUnknownError,
+    LockHeldError,
+    LogChangedError,
+    MissingLiveIndexError,
+    RewriteStoppedError,
+    SegmentLogError,
+    SourcesChangedError,
+    StaleTokenError,
+    VerificationFailedError,
+)
+from compaction.rewrite.receipts import ReportReason
+from compaction.stores.segments import fence
+from compaction.stores.segments.faults import storage_error
+from compaction.stores.segments.kernel import rewrite_group
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.plan import IndexRange
+from compaction.stores.segments.records import RewrittenGroup
+from compaction.stores.segments.seq import LiveSet
+
+FENCE_LOOK_SECONDS = 1.0
+"""How often a running task looks whether its attempt has been replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTask:
+    """One group to rewrite. `ranges` say what is read from each source (plan.group_ranges), so that a task need not
+    open the whole log; `live` is cut to them, so that it carries no more than it needs.
+    """
+
+    directory: str
+    job: str
+    token: int
+    sources: tuple[str, ...]
+    ranges: tuple[IndexRange | None, ...]
+    live: LiveSet
+    limits: SegmentLimits
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFailure:
+    """Why a group was not rewritten, and where it is damaged (base name, index, byte offset) if it is."""
+
+    sources: tuple[str, ...]
+    reason: ReportReason
+    message: str
+    segment: str | None = None
+    index: int | None = None
+    offset: int | None = None
+
+
+GroupResult = RewrittenGroup | GroupFailure
+
+
+def run_group(task: GroupTask) -> GroupResult:
+    """Rewrite and verify one group; the partial file stays for the driver to commit."""
+    directory = Path(task.directory)
+    try:
+        return rewrite_group(
+            directory,
+            sources=task.sources,
+            ranges=task.ranges,
+            live=task.live,
+            limits=task.limits,
+            job=task.job,
+            token=task.token,
+            should_stop=_replaced(directory, job=task.job, token=task.token),
+        )
+    except CompactionError as error:
+        return failure_of(error, task.sources)
+    except OSError as error:
+        return failure_of(storage_error(error, directory), task.sources)
+
+
+def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure:
+    """The failure of some sources for one of the errors that data and storage can cause; any other is raised again."""
+    message = str(error)
+    match error:
+        case CorruptEntryError():
+            place = Path(error.file).name, error.index, error.offset
+            return GroupFailure(sources, ReportReason.SOURCE_CORRUPT, message, *place)
+        case MissingLiveIndexError():
+            return GroupFailure(sources, ReportReason.SOURCE_CORRUPT, message, Path(error.file).name, error.index)
+        case CorruptSegmentError():
+            return GroupFailure(sources, ReportReason.SOURCE_CORRUPT, message, Path(error.file).name)
+        case SourcesChangedError() | LogChangedError() | GroupTooLargeError() | GroupEmptyError():
+            return GroupFailure(sources, ReportReason.SOURCES_CHANGED, message)
+        case InvalidGroupError():
+            return GroupFailure(sources, ReportReason.INVALID_JOB, message)
+        case VerificationFailedError():
+            return GroupFailure(sources, ReportReason.VERIFICATION_FAILED, message)
+        case RewriteStoppedError() | StaleTokenError():
+            return GroupFailure(sources, ReportReason.STALE_TOKEN, message)
+        case LockHeldError():
+            return GroupFailure(sources, ReportReason.STORE_LOCKED, message)
+        case LiveSetUnknownError() | CorruptIndexesError():
+            return GroupFailure(sources, ReportReason.LIVE_SET_UNKNOWN, message)
+        case SegmentLogError():
+            # Not writable, no space, no such directory, an unreadable fence: all of it is about the log as a whole.
+            return GroupFailure(sources, ReportReason.STORE_UNREADABLE, message)
+    raise error
+
+
+def _replaced(directory: Path, *, job: str, token: int) -> Callable[[], bool]:
+    """True once the store has accepted another token for the job: a cheap way for a zombie's task to end by itself.
+
+    Only an early exit. What keeps a zombie from committing is the check under the fence's lock.
+    """
+    next_look = time.monotonic() + FENCE_LOOK_SECONDS
+
+    def look() -> bool:
+        nonlocal next_look
+        if time.monotonic() < next_look:
+            return False
+        next_look = time.monotonic() + FENCE_LOOK_SECONDS
+        return fence.read(directory).claimed(job) != token
+
+    return look
