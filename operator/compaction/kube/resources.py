@@ -9,7 +9,6 @@ from compaction.api.names import GROUP, JOB_KIND, JOB_PLURAL, POLICY_KIND, POLIC
 Obj = dict[str, Any]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One served kind. `group` is empty for the core API; `plural` is the name in URLs and in RBAC rules."""

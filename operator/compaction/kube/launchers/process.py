@@ -1,0 +1,274 @@
+"""Workers as local subprocesses: the launcher of the local mode.
+
+Each worker is a session leader of its own (setsid), so it survives the coordinator that started it, and takes its Spark
+JVM along when it is killed. What is known about it lives in files, so that any later coordinator on this machine finds
+it again:
+
+    <state-dir>/workers/<name>.json   pid, the process's start time in clock ticks, policy, command
+    <state-dir>/workers/<name>.log    its stdout and stderr
+
+A pid alone proves nothing: the kernel uses it again. A process is ours only while its start time equals the one in the
+file, and only then is it ever signalled. The exit code is known to the coordinator that started the worker; a successor
+sees it as Lost, which says nothing about success: the worker's Lease and the store do.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from compaction.exceptions import LaunchError
+from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
+
+#: What a worker inherits from the operator's environment; everything else is passed on purpose, or not at all.
+PASSED_ENVIRONMENT: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "JAVA_HOME",
+    "SPARK_HOME",
+    "SPARK_LOCAL_DIRS",
+    "KUBECONFIG",
+    "KUBERNETES_SERVICE_HOST",
+    "KUBERNETES_SERVICE_PORT",
+    "VIRTUAL_ENV",
+)
+_TAIL_LINES: Final = 15
+_TAIL_BYTES: Final = 8192
+_KEPT_LOGS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One worker's file."""
+
+    name: str
+    policy: PolicyKey
+    pid: int
+    start_ticks: int
+    started: datetime
+
+    def to_json(self, command: Sequence[str]) -> str:
+        return json.dumps(
+            {
+                "name": self.name,
+                "namespace": self.policy.namespace,
+                "policy": self.policy.name,
+                "pid": self.pid,
+                "startTicks": self.start_ticks,
+                "started": self.started.isoformat(),
+                "command": list(command),
+            },
+            indent=2,
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> "_Record":
+        data: dict[str, Any] = json.loads(text)
+        return cls(
+            name=data["name"],
+            policy=PolicyKey(data["namespace"], data["policy"]),
+            pid=data["pid"],
+            start_ticks=data["startTicks"],
+            started=datetime.fromisoformat(data["started"]),
+        )
+
+
+def worker_command(request: WorkerRequest) -> list[str]:
+    """The command line of a worker (the `compactor worker` of the same installation)."""
+    command = [sys.executable, "-m", "compaction.cli.main", "worker"]
+    command += ["--namespace", request.policy.namespace, "--policy", request.policy.name, "--name", request.name]
+    command += ["--slots", str(request.slots), "--idle-seconds", f"{request.idle_seconds:g}"]
+    command += ["--lease-seconds", str(request.lease_seconds), "--master", request.master]
+    for key, value in sorted(request.conf.items()):
+        command += ["--conf", f"{key}={value}"]
+    return command
+
+
+class ProcessLauncher:
+    """Implements `launchers.base.Launcher`. Files are tiny and local; reading them on the loop costs microseconds."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        command: Callable[[WorkerRequest], list[str]] = worker_command,
+    ) -> None:
+        self._directory = state_dir / "workers"
+        self._environment = dict(environment or {})
+        self._command = command
+        # Children of this process, kept so that they are reaped; workers of a predecessor are reaped by init.
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    async def launch(self, request: WorkerRequest) -> WorkerRef:
+        """Start it. Raises LaunchError when the name was used before or the process cannot be started."""
+        return await asyncio.to_thread(self._launch, request)
+
+    async def observe(self) -> list[WorkerObservation]:
+        """Every worker with a file, running or ended."""
+        return await asyncio.to_thread(self._observe)
+
+    async def stop(self, ref: WorkerRef, *, grace: float) -> None:
+        """SIGTERM to the worker (which ends its Spark session itself), SIGKILL to its session after `grace` seconds."""
+        record = self._read(ref.name)
+        if record is None or not _terminate(record):
+            return
+        _log.info("worker asked to stop", worker=ref.name, pid=record.pid)
+        ending = asyncio.get_running_loop().time() + grace
+        while self._alive(record):
+            if asyncio.get_running_loop().time() >= ending:
+                _log.warning("worker killed after the grace", worker=ref.name, pid=record.pid, grace=grace)
+                _kill_session(record)
+                return
+            await asyncio.sleep(0.1)
+
+    async def forget(self, ref: WorkerRef) -> None:
+        """Drop the record of an ended worker (its log stays a while); a running one is left as it is."""
+        record = self._read(ref.name)
+        if record is None or self._alive(record):
+            return
+        self._children.pop(ref.name, None)
+        self._path(ref.name, "json").unlink(missing_ok=True)
+        logs = sorted(self._directory.glob("*.log"), key=lambda path: path.stat().st_mtime)
+        for log in logs[:-_KEPT_LOGS]:
+            if not log.with_suffix(".json").exists():
+                log.unlink(missing_ok=True)
+
+    def _launch(self, request: WorkerRequest) -> WorkerRef:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        record_path, command = self._path(request.name, "json"), self._command(request)
+        try:
+            # Exclusive creation reserves the name: two coordinators in a handover cannot both start it.
+            record_path.touch(exist_ok=False)
+            with self._path(request.name, "log").open("ab") as log:
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=self._full_environment(),
+                    cwd=self._directory,
+                )
+        except FileExistsError as error:
+            raise LaunchError(f"worker {request.name} was launched before; names are used once") from error
+        except OSError as error:
+            record_path.unlink(missing_ok=True)
+            raise LaunchError(f"worker {request.name} cannot be started: {error}") from error
+        self._children[request.name] = child
+        record = _Record(request.name, request.policy, child.pid, _start_ticks(child.pid) or 0, datetime.now(UTC))
+        _write_atomically(record_path, record.to_json(command))
+        _log.info("worker launched", worker=request.name, pid=child.pid, log=str(self._path(request.name, "log")))
+        return WorkerRef(request.name, request.policy, f"pid {child.pid}")
+
+    def _observe(self) -> list[WorkerObservation]:
+        names = sorted(path.stem for path in self._directory.glob("*.json"))
+        records = [record for name in names if (record := self._read(name)) is not None]
+        return [self._observation(record) for record in records]
+
+    def _observation(self, record: _Record) -> WorkerObservation:
+        if self._alive(record):
+            return WorkerObservation(record.name, record.policy, WorkerPhase.RUNNING, record.started)
+        child = self._children.get(record.name)
+        code = child.returncode if child is not None else None
+        if code is None:
+            phase, reason = WorkerPhase.LOST, "Vanished"
+        elif code == 0:
+            phase, reason = WorkerPhase.SUCCEEDED, "Completed"
+        else:
+            phase, reason = WorkerPhase.FAILED, f"Killed{signal.Signals(-code).name}" if code < 0 else "Failed"
+        message = "" if code == 0 else self._tail(record.name)
+        return WorkerObservation(record.name, record.policy, phase, record.started, code, reason, message)
+
+    def _alive(self, record: _Record) -> bool:
+        child = self._children.get(record.name)
+        if child is not None:
+            return child.poll() is None
+        return _is_ours(record)
+
+    def _read(self, name: str) -> _Record | None:
+        try:
+            return _Record.parse(self._path(name, "json").read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError) as error:
+            # Empty between reserving the name and writing the record: a coordinator died in between, or is just there.
+            _log.debug("worker record cannot be read", worker=name, error=str(error))
+            return None
+
+    def _tail(self, name: str) -> str:
+        try:
+            with self._path(name, "log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = log.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-_TAIL_LINES:])
+
+    def _path(self, name: str, suffix: str) -> Path:
+        return self._directory / f"{name}.{suffix}"
+
+    def _full_environment(self) -> dict[str, str]:
+        inherited = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
+        return {**inherited, "PYTHONUNBUFFERED": "1", **self._environment}
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (field 22 of /proc/pid/stat); None for none, or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the command name may hold spaces and parentheses
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _is_ours(record: _Record) -> bool:
+    return record.start_ticks != 0 and _start_ticks(record.pid) == record.start_ticks
+
+
+def _terminate(record: _Record) -> bool:
+    """SIGTERM to exactly the recorded process; False when it is gone."""
+    try:
+        handle = os.pidfd_open(record.pid)
+    except OSError:
+        return False
+    try:
+        # Checked with the handle open: what has this start time now is what the handle means, so no reuse in between.
+        if not _is_ours(record):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _kill_session(record: _Record) -> None:
+    if _is_ours(record):
+        with suppress(ProcessLookupError):
+            os.killpg(record.pid, signal.SIGKILL)  # a session leader's pid is its group's id
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".json.new")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+_log = structlog.get_logger(__name__)

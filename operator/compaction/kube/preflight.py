@@ -1,0 +1,106 @@
+"""Checks before the first step: is the API there, are our kinds served, may we do what we will have to do?
+
+A missing permission would otherwise show up as slowness: Kopf retries a 403 (research/operator.md §1.5).
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.exceptions import ConnectionConfigError, MissingPermissionsError, NotFoundError
+from compaction.kube.client import ApiClient
+from compaction.kube.resources import (
+    ACCESS_REVIEWS,
+    COMPACTION_JOBS,
+    COMPACTION_POLICIES,
+    EVENTS,
+    GROUP,
+    LEASES,
+    VERSION,
+    Resource,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One verb on one resource; `namespace` None asks for all namespaces."""
+
+    verb: str
+    resource: Resource
+    namespace: str | None
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        plural = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+        group = f".{self.resource.group}" if self.resource.group else ""
+        where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
+        return f"{self.verb} {plural}{group} {where}"
+
+
+_NEEDED: Final[tuple[tuple[Resource, str, tuple[str, ...]], ...]] = (
+    (COMPACTION_POLICIES, "", ("get", "list", "watch")),
+    (COMPACTION_POLICIES, "status", ("patch",)),
+    (COMPACTION_JOBS, "", ("get", "list", "watch", "create", "delete")),
+    (COMPACTION_JOBS, "status", ("patch",)),
+    (LEASES, "", ("get", "list", "watch", "create", "update", "delete")),
+    (EVENTS, "", ("create", "patch")),
+)
+
+
+def needed_permissions(*, namespace: str | None, lease_namespace: str) -> tuple[Permission, ...]:
+    """Everything a replica uses: in the watched namespace (None: all), and on the election's Lease."""
+    watched = [
+        Permission(verb, resource, namespace, subresource) for resource, subresource, verbs in _NEEDED for verb in verbs
+    ]
+    election = [Permission(verb, LEASES, lease_namespace) for verb in ("get", "create", "update")]
+    return tuple(dict.fromkeys(watched + election))
+
+
+async def missing_permissions(client: ApiClient, needed: tuple[Permission, ...]) -> tuple[Permission, ...]:
+    """Ask the API server about each (SelfSubjectAccessReview, which everybody may create)."""
+    async with asyncio.TaskGroup() as group:
+        answers = [group.create_task(_allowed(client, permission)) for permission in needed]
+    return tuple(permission for permission, answer in zip(needed, answers, strict=True) if not answer.result())
+
+
+async def check(client: ApiClient, *, namespace: str | None, lease_namespace: str) -> None:
+    """Raises ConnectionConfigError when our kinds are not served, MissingPermissionsError listing what is missing."""
+    await _check_kinds(client)
+    missing = await missing_permissions(
+        client, needed_permissions(namespace=namespace, lease_namespace=lease_namespace)
+    )
+    if missing:
+        raise MissingPermissionsError(
+            "the operator's account may not: "
+            + "; ".join(str(permission) for permission in missing)
+            + ". Grant them (manifests/base/rbac.yaml is the complete set) and start again"
+        )
+
+
+async def _check_kinds(client: ApiClient) -> None:
+    try:
+        served = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
+    except NotFoundError:
+        kinds: set[str] = set()
+    else:
+        kinds = {entry["name"] for entry in served["resources"]}
+    absent = [kind.plural for kind in (COMPACTION_POLICIES, COMPACTION_JOBS) if kind.plural not in kinds]
+    if absent:
+        raise ConnectionConfigError(
+            f"{client.connection.server} does not serve {', '.join(absent)} in {GROUP}/{VERSION}: "
+            "apply the resource definitions first (kubectl apply --server-side -f crds/)"
+        )
+
+
+async def _allowed(client: ApiClient, permission: Permission) -> bool:
+    attributes = {
+        "verb": permission.verb,
+        "group": permission.resource.group,
+        "version": permission.resource.version,
+        "resource": permission.resource.plural,
+        "subresource": permission.subresource,
+        "namespace": permission.namespace or "",
+    }
+    review = {"metadata": {}, "spec": {"resourceAttributes": attributes}}
+    answer = await client.create(ACCESS_REVIEWS, review)
+    return bool(answer["status"].get("allowed"))
