@@ -1,0 +1,90 @@
+"""The shared output helpers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from compaction.cli.errors import ErrorGroup, describe
+from compaction.cli.output import Column, OutputFormat, emit, human_bytes, output_option, plural
+from compaction.exceptions import NotALogDirectoryError
+
+ROWS = [{"name": "a", "size": 5}, {"name": "long name", "size": None}]
+COLUMNS = (Column("name", "name"), Column("size", "size", human_bytes, right=True))
+
+
+@pytest.fixture
+def printed() -> Callable[..., str]:
+    def run(data: object, fmt: str) -> str:
+        @click.command()
+        @output_option(jsonl=True)
+        def command(output: OutputFormat) -> None:
+            emit(data, output, columns=COLUMNS)  # type: ignore[arg-type]
+
+        return CliRunner().invoke(command, ["-o", fmt]).stdout
+
+    return run
+
+
+def test_rows(printed: Callable[..., str]) -> None:
+    assert json.loads(printed(ROWS, "json")) == ROWS
+    assert yaml.safe_load(printed(ROWS, "yaml")) == ROWS
+    assert [json.loads(line) for line in printed(ROWS, "jsonl").splitlines()] == ROWS
+    assert printed(ROWS, "table") == "NAME        SIZE\na            5 B\nlong name      -\n"
+
+
+def test_one_object(printed: Callable[..., str]) -> None:
+    assert printed({"a": 1, "longer": None}, "table") == "a:       1\nlonger:  -\n"
+    assert json.loads(printed({"a": 1}, "jsonl")) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (-2048, "-2.0 KiB"),
+        (250 * 2**20, "250.0 MiB"),
+        (2**64, "16.0 EiB"),
+        (2**80, "1048576.0 EiB"),
+    ],
+)
+def test_human_bytes(value: int | None, text: str) -> None:
+    assert human_bytes(value) == text
+
+
+def test_plural() -> None:
+    assert [plural(count, "group") for count in (0, 1, 2)] == ["0 groups", "1 group", "2 groups"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (NotALogDirectoryError("/d", "it is\n  gone"), "error: /d: not a segment log directory: it is gone\n"),
+        (PermissionError(13, "Permission denied", "/d/x"), "error: /d/x: Permission denied\n"),
+        (OSError(28, "No space left on device"), "error: No space left on device\n"),
+    ],
+)
+def test_errors_end_in_one_line_and_exit_code_1(error: Exception, text: str) -> None:
+    @click.group(cls=ErrorGroup)
+    def group() -> None:
+        """A group."""
+
+    @group.command()
+    def fail() -> None:
+        raise error
+
+    result = CliRunner().invoke(group, ["fail"])
+    assert (result.exit_code, result.stderr, result.stdout) == (1, text, "")
+
+
+def test_an_error_without_text_is_named_by_its_type() -> None:
+    assert describe(KeyboardInterrupt()) == "KeyboardInterrupt"
