@@ -115,6 +115,7 @@ class JobReason(StrEnum):
     WORKER_LOST = "WorkerLost"  # the worker's process ended or its Lease is gone
     STALE_TOKEN = "StaleToken"  # the store has seen a larger fencing token
     REVOKED = "Revoked"  # the coordinator took the job back
+    OUTSIDE_ROOT = "OutsideRoot"  # the job's log is not below the root of its policy
     POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names no policy in this namespace
     POLICY_SUSPENDED = "PolicySuspended"
 
