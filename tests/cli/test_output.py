@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from compaction.cli.errors import ErrorGroup, describe
-from compaction.cli.output import Column, OutputFormat, emit, human_bytes, output_option, plural
+from compaction.cli.output import Column, OutputFormat, emit, human_bytes, output_option, plural, print_table
 from compaction.exceptions import NotALogDirectoryError
 
 ROWS = [{"name": "a", "size": 5}, {"name": "long name", "size": None}]
@@ -36,6 +36,16 @@ def test_rows(printed: Callable[..., str]) -> None:
     assert yaml.safe_load(printed(ROWS, "yaml")) == ROWS
     assert [json.loads(line) for line in printed(ROWS, "jsonl").splitlines()] == ROWS
     assert printed(ROWS, "table") == "NAME        SIZE\na            5 B\nlong name      -\n"
+
+
+def test_a_terminal_never_loses_half_a_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table([{"name": "n" * 60, "size": 3}], COLUMNS, terminal=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAME", "SIZE"]
+    assert lines[1].split() == ["n" * 60, "3", "B"]
 
 
 def test_one_object(printed: Callable[..., str]) -> None:

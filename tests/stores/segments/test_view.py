@@ -19,7 +19,9 @@ from compaction.exceptions import (
     NotALogDirectoryError,
     SegmentNameError,
 )
-from compaction.stores.segments.model import segment_name
+from compaction.stores.segments import view
+from compaction.stores.segments.codec import read_segment
+from compaction.stores.segments.model import SegmentIndex, segment_name
 from compaction.stores.segments.reader import iter_entries
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
@@ -152,6 +154,30 @@ def test_rejected_snapshots_are_reported(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.snapshot_index is None
     assert [error.file for error in log.rejected_snapshots] == [str(path)]
+
+
+def test_a_commit_between_listing_and_reading_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, list(range(1, 13)))
+
+    def link_then_read(path: Path) -> SegmentIndex:
+        if path.name == segment_name(2) and not path.is_symlink():
+            path.unlink()
+            path.symlink_to(segment_name(1))
+        return read_segment(path)
+
+    monkeypatch.setattr(view, "read_segment", link_then_read)
+    log = open_log(tmp_path)
+    assert log.links == {segment_name(2): segment_name(1)}
+    assert [segment.name for segment in log.segments] == [segment_name(1), segment_name(3)]
+
+    def always_gone(path: Path) -> SegmentIndex:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(view, "read_segment", always_gone)
+    with pytest.raises(LogChangedError, match="run again"):
+        open_log(tmp_path)
 
 
 def test_a_replaced_segment_is_noticed_by_its_reader(tmp_path: Path) -> None:

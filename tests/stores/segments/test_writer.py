@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import struct
 import zlib
 from pathlib import Path
@@ -31,6 +33,45 @@ def test_without_checksums_the_crc_is_zero(tmp_path: Path) -> None:
     with LogWriter(tmp_path, checksums=False) as writer:
         writer.append(1, 1, b"abc")
     assert read_segment(tmp_path / segment_name(1)).crc.tolist() == [0]
+
+
+def test_order_of_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Header, sync; then payloads before their index slots; the file's sync before the directory's."""
+    calls: list[tuple[str, int, int]] = []
+    pwrite, fsync = os.pwrite, os.fsync
+
+    def traced_pwrite(fd: int, data: memoryview, offset: int) -> int:
+        calls.append(("write", offset, len(data)))
+        return pwrite(fd, data, offset)
+
+    def traced_fsync(fd: int) -> None:
+        calls.append(("sync directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "sync", 0, 0))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "pwrite", traced_pwrite)
+    monkeypatch.setattr(os, "fsync", traced_fsync)
+    with LogWriter(tmp_path, max_count=4) as writer:
+        writer.append_many([1, 2], 1, [b"aa", b"bb"])
+        writer.flush()
+        writer.append(3, 1, b"cc")
+    assert calls == [
+        ("write", 0, 8),
+        ("sync", 0, 0),
+        ("write", 136, 4),
+        ("write", 8, 64),
+        ("write", 140, 2),
+        ("write", 72, 32),
+        ("sync", 0, 0),
+        ("sync directory", 0, 0),
+    ]
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
+    with LogWriter(tmp_path, max_count=4) as writer:
+        writer.append(1, 1, b"a longer payload")
+    assert [entry.payload for entry in iter_entries(open_log(tmp_path))] == [b"a longer payload"]
 
 
 def test_full_by_count_and_header_only_successor(tmp_path: Path) -> None:

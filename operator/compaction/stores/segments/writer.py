@@ -190,7 +190,7 @@ class LogWriter:
         self._successor()
 
     def _successor(self) -> _OpenSegment:
-        number = self._last_number()
+        number = segment_number(self._segment.path.name) if self._segment else self._last_number()
         if self._segment is not None:
             self._segment.close(sync=self._sync)
             self._segment = None
