@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from compaction.api.names import GROUP, VERSION
 from compaction.exceptions import ConnectionConfigError, MissingPermissionsError, NotFoundError
 from compaction.kube.client import ApiClient
 from compaction.kube.resources import (
@@ -14,9 +15,7 @@ from compaction.kube.resources import (
     COMPACTION_JOBS,
     COMPACTION_POLICIES,
     EVENTS,
-    GROUP,
     LEASES,
-    VERSION,
     Resource,
 )
 
@@ -58,9 +57,8 @@ def needed_permissions(*, namespace: str | None, lease_namespace: str) -> tuple[
 
 async def missing_permissions(client: ApiClient, needed: tuple[Permission, ...]) -> tuple[Permission, ...]:
     """Ask the API server about each (SelfSubjectAccessReview, which everybody may create)."""
-    async with asyncio.TaskGroup() as group:
-        answers = [group.create_task(_allowed(client, permission)) for permission in needed]
-    return tuple(permission for permission, answer in zip(needed, answers, strict=True) if not answer.result())
+    answers = await asyncio.gather(*(_allowed(client, permission) for permission in needed))
+    return tuple(permission for permission, answer in zip(needed, answers, strict=True) if not answer)
 
 
 async def check(client: ApiClient, *, namespace: str | None, lease_namespace: str) -> None:

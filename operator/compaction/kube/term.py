@@ -1,0 +1,239 @@
+"""One term of leadership, on the main thread's loop: informer, cache, queue and controller, from election to the end.
+
+Order at the start: controller, then a complete list of all kinds (nothing is decided on half a picture), then the
+queue, then Kopf. Order at the end: no new reconciliations, the running ones end, Events are posted, Kopf stops, the
+controller stops. Our tasks are born before Kopf's: it cancels whatever was born after (research/operator.md §1.1).
+"""
+
+import asyncio
+import random
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import kopf
+import structlog
+
+from compaction.exceptions import ApiError, ApiUnavailableError
+from compaction.kube.cache import ObjectCache, ObjectKey
+from compaction.kube.client import ApiClient
+from compaction.kube.config import Connection
+from compaction.kube.events import EventRecorder
+from compaction.kube.launchers.base import Launcher
+from compaction.kube.logging import bound
+from compaction.kube.metrics import Metrics
+from compaction.kube.probes import Heartbeat
+from compaction.kube.queue import WorkQueue
+from compaction.kube.resources import LEASES
+from compaction.kube.runtime import Controller, Runtime
+from compaction.kube.shell import Feed, build_registry, build_settings
+from compaction.leases.elector import Elector
+
+_HEARTBEAT_SECONDS: Final = 1.0
+_LIST_RETRY_SECONDS: Final = 2.0
+_FLUSH_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TermSettings:
+    """`namespace` None watches all namespaces; times in seconds."""
+
+    namespace: str | None
+    state_dir: Path
+    concurrency: int = 4
+    resync: float = 300.0
+    drain: float = 20.0
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """How the end of a term is asked for, from any thread; also before the loop exists."""
+
+    requested: bool = False
+    _loop: asyncio.AbstractEventLoop | None = None
+    _event: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __call__(self) -> None:
+        """Ask for the end."""
+        self.requested = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has closed: the term is over already
+                self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self) -> None:
+        """Until the end is asked for."""
+        self._loop = asyncio.get_running_loop()
+        if self.requested:
+            self._event.set()
+        await self._event.wait()
+
+
+class Term:
+    """Runs once. Everything it makes belongs to the loop that awaits `run()`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: TermSettings,
+        *,
+        elector: Elector,
+        controller: Controller,
+        launcher: Launcher,
+        metrics: Metrics,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._elector = elector
+        self._controller = controller
+        self._launcher = launcher
+        self._metrics = metrics
+        self._heartbeat = heartbeat
+        self._rng = random.Random()
+
+    async def run(self, stop: StopRequest) -> None:
+        """Lead until `stop` is requested. Raises what ended it otherwise."""
+        client = ApiClient(self._connection, user_agent="compactor-operator", observe=self._metrics.observe_call)
+        async with client:
+            runtime = self._runtime(client)
+            feed = Feed(runtime.cache, runtime.queue, self._controller, self._metrics)
+            await self._controller.start(runtime)
+            try:
+                await self._until_listed(client, runtime.cache, feed, stop)
+                if not stop.requested:
+                    await self._serve(runtime, feed, stop)
+            finally:
+                await self._controller.stop()
+                self._heartbeat.stop()
+
+    def _runtime(self, client: ApiClient) -> Runtime:
+        return Runtime(
+            client=client,
+            cache=ObjectCache(),
+            queue=WorkQueue(metrics=self._metrics.queue),
+            launcher=self._launcher,
+            events=EventRecorder(client, instance=self._elector.identity, metrics=self._metrics),
+            metrics=self._metrics,
+            is_leader=self._elector.is_leader,
+            epoch=self._elector.epoch,
+            identity=self._elector.identity,
+            namespace=self._settings.namespace,
+            state_dir=self._settings.state_dir,
+        )
+
+    async def _serve(self, runtime: Runtime, feed: Feed, stop: StopRequest) -> None:
+        kopf_stop = asyncio.Event()
+        queue = asyncio.create_task(
+            runtime.queue.run(self._reconcile, concurrency=self._settings.concurrency), name="work queue"
+        )
+        background = [
+            asyncio.create_task(runtime.events.run(), name="event poster"),
+            asyncio.create_task(self._resync(runtime.client, runtime.cache, feed), name="resync"),
+            asyncio.create_task(self._beat(), name="heartbeat"),
+        ]
+        closing = asyncio.create_task(self._close(runtime, stop, kopf_stop, queue, background), name="end of term")
+        try:
+            await self._informer(feed, kopf_stop, stop)
+            if not stop.requested:
+                _log.error("the informer ended by itself")
+            stop()
+            await closing
+        finally:
+            for task in (closing, queue, *background):
+                task.cancel()
+            await asyncio.gather(closing, queue, *background, return_exceptions=True)
+
+    async def _informer(self, feed: Feed, kopf_stop: asyncio.Event, stop: StopRequest) -> None:
+        """Kopf, until `kopf_stop`; signals end our term, not Kopf's, so that the queue can drain first."""
+        ours = asyncio.all_tasks()
+        namespace = self._settings.namespace
+        tasks = await kopf.spawn_tasks(
+            registry=build_registry(feed, self._connection),
+            settings=build_settings(rng=self._rng),
+            standalone=True,
+            clusterwide=namespace is None,
+            namespaces=() if namespace is None else (namespace,),
+            stop_flag=kopf_stop,
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):  # Kopf has just installed its own
+            loop.add_signal_handler(number, stop)
+        await kopf.run_tasks(tasks, ignored=ours)
+
+    async def _close(
+        self,
+        runtime: Runtime,
+        stop: StopRequest,
+        kopf_stop: asyncio.Event,
+        queue: "asyncio.Task[None]",
+        background: "list[asyncio.Task[None]]",
+    ) -> None:
+        """Wait for the request to stop, or for one of our own tasks to fail; then end things in order."""
+        requested = asyncio.create_task(stop.wait(), name="stop requested")
+        ended, _ = await asyncio.wait([requested, queue, *background], return_when=asyncio.FIRST_COMPLETED)
+        requested.cancel()
+        try:
+            runtime.queue.drain()
+            # Whoever lost the lease has only until the deadman; whoever was asked to stop, the grace it was given.
+            left = min(self._settings.drain, max(self._elector.seconds_to_takeover() - 2.0, 0.0))
+            _, busy = await asyncio.wait([queue], timeout=left)
+            if busy:
+                _log.warning("reconciliations cancelled: they did not end in time", seconds=round(left, 1))
+            await runtime.events.flush(seconds=min(_FLUSH_SECONDS, left))
+        finally:
+            kopf_stop.set()
+        for task in ended - {requested}:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _reconcile(self, key: ObjectKey) -> float | None:
+        if not self._elector.is_leader():
+            return None
+        with bound(policy=key):
+            return await self._controller.reconcile(key)
+
+    async def _until_listed(self, client: ApiClient, cache: ObjectCache, feed: Feed, stop: StopRequest) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        while not stop.requested:
+            try:
+                await self._relist(client, cache, feed)
+            except ApiUnavailableError as error:
+                _log.warning("cannot list yet", error=str(error))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LIST_RETRY_SECONDS):
+                        await stop.wait()
+            else:
+                return
+
+    async def _relist(self, client: ApiClient, cache: ObjectCache, feed: Feed) -> None:
+        for store in cache.stores():
+            selector = ObjectCache.LEASE_SELECTOR if store.resource == LEASES else None
+            known = len(store)
+            listed = await client.list(store.resource, namespace=self._settings.namespace, labels=selector)
+            for delta in feed.swept(store.resource, listed.items, listed.resource_version):
+                if known:  # the first list fills, the later ones repair
+                    self._metrics.sweep_repairs.labels(store.resource.kind, delta.change.value).inc()
+
+    async def _resync(self, client: ApiClient, cache: ObjectCache, feed: Feed) -> None:
+        """Repair what the watches lost, and have every policy looked at, every few minutes."""
+        while True:
+            await asyncio.sleep(self._settings.resync * self._rng.uniform(0.9, 1.1))
+            try:
+                await self._relist(client, cache, feed)
+            except ApiError as error:
+                _log.warning("resync failed; the next one will repair", error=str(error))
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._heartbeat.beat()
+            due = loop.time() + _HEARTBEAT_SECONDS
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            self._metrics.loop_lag_seconds.set(max(0.0, loop.time() - due))
+
+
+_log = structlog.get_logger(__name__)
