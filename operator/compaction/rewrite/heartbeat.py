@@ -17,8 +17,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -98,7 +100,8 @@ class Heartbeat:
         self._slots = slots
         self._lease_seconds = lease_seconds
         self._clock = clock
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        # A copy of the context: log lines of the heartbeat carry the policy as well.
+        self._thread = threading.Thread(target=partial(copy_context().run, self._run), name="heartbeat", daemon=True)
         self._ready = threading.Event()
         self._failed_to_start: CompactionError | None = None
         self._loop: asyncio.AbstractEventLoop

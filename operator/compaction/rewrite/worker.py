@@ -16,7 +16,9 @@ import queue
 import threading
 import time
 from collections import deque
+from contextvars import copy_context
 from enum import IntEnum
+from functools import partial
 
 import structlog
 
@@ -133,7 +135,8 @@ class Worker:
             lease = self._waiting.popleft()
             self._running.add(lease)
             # Daemon threads: one that hangs in a dead file system must not keep the process from ending.
-            threading.Thread(target=self._run_job, args=(lease,), name=f"job-{lease.job_name}", daemon=True).start()
+            run = partial(copy_context().run, self._run_job, lease)
+            threading.Thread(target=run, name=f"job-{lease.job_name}", daemon=True).start()
 
     def _wind_up(self, reason: EndReason) -> None:
         """Stop everything before its next commit, let the reports go out, within `stop_seconds`."""
@@ -157,7 +160,6 @@ class Worker:
 
     def _run_job(self, lease: JobLease) -> None:
         """One job in its own thread: run, deliver the report, give the slot back."""
-        structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(job=lease.job_name, token=lease.token)
         try:
             report = self._attempt(lease)

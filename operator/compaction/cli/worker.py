@@ -1,0 +1,100 @@
+"""`compactor worker`: one Spark application that takes jobs of one policy until nobody needs it any more.
+
+Started by the operator (launchers), never by hand in ordinary life. Exit codes: 0 idle; 1 it could not start; 2 wrong
+usage; 64 asked to stop; 65 its Lease is gone; 66 the API server did not answer; 67 Spark went away; 68 the heartbeat
+ended; 143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+from types import FrameType
+
+import click
+import structlog
+
+from compaction.cli.errors import report
+from compaction.exceptions import CompactionError
+from compaction.kube.assignments import WorkerIdentity, lease_port
+from compaction.kube.config import load_connection
+from compaction.kube.logging import LogFormat, setup_logging
+from compaction.rewrite.heartbeat import Ended, EndReason, Heartbeat, Inbox
+from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.session import SparkEngine, SparkSettings
+from compaction.rewrite.worker import Worker, WorkerExit
+
+log = structlog.get_logger(__name__)
+
+
+def spark_settings(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """`--conf key=value`, repeatable, as a mapping."""
+    conf: dict[str, str] = {}
+    for value in values:
+        key, separator, setting = value.partition("=")
+        if not separator or not key.startswith("spark."):
+            raise click.BadParameter(f"{value!r} is not of the form spark.key=value")
+        conf[key] = setting
+    return conf
+
+
+@click.command("worker")
+@click.option("--namespace", required=True, help="Namespace of the policy.")
+@click.option("--policy", required=True, help="Name of the policy whose jobs are taken.")
+@click.option("--name", required=True, help="Unique name of this worker, and of its Lease.")
+@click.option("--slots", type=click.IntRange(1, 256), default=2, show_default=True, help="Jobs at a time.")
+@click.option("--idle-seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Leave after.")
+@click.option("--lease-seconds", type=click.IntRange(1, 3600), default=15, show_default=True, help="Own lease.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
+@click.option("--conf", multiple=True, callback=spark_settings, metavar="KEY=VALUE", help="Spark configuration.")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="How to reach the API server.")
+@click.option(
+    "--log-format", type=click.Choice([f.value for f in LogFormat]), default=LogFormat.TEXT.value, show_default=True
+)
+def command(
+    *,
+    namespace: str,
+    policy: str,
+    name: str,
+    slots: int,
+    idle_seconds: float,
+    lease_seconds: int,
+    master: str,
+    conf: dict[str, str],
+    kubeconfig: str | None,
+    log_format: str,
+) -> None:
+    """Run one Spark worker for a policy (started by the operator)."""
+    setup_logging(LogFormat(log_format))
+    structlog.contextvars.bind_contextvars(policy=f"{namespace}/{policy}")
+    inbox: Inbox = queue.SimpleQueue()
+    _end_on_signals(inbox)
+    identity = WorkerIdentity(name=name, namespace=namespace, policy=policy, lease_seconds=lease_seconds)
+    try:
+        connect = lease_port(load_connection(kubeconfig, namespace=namespace), identity)
+        # Spark first: its start must never be charged to the lease of a job.
+        with SparkEngine(SparkSettings(master=master, conf=conf, app_name=name, jobs=slots)) as engine:
+            worker = Worker(
+                heartbeat=Heartbeat(connect, inbox=inbox, slots=slots, lease_seconds=lease_seconds),
+                inbox=inbox,
+                runner=SegmentRewriter(engine, holder=name),
+                slots=slots,
+                idle_seconds=idle_seconds,
+            )
+            code = worker.run()
+    except CompactionError as error:
+        report(error)
+        sys.exit(1)
+    log.info("worker ends", worker=name, code=int(code), reason=WorkerExit(code).name)
+    sys.exit(int(code))
+
+
+def _end_on_signals(inbox: Inbox) -> None:
+    """SIGTERM and SIGINT become an event: running jobs stop before their next commit and report."""
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        inbox.put(Ended(EndReason.TERMINATED))
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
