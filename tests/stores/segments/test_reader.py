@@ -105,6 +105,39 @@ def test_hostile_offsets_and_lengths_are_named(tmp_path: Path, offset: int, leng
         list(iter_entries(open_log(tmp_path)))
 
 
+records = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.integers(130, 200) | st.integers(0, 2**64 - 1),
+        st.integers(0, 40) | st.integers(0, 2**32 - 1),
+        st.sampled_from([0, 1]),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=200)
+@given(records, st.binary(max_size=60), st.binary(max_size=40))
+def test_any_index_gives_payloads_or_named_errors(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, int, int]], data: bytes, junk: bytes
+) -> None:
+    directory = tmp_path_factory.getbasetemp() / "hostile"
+    directory.mkdir(exist_ok=True)
+    slots = b"".join(struct.pack(">QQQII", idx, 1, offset, length, crc) for idx, offset, length, crc in rows)
+    content = (b"RASG\x00\x02\x00\x04" + slots + junk)[:136].ljust(136, b"\0") + data
+    (directory / segment_name(1)).write_bytes(content)
+    log = open_log(directory)
+    errors: list[CorruptEntryError] = []
+    entries = list(iter_entries(log, on_corrupt=errors.append))
+    segment = log.segments[0]
+    assert len(entries) + len(errors) == int(segment.effective.sum())
+    for entry in entries:
+        row = int(np.flatnonzero(segment.effective & (segment.idx == entry.index))[0])
+        offset = int(segment.offset[row])
+        assert entry.payload == content[offset : offset + int(segment.length[row])]
+    assert all(error.file == str(directory / segment_name(1)) for error in errors)
+
+
 def test_records_may_share_or_go_back_in_the_file(tmp_path: Path) -> None:
     payload = b"0123456789"
     slots = b"".join(

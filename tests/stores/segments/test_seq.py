@@ -154,6 +154,13 @@ def test_bad_text_is_named(text: str) -> None:
         LiveSet.parse(text)
 
 
+@given(st.text(alphabet="0123456789-, ", max_size=30) | st.text(max_size=20))
+def test_any_text_gives_a_set_or_a_named_error(text: str) -> None:
+    with suppress(LiveSetSyntaxError):
+        live = LiveSet.parse(text)
+        assert LiveSet.parse(str(live)) == live
+
+
 def test_sequence_alone_reports_the_term_error() -> None:
     with pytest.raises(TermFormatError):
         decode_sequence(b"\x83\x61\x05")

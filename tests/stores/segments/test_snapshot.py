@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -154,10 +155,18 @@ def test_invalid_snapshots_are_named(tmp_path: Path, data: bytes, says: str) -> 
     assert str(path / "snapshot.dat") in str(error)
 
 
-def test_snapshot_dat_that_is_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "snapshot.dat").mkdir()
-    with pytest.raises(CorruptSnapshotError, match="not a file"):
-        read_snapshot_meta(tmp_path / "snapshot.dat")
+def test_other_things_than_files(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "directory", tmp_path / "pipe", tmp_path / "file" / "snapshot.dat"):
+        with pytest.raises(CorruptSnapshotError, match="not a file"):
+            read_snapshot_meta(path)
+    path = write_snapshot(tmp_path, index=20, term=3, live=None).path / "indexes"
+    os.mkfifo(path)
+    snapshot = newest_snapshot(tmp_path)
+    assert snapshot is not None
+    assert "not a file" in str(snapshot.live_error)
 
 
 @given(data=st.binary(max_size=120))

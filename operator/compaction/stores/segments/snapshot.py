@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from compaction.exceptions import CompactionError, CorruptIndexesError, CorruptSnapshotError, TermFormatError
 from compaction.stores.segments import etf
@@ -111,10 +112,12 @@ def load_snapshot(path: Path) -> Snapshot:
 
 def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
     try:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             data = file.read(MAX_INDEXES_BYTES + 1)
     except FileNotFoundError:
         return None
+    except _NotAFileError as error:
+        raise CorruptIndexesError(str(path), "it is not a file") from error
     if len(data) > MAX_INDEXES_BYTES:
         raise CorruptIndexesError(str(path), f"it is larger than {MAX_INDEXES_BYTES} bytes")
     live = decode_indexes(data, file=str(path))
@@ -126,7 +129,7 @@ def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
 def read_snapshot_meta(path: Path) -> SnapshotMeta:
     """Index and term of a snapshot.dat after checking magic, version and the CRC of the whole file (in chunks)."""
     try:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             header = file.read(_HEADER.size)
             if len(header) < _HEADER.size or header[:4] != MAGIC:
                 raise CorruptSnapshotError(str(path), f"it does not begin with {MAGIC!r} and a header")
@@ -142,8 +145,24 @@ def read_snapshot_meta(path: Path) -> SnapshotMeta:
             return _decode_meta(file.read(_META_LENGTH.size + MAX_META_BYTES), path)
     except FileNotFoundError as error:
         raise CorruptSnapshotError(str(path), "the file is missing") from error
-    except (IsADirectoryError, NotADirectoryError) as error:
+    except _NotAFileError as error:
         raise CorruptSnapshotError(str(path), "it is not a file") from error
+
+
+class _NotAFileError(Exception):
+    """A directory, FIFO or device where a regular file is expected."""
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open for reading; O_NONBLOCK so that a FIFO under the name cannot hang the reader."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except NotADirectoryError as error:
+        raise _NotAFileError from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _NotAFileError
+    return os.fdopen(fd, "rb")
 
 
 def _decode_meta(data: bytes, path: Path) -> SnapshotMeta:
