@@ -34,14 +34,14 @@ help: ## Explain the targets
 setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control plane, in parallel
 
 demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
-	@$(BIN)/python -m compaction.local.java
+	@$(BIN)/compactor local check
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 
 ##@ Develop
 .PHONY: test check format crds lock
 
 test: setup ## All tests (ARGS="-k name" selects some)
-	@$(BIN)/python -m compaction.local.java
+	@$(BIN)/compactor local check
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: setup ## ruff, mypy strict, generated files up to date, layers and house rules

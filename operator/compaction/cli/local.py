@@ -12,7 +12,9 @@ import click
 
 from compaction.exceptions import CompactionError
 from compaction.local import lifecycle
+from compaction.local.binaries import find_binaries
 from compaction.local.state import default_state_dir
+from compaction.rewrite.java import find_java
 
 STATE_DIR = click.option(
     "--state-dir",
@@ -70,6 +72,21 @@ def status(state_dir: Path) -> int:
         click.echo(f"{process.name:<16} pid {process.pid:<8} {'running' if process.alive() else 'gone'}")
     click.echo(f"export KUBECONFIG={state.kubeconfig}")
     return 0 if state.running else 1
+
+
+@group.command()
+def check() -> int:
+    """Say whether this machine has what the demo and the tests need: Java and the programs of the control plane."""
+    java = find_java()
+    click.echo(f"java {java.version}: {java.home}", err=True)
+    found = find_binaries()
+    if found is None:
+        click.echo(
+            "control plane: not here yet; it is downloaded or built when it is first needed (`make setup`)", err=True
+        )
+        return 1
+    click.echo(f"control plane ({found.origin}): {found.etcd}, {found.kube_apiserver}, {found.kubectl}", err=True)
+    return 0
 
 
 def _report(line: str) -> None:

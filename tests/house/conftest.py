@@ -1,0 +1,17 @@
+"""The sources of the package, read once for all house rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.house import PACKAGE, Module, read_modules
+
+
+@pytest.fixture(scope="session")
+def modules() -> list[Module]:
+    """All modules of the package. A rule that finds nothing to look at has checked nothing: an empty list is a
+    failure.
+    """
+    found = read_modules()
+    assert len(found) > 40, f"only {len(found)} modules under {PACKAGE}: the house rules would check nothing"
+    return found

@@ -1,0 +1,96 @@
+"""Rules of style that a formatter does not know, and the one trap of the folder named `operator`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.house import PACKAGE, ROOT, Module
+
+LONGEST_FILE = 350
+LONGEST_FUNCTION = 70
+"""Lines from `def` to the end, docstring not counted: what fits on a screen."""
+FLAT = {"compaction.exceptions"}
+"""One flat list by design (all errors of the project), so its length says nothing."""
+
+
+def test_operator_folder_does_not_shadow_the_standard_library() -> None:
+    """With operator/__init__.py on the path, not even `import collections` works any more."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+    answer = subprocess.run(
+        [sys.executable, "-c", "import collections, operator; operator.itemgetter"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_files_hold_one_concept(modules: list[Module]) -> None:
+    long = {m.name: len(m.text.splitlines()) for m in modules if m.name not in FLAT}
+    assert {name: lines for name, lines in long.items() if lines > LONGEST_FILE} == {}
+
+
+def test_functions_fit_on_a_screen(modules: list[Module]) -> None:
+    too_long = [
+        f"{module.name}.{node.name}: {_lines(node)} lines"
+        for module in modules
+        for node in ast.walk(ast.parse(module.text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > LONGEST_FUNCTION
+    ]
+    assert too_long == []
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = node.body[0]
+    documented = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if documented else 0
+    return (node.end_lineno or node.lineno) - node.lineno + 1 - docstring
+
+
+def test_every_module_says_what_it_is_for(modules: list[Module]) -> None:
+    silent = [m.name for m in modules if m.text.strip() and not ast.get_docstring(ast.parse(m.text))]
+    assert silent == []
+
+
+def test_nothing_is_left_for_later(modules: list[Module]) -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError")
+    assert [f"{m.name}: {found.group()}" for m in modules if (found := marks.search(m.text))] == []
+
+
+def test_no_test_is_skipped_or_timed() -> None:
+    """The only skip is the one for reference files outside CI; a wall clock says nothing about correctness."""
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert len(tests) > 10
+    marks = re.compile(r"mark\.(skip|xfail)|pytest\.(skip|xfail|importorskip)\(")
+    found = [str(path.relative_to(ROOT)) for path in tests if marks.search(path.read_text())]
+    assert found == ["tests/conftest.py"]
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-build.txt"])
+def test_requirements_are_pinned_by_hash_and_name_no_host(name: str) -> None:
+    text = (ROOT / name).read_text()
+    pins = re.findall(r"^([a-z0-9][a-z0-9._-]*)==\S+", text, re.MULTILINE)
+    blocks = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert len(pins) == len(blocks) > 0
+    assert all("--hash=sha256:" in block for block in blocks)
+    assert not re.search(r"https?://|--index|--find-links|--extra-index", text)
+
+
+def test_package_is_complete_without_the_checkout() -> None:
+    """Data files that the code opens are named in the package's metadata, or an installed package lacks them."""
+    declared = re.search(r"compaction = \[(.*)\]", (ROOT / "pyproject.toml").read_text())
+    assert declared is not None
+    patterns = re.findall(r'"([^"]+)"', declared[1])
+    data = [p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in {".py", ".pyc"}]
+    missing = [str(p) for p in data if not any(p.relative_to(PACKAGE).match(pattern) for pattern in patterns)]
+    assert missing == []

