@@ -77,6 +77,8 @@ def test_long_forms() -> None:
     assert etf.decode(b"\x83\x73\x01\xe4") == Atom("ä")
     with pytest.raises(TermFormatError, match="255"):
         etf.encode(Atom("a" * 256))
+    with pytest.raises(TermFormatError, match="larger than any index"):
+        etf.encode(2**512)
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,9 @@ def encode_integer(value: int) -> bytes:
     if -(2**31) <= value < 2**31:
         return bytes((INTEGER,)) + _I32.pack(value)
     magnitude = abs(value).to_bytes((abs(value).bit_length() + 7) // 8, "little")
-    sign = bytes((value < 0,))
-    if len(magnitude) <= 255:
-        return bytes((SMALL_BIG, len(magnitude))) + sign + magnitude
-    return bytes((LARGE_BIG,)) + _U32.pack(len(magnitude)) + sign + magnitude
+    if len(magnitude) > MAX_BIG_BYTES:
+        raise TermFormatError(f"an integer of {len(magnitude)} bytes is larger than any index")
+    return bytes((SMALL_BIG, len(magnitude), value < 0)) + magnitude
 
 
 def _encode_atom(name: str) -> bytes:
