@@ -13,7 +13,9 @@ from typing import Any
 
 from compaction.exceptions import MalformedLeaseError
 
-_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+def _empty() -> Mapping[str, str]:
+    return MappingProxyType({})
 
 
 def format_micro_time(moment: datetime) -> str:
@@ -88,8 +90,8 @@ class Lease:
     record: LeaseRecord = field(default_factory=LeaseRecord)
     uid: str | None = None
     resource_version: str | None = None
-    labels: Mapping[str, str] = _EMPTY
-    annotations: Mapping[str, str] = _EMPTY
+    labels: Mapping[str, str] = field(default_factory=_empty)
+    annotations: Mapping[str, str] = field(default_factory=_empty)
     owner_references: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
