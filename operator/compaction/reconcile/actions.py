@@ -27,6 +27,7 @@ class EndAttempt:
     status: CompactionJobStatus | None
     lease: Identity | None = None
     absent_leases: tuple[str, ...] = ()
+    retire: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,8 @@ class AssignJob:
     generation: int
     lease: Identity | None
     lease_token: int
-    duration: float
-    owner_uid: str
-    owner_name: str
+    duration: int
+    absent_leases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,12 @@ class CreateJob:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """Fence the job off in its log (no attempt of it commits any more), then delete it."""
+    """Fence the job off in its log (no attempt of it commits any more), then delete it and its Lease."""
 
     job: Identity
     log: str
     reason: str
+    lease: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,10 @@ class StoreTask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStoreTask:
-    """Start a look at the store, or a sweep of it."""
+    """Start a look at the store, or a sweep of it. `active`: attempts (job, token) whose unfinished files must stay."""
 
     task: StoreTask
+    active: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,13 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One reconcile's outcome. Carried out in the order of the fields; `memory` replaces the coordinator's memory."""
+    """One reconcile's outcome. Carried out in the order of the fields; `memory` replaces the coordinator's memory.
+
+    `policy_absent`: everything rests on the policy's absence, which a fresh read must confirm first.
+    """
 
     memory: Memory
+    policy_absent: bool = False
     end_attempts: tuple[EndAttempt, ...] = ()
     stop_workers: tuple[StopWorker, ...] = ()
     forget_workers: tuple[ForgetWorker, ...] = ()

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy import CompactionPolicy, PlanStatus
 from compaction.planning.candidates import Candidate
 from compaction.reconcile.reports import WorkerReport
 
@@ -136,7 +136,7 @@ class LogProblem:
 class Reading:
     """One look at the store. `started` and `ended` are monotonic, `wall` is when it ended (epoch seconds).
 
-    `identities` has an entry per quarantined segment, keyed (log, segment); a segment that is gone has none.
+    `identities` has an entry per segment in quarantine when it began, keyed (log, segment); "" for one that is gone.
     `problem` is set when the root as a whole could not be read; there are no candidates then.
     """
 
@@ -172,17 +172,18 @@ class Memory:
     """What this coordinator remembers about a policy between reconciles. Losing it (a restart) loses no work.
 
     All times are monotonic. `finished` maps a log to the end of its last job; `evicted` a job's name to the moment from
-    which it may be planned again; `progress_writes` counts status writes spent on progress, per job and token.
+    which it may be planned again; `launches` a worker that has not announced itself to its launch; `announced` are
+    workers that have.
     """
 
     planned_reading: int = -1
     planned_generation: int = -1
-    planned_at: float = 0.0
+    plan: PlanStatus | None = None
     finished: Mapping[str, float] = field(default_factory=frozen)
     evicted: Mapping[str, float] = field(default_factory=frozen)
     claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)
-    progress_writes: Mapping[tuple[str, int], int] = field(default_factory=frozen)
     launches: Mapping[str, float] = field(default_factory=frozen)
+    announced: frozenset[str] = frozenset()
     launch_failures: int = 0
     launch_error: str = ""
     launch_not_before: float = 0.0

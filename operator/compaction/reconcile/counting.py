@@ -1,0 +1,98 @@
+"""Totals over finished jobs, each counted once whatever crashes; and which finished jobs may be forgotten.
+
+`status.counted` lists the finished jobs that still exist and are in the totals. It is written together with the
+totals, in one guarded write, so the two cannot disagree. A job is deleted only after its entry has been read back
+from the API server. A crash anywhere leaves either a job that is not counted yet (and will be) or one that is (and
+will not be again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from compaction.api.enums import JobState
+from compaction.api.policy_status import MAX_COUNTED, CountedJob
+from compaction.planning.debt import FinishedWork
+from compaction.reconcile.steps import JobStep
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the policy's status says about finished jobs."""
+
+    counted: tuple[CountedJob, ...]
+    succeeded: int
+    bytes_reclaimed: int
+
+
+def entry_of(step: JobStep) -> CountedJob:
+    """What a finished job contributes to the totals."""
+    receipt = step.status.receipt
+    return CountedJob(
+        job=step.name,
+        bytes=receipt.bytes_reclaimed if receipt is not None else 0,
+        succeeded=step.state is JobState.SUCCEEDED,
+    )
+
+
+def finished_order(steps: Iterable[JobStep]) -> list[JobStep]:
+    """Finished jobs, the one that ended first in front."""
+    done = [step for step in steps if step.state in (JobState.SUCCEEDED, JobState.FAULTY)]
+    return sorted(done, key=lambda step: (_ended_at(step), step.name))
+
+
+def _ended_at(step: JobStep) -> float:
+    ended = step.status.finished_at
+    return ended.timestamp() if ended is not None else 0.0
+
+
+def count(before: Totals, steps: Sequence[JobStep]) -> Totals:
+    """The totals with every finished job in them exactly once.
+
+    A job that was Faulty and succeeded later adds what is new. When the list is full, the jobs that ended last wait
+    until older ones were deleted.
+    """
+    known = {entry.job: entry for entry in before.counted}
+    existing = {step.name for step in steps}
+    entries = {name: entry for name, entry in known.items() if name in existing}
+    succeeded, reclaimed = before.succeeded, before.bytes_reclaimed
+    for step in finished_order(steps):
+        entry, old = entry_of(step), entries.get(step.name)
+        if old is None and len(entries) >= MAX_COUNTED:
+            break
+        entries[step.name] = entry
+        succeeded += entry.succeeded and not (old is not None and old.succeeded)
+        reclaimed += max(0, entry.bytes - (old.bytes if old is not None else 0))
+    return Totals(tuple(sorted(entries.values(), key=lambda entry: entry.job)), succeeded, reclaimed)
+
+
+def deletable(step: JobStep, persisted: Iterable[CountedJob]) -> bool:
+    """True when the totals on the API server contain all of this finished job."""
+    return entry_of(step) in persisted
+
+
+def beyond_history(
+    steps: Sequence[JobStep], *, succeeded_limit: int, failed_limit: int, keep: frozenset[str]
+) -> list[JobStep]:
+    """Finished jobs beyond the history limits, the oldest first; those named in `keep` stay."""
+    done = finished_order(steps)
+    good = [step for step in done if step.state is JobState.SUCCEEDED]
+    bad = [step for step in done if step.state is JobState.FAULTY]
+    surplus = good[: max(0, len(good) - succeeded_limit)] + bad[: max(0, len(bad) - failed_limit)]
+    return [step for step in surplus if step.name not in keep]
+
+
+def finished_work(steps: Iterable[JobStep]) -> list[FinishedWork]:
+    """What the succeeded jobs say about speed."""
+    work = []
+    for step in steps:
+        status = step.status
+        if step.state is JobState.SUCCEEDED and status.assigned_at is not None and status.finished_at is not None:
+            seconds = (status.finished_at - status.assigned_at).total_seconds()
+            if status.receipt is not None and status.receipt.seconds > 0:
+                seconds = status.receipt.seconds
+            work.append(
+                FinishedWork(step.view.job.spec.estimated_bytes, max(0.0, seconds), status.finished_at.timestamp())
+            )
+    return work

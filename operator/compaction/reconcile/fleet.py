@@ -1,0 +1,184 @@
+"""The workers of a policy: who lives, who is starting, who is gone, who has room, and whether to start another.
+
+A worker's Lease is the truth about its life, its launcher's view a hint that is faster (kube/launchers/base.py): a
+process that has ended is gone at once, one that has not announced itself yet is starting, one that never does is
+stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from compaction.api.names import name_stem
+from compaction.planning.scheduler import WorkerSlots
+from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
+from compaction.reconcile.observations import Memory, Snapshot, WorkerLease, WorkerProcess, frozen
+from compaction.reconcile.steps import GoneWorker
+
+LAUNCH_TIMEOUT: Final = 300.0
+"""A worker that has not announced itself after so many seconds is stopped and counts as failed."""
+LAUNCH_UNSEEN: Final = 60.0
+"""A launch of which the launcher knows nothing after so many seconds did not happen."""
+DEAD_AFTER_LEASES: Final = 3.0
+"""A worker silent for so many times its lease is stopped, should it still hang somewhere."""
+STOP_GRACE: Final = 10.0
+FIRST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The workers as far as scheduling cares, and what has to be done about the others.
+
+    `launching` counts workers that were started and have not announced themselves; `memory` has the launches brought up
+    to date.
+    """
+
+    slots: tuple[WorkerSlots, ...]
+    live: int
+    launching: int
+    memory: Memory
+    stops: tuple[StopWorker, ...] = ()
+    forgets: tuple[ForgetWorker, ...] = ()
+    delete_leases: tuple[DeleteLease, ...] = ()
+    events: tuple[Announce, ...] = ()
+    next_look: float | None = None
+
+    @property
+    def free(self) -> int:
+        """Free slots of all live workers."""
+        return sum(worker.free for worker in self.slots)
+
+
+def gone_workers(snapshot: Snapshot) -> Mapping[str, GoneWorker]:
+    """The workers that jobs name and that are known to be gone, with the reason."""
+    leases = {worker.name for worker in snapshot.workers}
+    ended = {process.name: process for process in snapshot.processes if process.ended}
+    gone: dict[str, GoneWorker] = {}
+    named = {view.job.status.worker for view in snapshot.jobs} | {v.lease.holder for v in snapshot.jobs if v.lease}
+    for name in named:
+        if not name:
+            continue
+        if name in ended:
+            gone[name] = GoneWorker(f"{name} ended: {ended[name].message or 'no reason is known'}")
+        elif name not in leases:
+            gone[name] = GoneWorker(f"the Lease of {name} is gone", absent_lease=name)
+    return gone
+
+
+def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_slots: int) -> Fleet:
+    """The state of the fleet. `held` counts the jobs each worker has; `max_slots` is spec.workers.slots."""
+    memory = snapshot.memory
+    now = snapshot.now.monotonic
+    processes = {process.name: process for process in snapshot.processes}
+    names = {worker.name for worker in snapshot.workers}
+    launches = dict(memory.launches)
+    announced = (memory.announced | names) & (names | processes.keys())
+    fleet = _Survey(slots=[], stops=[], forgets=[], deletions=[], failures=[])
+    live = 0
+    for worker in snapshot.workers:
+        launches.pop(worker.name, None)
+        if _look_at(worker, processes.get(worker.name), owner_uid, fleet):
+            live += 1
+            if not worker.stopping:
+                free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
+                fleet.slots.append(WorkerSlots(worker.name, free))
+    launching = 0
+    for process in snapshot.processes:
+        if process.name in names:
+            continue
+        if process.ended:
+            fleet.forgets.append(ForgetWorker(process.name))
+            if launches.pop(process.name, None) is not None:
+                fleet.failures.append(f"{process.name} ended before it announced itself: {process.message}")
+        elif process.name not in announced:
+            launches.pop(process.name, None) if process.age > LAUNCH_TIMEOUT else launches.setdefault(process.name, now)
+            if process.age > LAUNCH_TIMEOUT:
+                reason = f"{process.name} did not announce itself within {LAUNCH_TIMEOUT:.0f} s"
+                fleet.stops.append(StopWorker(process.name, None, STOP_GRACE, reason))
+                fleet.failures.append(reason)
+    for name, since in tuple(launches.items()):
+        if name not in processes and now - since > LAUNCH_UNSEEN:
+            del launches[name]
+            fleet.failures.append(f"nothing was seen of {name} after its launch")
+    launching = len(launches)
+    return Fleet(
+        slots=tuple(fleet.slots),
+        live=live,
+        launching=launching,
+        memory=_paced(replace(memory, launches=frozen(launches), announced=frozenset(announced)), fleet, live, now),
+        stops=tuple(fleet.stops),
+        forgets=tuple(fleet.forgets),
+        delete_leases=tuple(fleet.deletions),
+        events=tuple(Announce("WorkerFailed", message, warning=True) for message in fleet.failures),
+        next_look=_next_look(snapshot, launching),
+    )
+
+
+@dataclass(slots=True)
+class _Survey:
+    slots: list[WorkerSlots]
+    stops: list[StopWorker]
+    forgets: list[ForgetWorker]
+    deletions: list[DeleteLease]
+    failures: list[str]
+
+
+def _look_at(worker: WorkerLease, process: WorkerProcess | None, owner_uid: str, fleet: _Survey) -> bool:
+    """True for a live worker of this policy; what is wrong with any other is put on the lists."""
+    if worker.owner_uid != owner_uid:
+        reason = f"the policy {worker.name} was started for does not exist any more"
+        fleet.stops.append(StopWorker(worker.name, worker.identity, STOP_GRACE, reason))
+        return False
+    if process is not None and process.ended:
+        fleet.deletions.append(DeleteLease(worker.identity))
+        fleet.forgets.append(ForgetWorker(worker.name))
+        return False
+    if worker.silence >= DEAD_AFTER_LEASES * worker.duration:
+        reason = f"{worker.name} did not renew its lease for {worker.silence:.0f} s"
+        fleet.stops.append(StopWorker(worker.name, worker.identity, STOP_GRACE, reason))
+        return False
+    return worker.is_live
+
+
+def _paced(memory: Memory, fleet: _Survey, live: int, now: float) -> Memory:
+    """Launches are spaced out while workers fail to start: 5, 10, 20 ... 300 s; a worker that lives ends that."""
+    if fleet.failures:
+        failures = memory.launch_failures + 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10))
+        return replace(memory, launch_failures=failures, launch_error=fleet.failures[-1], launch_not_before=now + pause)
+    if live and memory.launch_failures:
+        return replace(memory, launch_failures=0, launch_error="", launch_not_before=0.0)
+    return memory
+
+
+def launch_failed(memory: Memory, message: str, now: float) -> Memory:
+    """The memory after the launcher itself refused to start a worker."""
+    failed = _Survey(slots=[], stops=[], forgets=[], deletions=[], failures=[message])
+    return _paced(memory, failed, 0, now)
+
+
+def _next_look(snapshot: Snapshot, launching: int) -> float | None:
+    looks = [5.0] if launching else []
+    for worker in snapshot.workers:
+        limit = worker.duration if worker.is_live else DEAD_AFTER_LEASES * worker.duration
+        looks.append(max(0.1, limit - worker.silence))
+    return min(looks, default=None)
+
+
+def worker_names(policy_name: str, owner_uid: str, *, seed: float, count: int, taken: Iterable[str]) -> tuple[str, ...]:
+    """Fresh names for workers, from the clock: `<policy>-w-<5 hex digits>`."""
+    used = set(taken)
+    names: list[str] = []
+    number = 0
+    while len(names) < count:
+        digest = hashlib.sha256(f"{owner_uid}/{seed!r}/{number}".encode()).hexdigest()[:5]
+        name = f"{name_stem(policy_name)}-w-{digest}"
+        number += 1
+        if name not in used:
+            used.add(name)
+            names.append(name)
+    return tuple(names)

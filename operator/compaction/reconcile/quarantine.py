@@ -1,0 +1,60 @@
+"""Damaged sources that are set aside, so that their siblings can be compacted; and when that ends.
+
+A segment is quarantined with the identity of its file. Once a look at the store finds another file under the name
+(replaced, repaired) or none, the quarantine is over and the segment is planned again (DESIGN §4 "Faulty").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from compaction.api.job import SkippedSource
+from compaction.api.policy import QuarantinedSource
+from compaction.api.policy_status import MAX_QUARANTINED
+from compaction.reconcile.observations import Moment, Reading
+
+
+def by_log(quarantined: Iterable[QuarantinedSource]) -> Mapping[str, frozenset[str]]:
+    """Segment names by log directory, as planning wants them."""
+    logs: dict[str, set[str]] = {}
+    for entry in quarantined:
+        logs.setdefault(entry.log, set()).add(entry.segment)
+    return {log: frozenset(names) for log, names in logs.items()}
+
+
+def updated(
+    before: Sequence[QuarantinedSource],
+    *,
+    found: Iterable[tuple[str, SkippedSource]],
+    reading: Reading | None,
+    now: Moment,
+) -> tuple[QuarantinedSource, ...]:
+    """The quarantine after newly `found` damage (log, source) and a reading, newest last; at most `MAX_QUARANTINED`."""
+    entries = {(entry.log, entry.segment): entry for entry in _still_damaged(before, reading)}
+    for log, source in found:
+        known = entries.pop((log, source.segment), None)
+        entries[log, source.segment] = QuarantinedSource(
+            log=log,
+            segment=source.segment,
+            index=source.index,
+            offset=source.offset,
+            reason=source.reason,
+            message=source.message,
+            since=known.since if known is not None else now.time,
+            identity="",
+        )
+    return tuple(entries.values())[-MAX_QUARANTINED:]
+
+
+def _still_damaged(before: Sequence[QuarantinedSource], reading: Reading | None) -> Iterable[QuarantinedSource]:
+    """What the reading does not lift. An entry without an identity gets the one found by the first reading after it."""
+    for entry in before:
+        looked_at = reading is not None and (entry.log, entry.segment) in reading.identities
+        if reading is None or not looked_at:
+            yield entry
+            continue
+        identity = reading.identity(entry.log, entry.segment)
+        if not entry.identity and identity:
+            yield entry.model_copy(update={"identity": identity})
+        elif identity and identity == entry.identity:
+            yield entry

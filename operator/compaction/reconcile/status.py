@@ -1,0 +1,231 @@
+"""A policy's status, assembled: conditions as kstatus reads them, debt, plan, counts, totals, and what is waited for.
+
+Everything here is computed from one picture; nothing is written when nothing changed. Changes a person waits for are
+written soon, numbers that only drift are written at most every `SLOW_GAP` seconds (no hot loop; DESIGN §7.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from compaction.api.conditions import Conditions, set_ready, set_reconciling, set_stalled
+from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason
+from compaction.api.formatting import format_bytes
+from compaction.api.policy import (
+    CompactionPolicy,
+    CompactionPolicyStatus,
+    DebtStatus,
+    LevelDebt,
+    LogError,
+    QuarantinedSource,
+)
+from compaction.api.policy_status import Waiting
+from compaction.api.values import timestamp_from_epoch
+from compaction.planning.debt import Debt, bytes_per_second, eta_seconds, total_debt
+from compaction.reconcile.counting import Totals, finished_work
+from compaction.reconcile.observations import Memory, Moment, Reading
+from compaction.reconcile.steps import JobStep
+
+SOON_GAP: Final = 0.5
+SLOW_GAP: Final = 10.0
+STALLED_AFTER_LAUNCHES: Final = 3
+"""So many failed launches in a row, and the policy says that someone has to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the status is assembled from. `waits` counts waiting jobs by reason; `plan` is None when none was made
+    now.
+    """
+
+    policy: CompactionPolicy
+    steps: tuple[JobStep, ...]
+    reading: Reading | None
+    memory: Memory
+    now: Moment
+    totals: Totals
+    quarantined: tuple[QuarantinedSource, ...]
+    created: int
+    workers: int
+    waits: Mapping[WaitReason, int]
+    wait_message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    active: int
+    queued: int
+    faulty: int
+
+
+def assemble(facts: Facts) -> CompactionPolicyStatus:
+    """The status as it should stand now."""
+    before = facts.policy.status
+    counts = _count(facts)
+    debt = total_debt(facts.reading.candidates) if facts.reading is not None else None
+    finished = [s.status.finished_at for s in facts.steps if s.state is JobState.SUCCEEDED and s.status.finished_at]
+    known_success = [before.last_success_time] if before.last_success_time is not None else []
+    changes: dict[str, Any] = {
+        "observed_generation": facts.policy.metadata.generation,
+        "conditions": _conditions(facts, counts, debt),
+        "store": facts.policy.spec.store.kind,
+        "plan": facts.memory.plan or before.plan,
+        "active": counts.active,
+        "queued": counts.queued,
+        "faulty": counts.faulty,
+        "succeeded": facts.totals.succeeded,
+        "workers": facts.workers,
+        "last_success_time": max([*finished, *known_success], default=None),
+        "bytes_reclaimed": facts.totals.bytes_reclaimed,
+        "counted": facts.totals.counted,
+        "quarantined": facts.quarantined,
+        "waiting": _waiting(facts, counts),
+    }
+    if facts.reading is not None and debt is not None:
+        changes |= _from_reading(facts, facts.reading, debt, counts)
+    return CompactionPolicyStatus.model_validate({**dict(before), **changes})
+
+
+def _count(facts: Facts) -> _Counts:
+    states = [step.state for step in facts.steps]
+    superseded = sum(_is_superseded(step) for step in facts.steps)
+    return _Counts(
+        active=states.count(JobState.IN_PROGRESS),
+        queued=states.count(JobState.UNASSIGNED) + states.count(JobState.ABANDONED) + facts.created,
+        faulty=states.count(JobState.FAULTY) - superseded,
+    )
+
+
+def _is_superseded(step: JobStep) -> bool:
+    """A job whose sources changed under it is parked for the record only: its work was planned anew."""
+    return step.state is JobState.FAULTY and last_reason(step) == JobReason.SOURCES_CHANGED
+
+
+def last_reason(step: JobStep) -> str:
+    """Why the job's last attempt ended."""
+    return step.status.attempts[-1].reason if step.status.attempts else ""
+
+
+def _from_reading(facts: Facts, reading: Reading, debt: Debt, counts: _Counts) -> dict[str, Any]:
+    spec = facts.policy.spec
+    parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots)
+    eta = None
+    if counts.active or counts.queued:
+        eta = eta_seconds(debt.copy_bytes, bytes_per_second(finished_work(facts.steps)), parallel=parallel)
+    problems = [reading.problem] if reading.problem is not None else []
+    return {
+        "debt": DebtStatus(
+            bytes=debt.bytes,
+            segments=debt.segments,
+            logs=debt.logs,
+            levels=tuple(LevelDebt(level=one.level, bytes=one.bytes, segments=one.segments) for one in debt.levels),
+        )
+        if reading.problem is None
+        else facts.policy.status.debt,
+        "oldest_debt_at": timestamp_from_epoch(debt.oldest_at) if debt.oldest_at is not None else None,
+        "eta_seconds": round(eta) if eta is not None else None,
+        "last_sense_time": timestamp_from_epoch(reading.wall),
+        "log_errors": tuple(
+            LogError(log=one.log, reason=one.reason, message=one.message) for one in (*problems, *reading.problems)
+        ),
+    }
+
+
+def _waiting(facts: Facts, counts: _Counts) -> Waiting | None:
+    """The reason most jobs wait for; `since` stays while the reason does."""
+    if not counts.queued or not facts.waits:
+        return None
+    reason = max(facts.waits, key=lambda one: (facts.waits[one], one))
+    before = facts.policy.status.waiting
+    since = before.since if before is not None and before.reason == reason else facts.now.time
+    return Waiting(reason=reason, message=facts.wait_message, since=since)
+
+
+def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
+    stalled = _stalled(facts, counts)
+    arguments: dict[str, Any] = {
+        "observed_generation": facts.policy.metadata.generation,
+        "now": facts.now.time,
+    }
+    before = facts.policy.status.conditions
+    if stalled is not None:
+        return set_stalled(before, reason=stalled[0], message=stalled[1], **arguments)
+    reading = facts.reading
+    if reading is None or reading.generation != facts.policy.metadata.generation:
+        message = f"looking at {_root(facts)} for the first time with this spec"
+        return set_reconciling(before, reason=PolicyReason.SENSING, message=message, **arguments)
+    if facts.policy.spec.suspend:
+        message = f"suspended: {counts.active} jobs still run, {counts.queued} wait; set spec.suspend to false to go on"
+        return set_ready(before, reason=PolicyReason.SUSPENDED, message=message, **arguments)
+    if counts.active or counts.queued:
+        bytes_left = format_bytes(debt.bytes if debt is not None else 0)
+        message = f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} to give back"
+        return set_reconciling(before, reason=PolicyReason.COMPACTING, message=message, **arguments)
+    reason, message = _settled(facts, debt)
+    return set_ready(before, reason=reason, message=message, **arguments)
+
+
+def _root(facts: Facts) -> str:
+    logs = facts.policy.spec.store.segment_logs
+    return logs.root if logs is not None else "the store"
+
+
+def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
+    """What a person has to act on, if anything does not go on by itself."""
+    reading = facts.reading
+    if reading is not None and reading.problem is not None:
+        return reading.problem.reason, reading.problem.message
+    if facts.memory.launch_failures >= STALLED_AFTER_LAUNCHES and counts.queued:
+        return PolicyReason.LAUNCH_FAILED, f"no worker could be started: {facts.memory.launch_error}"
+    if counts.active or counts.queued:
+        return None
+    if reading is not None and reading.problems:
+        first = reading.problems[0]
+        more = f" ({len(reading.problems)} logs in all, see status.logErrors)" if len(reading.problems) > 1 else ""
+        return PolicyReason.LOGS_UNREADABLE, f"{first.reason}: {first.message}{more}"
+    stuck = [step for step in facts.steps if step.state is JobState.FAULTY and not _explained(step)]
+    if stuck:
+        message = f"{len(stuck)} jobs used up their attempts, first {stuck[0].name}: {last_reason(stuck[0])}; mend the "
+        return PolicyReason.JOBS_FAULTY, f"{message}cause, then raise limits.maxAttempts or delete the jobs"
+    return None
+
+
+def _explained(step: JobStep) -> bool:
+    """Faulty jobs that need nobody: replanned, or their culprit is in quarantine."""
+    return last_reason(step) in (JobReason.SOURCES_CHANGED, JobReason.SOURCE_CORRUPT) or not step.status.attempts
+
+
+def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
+    if facts.quarantined:
+        first = facts.quarantined[-1]
+        message = f"{len(facts.quarantined)} damaged segments are set aside, newest {first.log}/{first.segment}: "
+        return PolicyReason.SOURCES_QUARANTINED, f"{message}{first.message}; restore the file to end its quarantine"
+    logs = facts.reading.logs if facts.reading is not None else 0
+    left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
+    return PolicyReason.SCHEDULED, f"{logs} logs looked at, nothing to do now{left}"
+
+
+def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> float | None:
+    """Seconds that must have passed since the last write for this one; None when nothing changed."""
+    if before == after:
+        return None
+    return SOON_GAP if _urgent(before) != _urgent(after) else SLOW_GAP
+
+
+def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:
+    return (
+        status.observed_generation,
+        tuple((one.type, one.status, one.reason) for one in status.conditions),
+        status.plan.hash if status.plan is not None else "",
+        status.active,
+        status.queued,
+        status.faulty,
+        status.counted,
+        status.succeeded,
+        status.bytes_reclaimed,
+        status.quarantined,
+        status.waiting.reason if status.waiting is not None else "",
+        tuple((one.log, one.reason) for one in status.log_errors),
+    )

@@ -1,0 +1,223 @@
+"""One job's step in a reconcile: what its Lease, its worker and a report say about it, in a fixed order.
+
+The order matters: an assignment that is newer than the status first (a crash between Lease and status), then a report
+(the worker's word is faster than waiting), then the worker's death, then silence. Leases that mean nothing any more
+are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from compaction.api.enums import JobReason, JobState
+from compaction.api.job import CompactionJob, CompactionJobStatus, SkippedSource
+from compaction.planning.transitions import JobEvent
+from compaction.reconcile.actions import Announce, EndAttempt
+from compaction.reconcile.job import (
+    AT_ONCE_FAULTY,
+    assigned,
+    ended,
+    is_finished,
+    lease_ending,
+    may_reopen,
+    refused,
+    reopened,
+    reported,
+    state_of,
+    token_of,
+    with_progress,
+)
+from compaction.reconcile.observations import Identity, JobLease, JobView, Moment
+from compaction.reconcile.reports import WorkerReport
+from compaction.rewrite.receipts import Outcome
+
+PROGRESS_STEP = 34
+"""Progress is written when it passes 34 % and 68 %: two writes per attempt (DESIGN §7.6); the Lease has it exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoneWorker:
+    """Why a worker is known to be gone. `absent_lease`: known only because its Lease is not there."""
+
+    message: str
+    absent_lease: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRules:
+    """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or ""."""
+
+    max_attempts: int
+    gone: Callable[[str], GoneWorker | None]
+    refuse: Callable[[CompactionJob], str]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStep:
+    """A job after its step. `lease` is the one that stands; `drop` the one to delete; `skipped` newly found damage."""
+
+    view: JobView
+    status: CompactionJobStatus
+    lease: JobLease | None = None
+    drop: Identity | None = None
+    absent: tuple[str, ...] = ()
+    events: tuple[Announce, ...] = ()
+    skipped: tuple[SkippedSource, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.view.name
+
+    @property
+    def state(self) -> JobState:
+        """The job's state after the step."""
+        return state_of(self.status)
+
+    @property
+    def log(self) -> str:
+        """The directory of the job's log."""
+        return log_of(self.view.job)
+
+    @property
+    def changed(self) -> bool:
+        """True when the status has to be written."""
+        return self.status != self.view.job.status
+
+    @property
+    def finished_now(self) -> bool:
+        """True when this step ended the job."""
+        return is_finished(self.status) and not is_finished(self.view.job.status)
+
+    def action(self) -> EndAttempt | None:
+        """The write that carries this step out, if there is anything to write."""
+        if not self.changed and self.drop is None:
+            return None
+        return EndAttempt(
+            job=self.view.identity,
+            status=self.status if self.changed else None,
+            lease=self.drop,
+            absent_leases=self.absent,
+            retire=self.log if self.finished_now and self.state is JobState.FAULTY else "",
+        )
+
+
+def log_of(job: CompactionJob) -> str:
+    """The directory of the log a job works on."""
+    sources = job.spec.sources.segment_log
+    return sources.path if sources is not None else ""
+
+
+def take_step(view: JobView, rules: StepRules, now: Moment) -> JobStep:
+    """The job's step. Pure: the same view gives the same step."""
+    status, lease = view.job.status, view.lease
+    generation = view.job.metadata.generation
+    step = JobStep(view, status, lease)
+    if state_of(status) is JobState.SUCCEEDED:
+        return _without_lease(step)
+    if lease is not None and lease.holder and lease.token > token_of(status):
+        step = replace(
+            step,
+            status=assigned(
+                status,
+                token=lease.token,
+                worker=lease.holder,
+                now=now,
+                generation=generation,
+                event=JobEvent.ADOPT,
+            ),
+        )
+    elif state_of(status) is JobState.FAULTY:
+        step = _without_lease(step)
+        if may_reopen(status, max_attempts=rules.max_attempts):
+            step = replace(
+                step,
+                status=reopened(status, max_attempts=rules.max_attempts, now=now, generation=generation),
+                events=(_event(step, "Reopened", f"maxAttempts is {rules.max_attempts} now"),),
+            )
+        return step
+    reporting = _take_report(step, rules, now)
+    if reporting is not None:
+        return reporting
+    if state_of(step.status) is JobState.IN_PROGRESS:
+        return _watch(step, rules, now)
+    step = _without_lease(step)
+    refusal = rules.refuse(view.job) if state_of(status) is JobState.UNASSIGNED else ""
+    if refusal:
+        refusal_status = refused(status, reason=JobReason.OUTSIDE_ROOT, message=refusal, now=now, generation=generation)
+        return replace(step, status=refusal_status, events=(_event(step, "Refused", refusal, warning=True),))
+    return step
+
+
+def _without_lease(step: JobStep) -> JobStep:
+    return step if step.lease is None else replace(step, lease=None, drop=step.lease.identity)
+
+
+def _event(step: JobStep, reason: str, message: str, *, warning: bool = False) -> Announce:
+    return Announce(reason, message, warning=warning, job=step.view.identity)
+
+
+def _take_report(step: JobStep, rules: StepRules, now: Moment) -> JobStep | None:
+    """The step after the worker's last word; None when there is none that counts (research/pyroscope.md §7.2 S2, S6).
+    """
+    lease, status = step.lease, step.status
+    if lease is None or lease.token != token_of(status):
+        return None
+    report = lease.report
+    if report is None and lease.report_error:
+        message = f"the report of {lease.holder} cannot be read: {lease.report_error}"
+        report = WorkerReport(
+            token=lease.token, outcome=Outcome.FAILED, reason=JobReason.INTERNAL_ERROR, message=message
+        )
+    if report is None or report.token != token_of(status):
+        return None
+    if state_of(status) is JobState.ABANDONED:
+        # The attempt was given up, but nobody else has begun: success or proof of damage counts, a failure was counted.
+        if report.outcome is not Outcome.SUCCEEDED and report.reason not in AT_ONCE_FAULTY:
+            return None
+        report = report.model_copy(update={"charged": False})
+    elif state_of(status) is not JobState.IN_PROGRESS:
+        return None
+    after = reported(
+        status,
+        report,
+        max_attempts=rules.max_attempts,
+        now=now,
+        generation=step.view.job.metadata.generation,
+    )
+    events: tuple[Announce, ...] = ()
+    if state_of(after) is not JobState.SUCCEEDED:
+        events = (_event(step, report.reason, report.message, warning=True),)
+    return replace(_without_lease(step), status=after, events=events, skipped=report.skipped)
+
+
+def _watch(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
+    """A job in progress without a report: does its attempt go on?"""
+    status, lease = step.status, step.lease
+    worker = status.worker or ""
+    gone = rules.gone(worker)
+    ending = lease_ending(lease, worker=worker, worker_gone=gone.message if gone else "", now_token=token_of(status))
+    if ending is None:
+        return _with_progress(step)
+    after = ended(
+        status,
+        ending,
+        max_attempts=rules.max_attempts,
+        now=now,
+        generation=step.view.job.metadata.generation,
+    )
+    if lease is None:
+        absent: tuple[str, ...] = (step.name,)
+    else:
+        absent = (gone.absent_lease,) if gone is not None and gone.absent_lease else ()
+    event = _event(step, ending.reason, ending.message, warning=True)
+    return replace(_without_lease(step), status=after, absent=absent, events=(event,))
+
+
+def _with_progress(step: JobStep) -> JobStep:
+    known = step.status.progress_percent or 0
+    progress = step.lease.progress if step.lease is not None else None
+    if progress is None or progress // PROGRESS_STEP <= known // PROGRESS_STEP:
+        return step
+    return replace(step, status=with_progress(step.status, progress))
