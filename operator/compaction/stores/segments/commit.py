@@ -4,20 +4,20 @@ A group `a-b-c` (research/ra.md §3.7, made safe; every step is durable before t
 
 1. the intent (with the receipt to be) is recorded in the fence; the partial file is renamed to `a-b-c.compacting`;
 2. `a.segment` becomes a hard link to it, through `a.link` and rename: THE COMMIT POINT;
-3. `b.segment`, then `c.segment` become relative symlinks to `a.segment`, in ascending order;
+3. `b.segment`, then `c.segment` become relative symlinks to `a.segment`, in ascending order, and so do dead segments
+that
+   lie between them;
 4. the receipt is recorded, the replaced names get tombstones;
 5. the name `a-b-c.compacting` is removed.
 
 A crash anywhere is settled by `recovery` on positive evidence: `a-b-c.compacting` and `a.segment` are the same inode.
 The order of step 3 matters to a reader between two steps: an untouched higher source hides the output from its own
-first index on (research/ra.md §1.8) and still holds everything from there on. For the same reason a group must hold
-every regular segment between its lowest and its highest source: one left between would hide the output behind it.
+first index on (research/ra.md §1.8) and still holds everything from there on. For the same reason nothing between the
+lowest and the highest source may stay a regular file: it would hide the output behind it.
 """
 
 from __future__ import annotations
 
-import os
-import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -28,7 +28,7 @@ from compaction.exceptions import SourcesChangedError, StaleTokenError
 from compaction.stores.segments import fence, fs, lock, recovery
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing
-from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
+from compaction.stores.segments.listing import regular_identity, regular_segments
 from compaction.stores.segments.names import compacting_name, group_key, partial_name
 from compaction.stores.segments.records import (
     FenceRecord,
@@ -78,7 +78,7 @@ def commit_group(
             with suppress(OSError):
                 fs.unlink_if_present(partial)
             raise
-        receipt = _receipt(group, key=key, job=job, token=token, holder=holder, now=now)
+        receipt = _receipt(directory, group, key=key, job=job, token=token, holder=holder, now=now)
         pending = PendingCommit(group=key, partial=partial.name, identity=group.identity, receipt=receipt)
         try:
             _publish(directory, record, pending)
@@ -92,14 +92,14 @@ def commit_group(
 
 def _publish(directory: Path, record: FenceRecord, pending: PendingCommit) -> None:
     """Steps 1 to 5."""
-    lowest, *others = pending.receipt.sources
+    lowest = pending.receipt.output
     compacting = directory / compacting_name(pending.group)
     fence.write(directory, fence.with_pending(record, pending), sync_directory=False)
     fs.rename(directory / pending.partial, compacting)
     fs.sync_directory(directory)
     recovery.put_link(directory, lowest, compacting)
     fs.sync_directory(directory)
-    for name in others:
+    for name in pending.receipt.linked:
         recovery.put_symlink(directory, name, lowest)
     fs.sync_directory(directory)
     fence.write(directory, fence.promoted(fence.with_pending(record, pending)))
@@ -126,35 +126,27 @@ def _check_files(directory: Path, group: RewrittenGroup, partial: Path) -> None:
     verified.
     """
     for name, identity in zip(group.sources, group.identities, strict=True):
-        if _identity(directory / name) != identity:
+        if regular_identity(directory / name) != identity:
             raise SourcesChangedError(f"{directory / name}: no longer the file that was read for {group.partial}")
-    if _identity(partial) != group.identity:
+    if regular_identity(partial) != group.identity:
         raise SourcesChangedError(f"{partial}: not the file that was verified")
-    names = sorted(regular_segments(directory))
+    names = regular_segments(directory)
     lowest, highest = group.sources[0], group.sources[-1]
     if highest >= names[-1]:
         raise SourcesChangedError(f"{directory / highest}: the newest segment is its owner's, and never compacted")
-    between = [name for name in names if lowest <= name <= highest and name not in group.sources]
-    if between:
-        raise SourcesChangedError(f"{directory / between[0]}: lies between the sources of {group.partial}")
+    carried = dict(zip(group.carried, group.carried_identities, strict=True))
+    for name in names:
+        between = lowest < name < highest and name not in group.sources
+        if between and regular_identity(directory / name) != carried.get(name):
+            raise SourcesChangedError(f"{directory / name}: lies between the sources of {group.partial}")
 
 
-def regular_segments(directory: Path) -> list[str]:
-    """Names of the segments that are files of their own, in no order."""
-    with os.scandir(directory) as entries:
-        return [e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
-
-
-def _identity(path: Path) -> FileIdentity | None:
-    """Identity of a regular file under its own name; None for anything else."""
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return FileIdentity.of(status) if stat.S_ISREG(status.st_mode) else None
-
-
-def _receipt(group: RewrittenGroup, *, key: str, job: str, token: int, holder: str, now: float) -> GroupReceipt:
+def _receipt(
+    directory: Path, group: RewrittenGroup, *, key: str, job: str, token: int, holder: str, now: float
+) -> GroupReceipt:
+    """The receipt to be. A carried segment that was swept since the rewrite is neither linked nor counted."""
+    carried = dict(zip(group.carried, group.carried_identities, strict=True))
+    swept = [name for name in carried if regular_identity(directory / name) is None]
     return GroupReceipt(
         job=job,
         token=token,
@@ -162,10 +154,10 @@ def _receipt(group: RewrittenGroup, *, key: str, job: str, token: int, holder: s
         group=key,
         sources=group.sources,
         output=group.sources[0],
-        linked=group.sources[1:],
+        linked=tuple(sorted({*group.sources[1:], *carried} - {*swept})),
         entries=group.entries,
         live_bytes=group.live_bytes,
-        bytes_before=group.bytes_before,
+        bytes_before=group.bytes_before - sum(carried[name].size for name in swept),
         bytes_after=group.bytes_after,
         fingerprint_before=group.fingerprint_before,
         fingerprint_after=group.fingerprint_after,

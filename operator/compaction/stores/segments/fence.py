@@ -171,7 +171,7 @@ def promoted(record: FenceRecord) -> FenceRecord:
         )
         for name in receipt.linked
     ]
-    without = without_tombstones(record, receipt.sources)
+    without = without_tombstones(record, (*receipt.sources, *receipt.linked))
     return replace(with_tombstones(without, links), pending=None, receipts=(*record.receipts, receipt))
 
 

@@ -37,6 +37,7 @@ from compaction.stores.segments import fs
 from compaction.stores.segments.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.listing import regular_identity, regular_segments
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start
 from compaction.stores.segments.names import group_key, partial_name
 from compaction.stores.segments.plan import IndexRange, group_ranges
@@ -69,7 +70,8 @@ def rewrite_group(
     """Write, sync and verify the output of one group under an attempt-unique name.
 
     `ranges` are those of `plan.group_ranges`, one per source, so that a task need not open the whole log; without them
-    the log is opened here (`snapshot_index` as in `open_log`).
+    the log is opened here (`snapshot_index` as in `open_log`). Segments between the sources are dead (`group_ranges`
+    has checked that) and are carried along.
 
     Raises:
         CorruptEntryError, CorruptSegmentError: a source is damaged (names file, index, offset).
@@ -90,6 +92,13 @@ def rewrite_group(
             raise InvalidGroupError(f"{len(sources)} sources but {len(ranges)} ranges")
         picked = [_pick(directory / name, span, live) for name, span in zip(sources, ranges, strict=True)]
         _check_size(picked, limits, key=key)
+        carried = {
+            name: identity
+            for name in regular_segments(directory)
+            if sources[0] < name < sources[-1]
+            and name not in sources
+            and (identity := regular_identity(directory / name)) is not None
+        }
         path = directory / partial_name(key, job=job, token=token)
         before, after, identity = _write_partial(path, picked, should_stop)
         return RewrittenGroup(
@@ -99,11 +108,13 @@ def rewrite_group(
             identity=identity,
             entries=before.entries,
             live_bytes=before.payload_bytes,
-            bytes_before=sum(p.segment.identity.size for p in picked),
+            bytes_before=sum(i.size for i in (*(p.segment.identity for p in picked), *carried.values())),
             bytes_after=identity.size,
             fingerprint_before=before.hexdigest(),
             fingerprint_after=after,
             seconds=time.monotonic() - started,
+            carried=tuple(carried),
+            carried_identities=tuple(carried.values()),
         )
 
 

@@ -4,9 +4,9 @@ The rules are Ra's (research/ra.md §3.1-3.3): dead segments are unreferenced; r
 than half live, by entries or by bytes, become one. Differences:
 
 * a group has at most `max_sources` sources;
-* a dead segment between two sources is a source too (with nothing to copy), because left in place it would hide the
-  compacted entries above its own first index from readers (research/ra.md §1.8). Ra deletes it instead, later: a crash
-  in between costs it the hidden entries;
+* a dead segment between two sources is carried along: with nothing to copy, but replaced in the same commit, because
+  left in place it would hide the compacted entries above its own first index from readers (research/ra.md §1.8). Ra
+  deletes it later instead: a crash in between costs it the hidden entries;
 * live bytes are those that will be copied: a rewritten index is counted once.
 """
 
@@ -57,12 +57,16 @@ class LeftAlone:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """Adjacent segments that become one. `source_bytes` are file sizes, `live_bytes` payloads that will be copied."""
+    """Adjacent segments that become one. `source_bytes` are file sizes, `live_bytes` payloads that will be copied.
+
+    `carried`: dead segments between the sources; they go in the same commit, and count in `source_bytes`.
+    """
 
     sources: tuple[str, ...]
     live_entries: int
     live_bytes: int
     source_bytes: int
+    carried: tuple[str, ...] = ()
 
     @property
     def output_bytes(self) -> int:
@@ -104,7 +108,7 @@ class LogPlan:
 
     @property
     def debt_segments(self) -> int:
-        return sum(len(g.sources) for g in self.groups) + len(self.unreferenced)
+        return sum(len(g.sources) + len(g.carried) for g in self.groups) + len(self.unreferenced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +123,13 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Grouping:
-    """The greedy pass, oldest to newest. `carried`: dead segments that join only if another source follows them."""
+    """The greedy pass, oldest to newest. `behind`: dead segments that are carried only if another source follows."""
 
     limits: SegmentLimits
     groups: list[GroupPlan] = field(default_factory=list)
     sources: list[_Candidate] = field(default_factory=list)
     carried: list[_Candidate] = field(default_factory=list)
+    behind: list[_Candidate] = field(default_factory=list)
 
     def fits_alone(self, candidate: _Candidate) -> bool:
         return candidate.entries <= self.limits.max_entries and candidate.bytes <= self.limits.max_bytes
@@ -134,20 +139,19 @@ class _Grouping:
         return (
             sum(s.entries for s in self.sources) + candidate.entries <= self.limits.max_entries
             and sum(s.bytes for s in self.sources) + candidate.bytes <= self.limits.max_bytes
-            and len(self.sources) + len(self.carried) + 1 <= self.limits.max_sources
+            and len(self.sources) + 1 <= self.limits.max_sources
         )
 
     def add(self, candidate: _Candidate) -> None:
         if self.sources and not self.fits(candidate):
             self.close()
-        if self.sources:
-            self.sources += self.carried
-            self.carried = []
+        self.carried += self.behind
+        self.behind = []
         self.sources.append(candidate)
 
     def carry(self, dead: _Candidate) -> None:
         if self.sources:
-            self.carried.append(dead)
+            self.behind.append(dead)
 
     def close(self) -> None:
         """End the open group, if any; dead segments behind its last source stay outside."""
@@ -157,10 +161,11 @@ class _Grouping:
                     sources=tuple(s.name for s in self.sources),
                     live_entries=sum(s.entries for s in self.sources),
                     live_bytes=sum(s.bytes for s in self.sources),
-                    source_bytes=sum(s.size for s in self.sources),
+                    source_bytes=sum(s.size for s in (*self.sources, *self.carried)),
+                    carried=tuple(s.name for s in self.carried),
                 )
             )
-        self.sources, self.carried = [], []
+        self.sources, self.carried, self.behind = [], [], []
 
 
 def plan_log(
@@ -267,7 +272,7 @@ def _assemble(
     live_entries: int,
     live_bytes: int,
 ) -> LogPlan:
-    grouped = {name for group in groups for name in group.sources}
+    grouped = {name for group in groups for name in (*group.sources, *group.carried)}
     free = [d for name, d in dead.items() if name not in grouped]
     waiting = [
         LeftAlone(d.name, LeftAloneReason.AWAITING_DELETION, f"{d.reason}: deleted after the grace")
@@ -301,6 +306,6 @@ def group_ranges(log: LogState, sources: Iterable[str], live: LiveSet) -> tuple[
         if name in stranded or (name not in refs and name not in dead):
             raise SourcesChangedError(f"{log.directory / name}: must not be compacted now")
     for name in present:
-        if names[0] < name < names[-1] and name not in names:
+        if names[0] < name < names[-1] and name not in names and name not in dead:
             raise SourcesChangedError(f"{log.directory / name}: lies between the sources of the group")
     return tuple((refs[n].first, refs[n].last) if n in refs else None for n in names)

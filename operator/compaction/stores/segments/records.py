@@ -17,6 +17,7 @@ class RewrittenGroup:
 
     `identities` are the sources' as they were read, in order; `identity` is the partial file's. `fingerprint_before` is
     of the live entries as read from the sources, `fingerprint_after` of the same as read back from the partial file.
+    `carried`: dead segments between the sources, with nothing to copy; they become symlinks too.
     """
 
     sources: tuple[str, ...]
@@ -30,6 +31,8 @@ class RewrittenGroup:
     fingerprint_before: str
     fingerprint_after: str
     seconds: float
+    carried: tuple[str, ...] = ()
+    carried_identities: tuple[FileIdentity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ Partial files are not touched: their attempts may be alive; the sweeper knows wh
 from __future__ import annotations
 
 import os
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.stores.segments import fence, fs, lock, names
 from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.listing import regular_inode
 from compaction.stores.segments.ra_recovery import RaRecovery, settle_marker
 from compaction.stores.segments.records import FenceRecord, PendingCommit, Tombstone, TombstoneKind
 
@@ -93,11 +93,14 @@ def _settle_group(directory: Path, group: str, *, now: float) -> bool:
     lowest, *others = names.group_sources(group)
     record = fence.read(directory)
     pending = record.pending if record.pending and record.pending.group == group else None
+    if pending is not None:
+        # The intent also knows the dead segments between the sources.
+        others = list(pending.receipt.linked)
     committed = _committed(compacting, directory / lowest, pending)
     if committed:
         for name in others:
             # A missing name was swept already; a symlink was made already, or is the owner's.
-            if _is_regular(directory / name):
+            if regular_inode(directory / name):
                 put_symlink(directory, name, lowest)
         fs.sync_directory(directory)
     settled = _with_outcome(record, pending, committed=committed, others=others, directory=directory, now=now)
@@ -110,10 +113,10 @@ def _settle_group(directory: Path, group: str, *, now: float) -> bool:
 
 def _committed(compacting: Path, lowest: Path, pending: PendingCommit | None) -> bool:
     """Positive evidence that the group's output is in place."""
-    output = _regular_inode(lowest)
+    output = regular_inode(lowest)
     if output is None:
         return False
-    candidate = _regular_inode(compacting)
+    candidate = regular_inode(compacting)
     if candidate is not None:
         return candidate == output
     return pending is not None and output == (pending.identity.device, pending.identity.inode)
@@ -162,15 +165,3 @@ def _remove(directory: Path, leftovers: list[str]) -> tuple[str, ...]:
     if removed:
         fs.sync_directory(directory)
     return removed
-
-
-def _regular_inode(path: Path) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
-
-
-def _is_regular(path: Path) -> bool:
-    return _regular_inode(path) is not None

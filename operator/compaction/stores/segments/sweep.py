@@ -18,7 +18,8 @@ from compaction.exceptions import LiveSetUnknownError
 from compaction.stores.segments import fence, fs, lock, recovery
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing
-from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
+from compaction.stores.segments.listing import segment_links, status
+from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.names import job_key, parse_partial
 from compaction.stores.segments.records import FenceRecord, Tombstone, TombstoneKind
 from compaction.stores.segments.seq import LiveSet
@@ -105,11 +106,9 @@ def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecor
 
     A link that dangles here may not dangle for the owner, who may see the directory under another path.
     """
-    with os.scandir(directory) as entries:
-        links = sorted(e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_symlink())
     new = [
         Tombstone(name=name, kind=TombstoneKind.LINKED, since=now)
-        for name in links
+        for name in segment_links(directory)
         if (known := record.tombstone(name)) is None or known.kind is not TombstoneKind.LINKED
     ]
     if not new:
@@ -136,19 +135,19 @@ def _judge(directory: Path, due: list[Tombstone], dead: dict[str, DeadSegment] |
     blocked: list[Blocked] = []
     for tombstone in sorted(due, key=lambda t: t.name):
         name = tombstone.name
-        status = _status(directory / name)
-        if status is None:
+        found = status(directory / name)
+        if found is None:
             forget.append(name)
         elif tombstone.kind is TombstoneKind.LINKED:
-            (delete.append(Deleted(name, 0)) if stat.S_ISLNK(status.st_mode) else forget.append(name))
-        elif FileIdentity.of(status) != tombstone.identity:
+            (delete.append(Deleted(name, 0)) if stat.S_ISLNK(found.st_mode) else forget.append(name))
+        elif FileIdentity.of(found) != tombstone.identity:
             forget.append(name)
         elif dead is None:
             blocked.append(Blocked(name, "the snapshot does not say what is live (its `indexes` file is missing)"))
         elif name not in dead:
             blocked.append(Blocked(name, "something in it is needed, or it became the newest segment"))
         else:
-            delete.append(Deleted(name, status.st_size))
+            delete.append(Deleted(name, found.st_size))
     return _Verdicts(delete=tuple(delete), forget=tuple(forget), blocked=tuple(blocked))
 
 
@@ -161,11 +160,11 @@ def _orphan_partials(
     orphans: list[Deleted] = []
     for name in sorted(os.listdir(directory)):
         partial = parse_partial(name)
-        status = _status(directory / name) if partial else None
-        if partial is None or status is None or (partial.job, partial.token) in running:
+        found = status(directory / name) if partial else None
+        if partial is None or found is None or (partial.job, partial.token) in running:
             continue
-        if (partial.job, partial.token) not in claimed or status.st_mtime + grace_seconds <= now:
-            orphans.append(Deleted(name, status.st_size))
+        if (partial.job, partial.token) not in claimed or found.st_mtime + grace_seconds <= now:
+            orphans.append(Deleted(name, found.st_size))
     return orphans
 
 
@@ -178,17 +177,10 @@ def _delete(directory: Path, items: tuple[Deleted, ...]) -> tuple[Deleted, ...]:
 
 def _settle(directory: Path, record: FenceRecord, verdicts: _Verdicts) -> FenceRecord:
     """Drop the tombstones of what is confirmed to be gone, or no longer is what they stood for."""
-    gone = [item.name for item in verdicts.delete if _status(directory / item.name) is None]
+    gone = [item.name for item in verdicts.delete if status(directory / item.name) is None]
     settled = fence.without_tombstones(record, (*gone, *verdicts.forget))
     if settled != record:
         # A name found missing may have been removed by a sweep that died before its sync.
         fs.sync_directory(directory)
         fence.write(directory, replace(settled))
     return settled
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return None

@@ -1,0 +1,41 @@
+"""Looking at names and files of a log directory without changing anything: small questions, answered by lstat."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
+
+
+def regular_segments(directory: Path) -> list[str]:
+    """Names of the segments that are files of their own, in name order."""
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False))
+
+
+def segment_links(directory: Path) -> list[str]:
+    """Names of the segments that are symlinks, in name order."""
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_symlink())
+
+
+def status(path: Path) -> os.stat_result | None:
+    """Of the name itself, not of what it links to; None when there is no such name."""
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def regular_identity(path: Path) -> FileIdentity | None:
+    """Identity of a regular file under its own name; None for anything else."""
+    found = status(path)
+    return FileIdentity.of(found) if found and stat.S_ISREG(found.st_mode) else None
+
+
+def regular_inode(path: Path) -> tuple[int, int] | None:
+    """(device, inode) of a regular file under its own name; None for anything else."""
+    identity = regular_identity(path)
+    return (identity.device, identity.inode) if identity else None

@@ -1,0 +1,286 @@
+"""Death before, during and after every mutating system call of rewrite, commit, recovery and sweep of segment logs.
+
+After each death: recover, and every live entry is readable as before; nothing half-done is left; a retry with the next
+token completes the work exactly once, with a receipt. The state before recovery is checked as well: a reader (or Ra
+itself) that opens the log as the dead process left it must find every live entry.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import LogNotWritableError, StoreIOError
+from compaction.stores.segments import commit, fence, fs, kernel, recovery, sweep
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.plan import LogPlan, plan_log
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.snapshot import write_snapshot
+from compaction.stores.segments.view import open_log
+from compaction.stores.segments.writer import LogWriter
+from support.segment_logs import Content, content, leftovers, regular
+from support.sudden_death import DyingFilesystem, SuddenDeath, When
+
+JOB = "policy-0123456789"
+LIMITS = SegmentLimits(max_entries=64, max_bytes=1_000_000)
+WHENS: tuple[When, ...] = ("before", "after", "during")
+
+
+def _fill(directory: Path) -> None:
+    """Eleven segments: two dead, a group around a dead one and an orphan of an overwrite, two dense ones, a group."""
+    with LogWriter(directory, max_count=8) as log:
+        for index in range(1, 41):
+            log.append(index, 1, b"first %d" % index * 3)
+        for index in range(30, 75):
+            log.append(index, 2, b"second %d" % index * 5)
+    live = LiveSet.parse("17,20,30,33,41-48,50,59,60,63")
+    write_snapshot(directory, index=69, term=2, live=live)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("template") / "log"
+    directory.mkdir()
+    _fill(directory)
+    return directory
+
+
+@pytest.fixture
+def fresh(template: Path, tmp_path: Path) -> Callable[[], Path]:
+    def make() -> Path:
+        directory = tmp_path / "log"
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(template, directory, symlinks=True)
+        return directory
+
+    return make
+
+
+def _plan(directory: Path) -> LogPlan:
+    waiting = frozenset(t.name for t in fence.read(directory).tombstones)
+    return plan_log(open_log(directory), LIMITS, awaiting_deletion=waiting)
+
+
+def _run(directory: Path, plan: LogPlan, *, token: int, now: float = 1000.0) -> None:
+    """One attempt at the whole job, as a worker does it."""
+    recovery.recover(directory, now=now)
+    live = open_log(directory).live
+    assert live is not None
+    done = {r.group for r in fence.read(directory).receipts if r.job == JOB}
+    for group in plan.groups:
+        if "-".join(name[:16] for name in group.sources) in done:
+            continue
+        rewritten = kernel.rewrite_group(
+            directory, sources=group.sources, live=live, limits=LIMITS, job=JOB, token=token
+        )
+        commit.commit_group(directory, job=JOB, token=token, group=rewritten, holder="test", now=now)
+    names = [u.name for u in plan.unreferenced]
+    commit.commit_unreferenced(directory, job=JOB, token=token, names=names, holder="test", now=now)
+
+
+def _attempt(directory: Path, plan: LogPlan, token: int) -> None:
+    fence.claim(directory, job=JOB, token=token, holder="test", now=1.0)
+    _run(directory, plan, token=token)
+
+
+def _deaths(count: Callable[[], DyingFilesystem], whens: tuple[When, ...] = WHENS) -> Iterator[tuple[int, When, str]]:
+    """Every (call number, moment, name) of a run that `count` does undisturbed."""
+    for number, name in enumerate(count().calls):
+        for when in whens:
+            if when != "during" or name.startswith("write"):
+                yield number, when, name
+
+
+def _check_done(directory: Path, plan: LogPlan, before: Content) -> None:
+    assert content(directory) == before
+    assert leftovers(directory) == []
+    record = fence.read(directory)
+    assert record.pending is None
+    receipts = [r.group for r in record.receipts if r.job == JOB]
+    assert sorted(receipts) == sorted("-".join(n[:16] for n in g.sources) for g in plan.groups)
+    assert {t.name for t in record.tombstones} == {n for g in plan.groups for n in (*g.sources[1:], *g.carried)} | {
+        u.name for u in plan.unreferenced
+    }
+    for group in plan.groups:
+        for name in (*group.sources[1:], *group.carried):
+            assert (directory / name).readlink() == Path(group.sources[0])
+    assert _plan(directory).debt_segments == 0
+
+
+def test_the_template_has_every_kind_of_work(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    plan = _plan(directory)
+    assert [[int(name[:16]) for name in g.sources] for g in plan.groups] == [[3, 6], [9, 10]]
+    assert [int(name[:16]) for name in plan.groups[0].carried] == [4, 5]
+    assert open_log(directory).orphans == ("0000000000000005.segment",)
+    assert [int(u.name[:16]) for u in plan.unreferenced] == [1, 2]
+    assert any(left.reason == "DenseEnough" for left in plan.left_alone)
+
+
+def test_death_at_every_step_of_a_job(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    before, plan = content(directory), _plan(directory)
+
+    def undisturbed() -> DyingFilesystem:
+        with DyingFilesystem() as counter:
+            _attempt(directory, plan, token=1)
+        _check_done(directory, plan, before)
+        return counter
+
+    deaths = list(_deaths(undisturbed))
+    assert len(deaths) > 100
+    for number, when, name in deaths:
+        directory = fresh()
+        with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
+            _attempt(directory, plan, token=1)
+        assert content(directory) == before, f"{when} {name}: not readable as it was left"
+        recovery.recover(directory, now=1000.0)
+        assert content(directory) == before, f"{when} {name}: not readable after recovery"
+        assert not recovery.is_needed(directory)
+        assert not recovery.recover(directory, now=1000.0).changed
+        _attempt(directory, plan, token=fence.high_water(directory, JOB) + 1)
+        # A partial of the dead attempt may remain; the sweeper collects it, and nothing else yet.
+        swept = sweep.sweep(directory, now=1001.0, grace_seconds=600)
+        assert all(item.name.endswith(".partial") for item in swept.deleted)
+        _check_done(directory, plan, before)
+
+
+def test_death_at_every_step_of_recovery(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    before, plan = content(directory), _plan(directory)
+    with DyingFilesystem() as counter:
+        _attempt(directory, plan, token=1)
+    for at, name in enumerate(counter.calls):
+        if not name.startswith(("rename", "link", "symlink", "unlink")):
+            continue
+
+        def crashed(at: int = at) -> Path:
+            directory = fresh()
+            with DyingFilesystem(at=at, when="after"), pytest.raises(SuddenDeath):
+                _attempt(directory, plan, token=1)
+            return directory
+
+        crash = crashed()
+        if not recovery.is_needed(crash):
+            continue
+
+        def undisturbed(crash: Path = crash) -> DyingFilesystem:
+            with DyingFilesystem() as counter:
+                recovery.recover(crash, now=1000.0)
+            return counter
+
+        # "before" the next call leaves the same disk as "after" this one.
+        for number, when, step in _deaths(undisturbed, ("after", "during")):
+            directory = crashed()
+            with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
+                recovery.recover(directory, now=1000.0)
+            assert content(directory) == before, f"{name}, then {when} {step}"
+            recovery.recover(directory, now=1000.0)
+            assert content(directory) == before, f"{name}, then {when} {step}, then recovery"
+            assert not recovery.is_needed(directory)
+            _attempt(directory, plan, token=fence.high_water(directory, JOB) + 1)
+            sweep.sweep(directory, now=1001.0, grace_seconds=600)
+            _check_done(directory, plan, before)
+
+
+def test_death_at_every_step_of_a_sweep(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    before, plan = content(directory), _plan(directory)
+
+    def ready() -> Path:
+        directory = fresh()
+        _attempt(directory, plan, token=1)
+        (directory / "0000000000000001.dead-job.7.partial").write_bytes(b"x")
+        return directory
+
+    def swept(directory: Path) -> None:
+        sweep.sweep(directory, now=2000.0, grace_seconds=600)
+
+    directory = ready()
+
+    def undisturbed() -> DyingFilesystem:
+        with DyingFilesystem() as counter:
+            swept(directory)
+        return counter
+
+    for number, when, name in _deaths(undisturbed):
+        directory = ready()
+        with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
+            swept(directory)
+        assert content(directory) == before, f"{when} {name}"
+        swept(directory)
+        assert content(directory) == before, f"{when} {name}, then again"
+        assert leftovers(directory) == []
+        assert not fence.read(directory).tombstones
+        assert not open_log(directory).links
+        gone = {u.name for u in plan.unreferenced}
+        assert gone.isdisjoint(regular(directory))
+        assert not sweep.sweep(directory, now=2001.0, grace_seconds=600).deleted
+
+
+def _refused(refused: DyingFilesystem, directory: Path, plan: LogPlan) -> None:
+    with refused:
+        _attempt(directory, plan, token=1)
+
+
+def _error_of(call: Callable[[], None]) -> Exception | None:
+    try:
+        call()
+    except (StoreIOError, LogNotWritableError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("number", [28, 5, 30])
+def test_a_refusing_disk_leaves_nothing_behind(fresh: Callable[[], Path], number: int, lasting: bool) -> None:
+    """No space (28), input/output error (5), read-only (30) at every call: an error that names the log, or success."""
+    directory = fresh()
+    before, plan = content(directory), _plan(directory)
+    with DyingFilesystem() as counter:
+        _attempt(directory, plan, token=1)
+    for at in range(len(counter.calls)):
+        directory = fresh()
+        refused = DyingFilesystem(at=at, error=OSError(number, "refused"), lasting=lasting)
+        error = _error_of(lambda directory=directory, refused=refused: _refused(refused, directory, plan))
+        assert error is None or str(directory) in str(error)
+        assert content(directory) == before, counter.calls[at]
+        if not lasting:
+            assert leftovers(directory) == [], counter.calls[at]
+        recovery.recover(directory)
+        _attempt(directory, plan, token=fence.high_water(directory, JOB) + 1)
+        sweep.sweep(directory, now=1001.0, grace_seconds=600)
+        _check_done(directory, plan, before)
+
+
+def test_content_is_synced_before_it_gets_its_name(fresh: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file that is renamed or linked to a name that counts was synced after its last write."""
+    import os
+
+    unsynced: set[int] = set()
+    write, sync, rename, link = fs.write, fs.sync, fs.rename, fs.link
+
+    def spy_write(fd: int, buffers: list[bytes]) -> None:
+        unsynced.add(os.fstat(fd).st_ino)
+        write(fd, buffers)
+
+    def spy_sync(fd: int) -> None:
+        unsynced.discard(os.fstat(fd).st_ino)
+        sync(fd)
+
+    def spy(move: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def moved(source: Path, target: Path) -> None:
+            assert os.lstat(source).st_ino not in unsynced, f"{source.name} -> {target.name}"
+            move(source, target)
+
+        return moved
+
+    monkeypatch.setattr(fs, "write", spy_write)
+    monkeypatch.setattr(fs, "sync", spy_sync)
+    monkeypatch.setattr(fs, "rename", spy(rename))
+    monkeypatch.setattr(fs, "link", spy(link))
+    directory = fresh()
+    _attempt(directory, _plan(directory), token=1)

@@ -1,0 +1,67 @@
+"""Segment logs for tests: reference directories restored from their manifests, and what is readable in a log."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from compaction.stores.segments.reader import iter_entries
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.view import open_log
+
+Content = dict[int, tuple[int, str]]
+"""Index -> (term, sha256 of the payload)."""
+
+
+def live_set(items: Iterable[int | list[int]]) -> LiveSet:
+    """A live set as the manifests write it: integers and [low, high] pairs."""
+    return LiveSet.from_ranges((i, i) if isinstance(i, int) else (i[0], i[1]) for i in items)
+
+
+def restore(source: Path, target: Path, files: Iterable[Mapping[str, Any]]) -> Path:
+    """A writable copy of a reference directory; links that did not survive its transport are made again.
+
+    Symlinks point to their sibling; files whose manifest says two links become one inode when their bytes are equal.
+    """
+    target.mkdir(parents=True)
+    by_content: dict[bytes, Path] = {}
+    for file in files:
+        path = target / file["name"]
+        if path.parent != target:
+            continue
+        if file["type"] == "symlink":
+            path.symlink_to(os.path.basename(file["target"]))
+            continue
+        content = (source / file["name"]).read_bytes()
+        if file.get("nlink") == 2 and content in by_content:
+            os.link(by_content[content], path)
+            continue
+        path.write_bytes(content)
+        by_content[content] = path
+    if (source / "snapshots").is_dir():
+        shutil.copytree(source / "snapshots", target / "snapshots", copy_function=shutil.copyfile)
+        for directory in [target / "snapshots", *(target / "snapshots").iterdir()]:
+            directory.chmod(0o755)
+    return target
+
+
+def content(directory: Path, *, snapshot_index: int | None = None, live: LiveSet | None = None) -> Content:
+    """Everything that must survive and can be read: live entries below the snapshot, all above. CRCs are checked."""
+    log = open_log(directory, snapshot_index=snapshot_index, live=live)
+    only_live = log.snapshot_index is not None
+    return {e.index: (e.term, hashlib.sha256(e.payload).hexdigest()) for e in iter_entries(log, live_only=only_live)}
+
+
+def leftovers(directory: Path) -> list[str]:
+    """Names that only exist while something is half-done."""
+    endings = (".compacting", ".link", ".compaction_group", ".tmp", ".partial")
+    return sorted(name for name in os.listdir(directory) if name.endswith(endings))
+
+
+def regular(directory: Path) -> dict[str, int]:
+    """Size of each segment that is a file of its own."""
+    return {p.name: p.stat().st_size for p in directory.glob("*.segment") if not p.is_symlink()}

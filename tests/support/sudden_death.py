@@ -1,0 +1,82 @@
+"""A process that dies at one system call: every mutating call of the store counted, one of them the last.
+
+The store makes all its changes through `compaction.stores.segments.fs`; here each of its functions is wrapped. After
+the death every further call dies as well, so no `finally` tidies up: what is on the disk is what a killed process
+leaves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+from compaction.stores.segments import fs
+
+MUTATING = ("create", "write", "set_owner", "set_mode", "sync", "link", "symlink", "rename", "unlink")
+When = Literal["before", "after", "during"]
+
+
+class SuddenDeath(BaseException):
+    """Not an Exception: nothing may catch it."""
+
+
+@dataclass
+class DyingFilesystem(AbstractContextManager["DyingFilesystem"]):
+    """Kills (or fails, with `error`) at mutating call number `at` (0-based), before, after, or half-way through a
+    write.
+
+    Without `at` it only counts: `calls` lists what was called. `lasting`: an error that does not go away.
+    """
+
+    at: int | None = None
+    when: When = "before"
+    error: OSError | None = None
+    lasting: bool = False
+    calls: list[str] = field(default_factory=list)
+    dead: bool = False
+    _original: dict[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def __enter__(self) -> DyingFilesystem:
+        for name in MUTATING:
+            self._original[name] = getattr(fs, name)
+            setattr(fs, name, self._wrap(name))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for name, function in self._original.items():
+            setattr(fs, name, function)
+
+    def _wrap(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.dead:
+                raise self._end()
+            number = len(self.calls)
+            self.calls.append(
+                " ".join([name, *(os.path.basename(os.fspath(a)) for a in args if isinstance(a, os.PathLike))])
+            )
+            if number != self.at:
+                return self._original[name](*args, **kwargs)
+            self.dead = self.error is None or self.lasting
+            if self.when == "after":
+                # A call may fail on its own (nothing to unlink): the death comes all the same.
+                with suppress(OSError):
+                    self._original[name](*args, **kwargs)
+            elif self.when == "during" and name == "write":
+                self._half(*args)
+            raise self._end()
+
+        return call
+
+    def _end(self) -> BaseException:
+        return SuddenDeath() if self.error is None else type(self.error)(*self.error.args)
+
+    @staticmethod
+    def _half(fd: int, buffers: Sequence[bytes]) -> None:
+        data = b"".join(buffers)
+        os.write(fd, data[: len(data) // 2])
