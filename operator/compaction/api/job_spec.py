@@ -50,8 +50,8 @@ class SegmentGroup(ApiModel):
     RULES = (
         Rule(
             cel="self.segments.isSorted()",
-            message="list the segments of a group in ascending order",
-            holds=lambda group: list(group.segments) == sorted(group.segments),
+            message="list the segments of a group in ascending order, each once",
+            holds=lambda group: list(group.segments) == sorted(set(group.segments)),
             field=".segments",
         ),
     )

@@ -117,7 +117,7 @@ class CompactionJobStatus(ApiModel):
     progress_percent: Annotated[int, Field(ge=0, le=100)] | None = None
     """Progress of the running or last attempt in percent."""
     attempts: Annotated[
-        tuple[Attempt, ...], keeping_last(MAX_ATTEMPTS_KEPT), Field(max_length=MAX_ATTEMPTS_KEPT), list_map("token")
+        tuple[Attempt, ...], Field(max_length=MAX_ATTEMPTS_KEPT), keeping_last(MAX_ATTEMPTS_KEPT), list_map("token")
     ] = ()
     """Attempts, oldest first; the newest 32 are kept."""
     assigned_at: Timestamp | None = None
@@ -127,7 +127,7 @@ class CompactionJobStatus(ApiModel):
     waiting: Waiting | None = None
     """What the job waits for, and since when."""
     skipped: Annotated[
-        tuple[SkippedSource, ...], keeping_first(MAX_SKIPPED), Field(max_length=MAX_SKIPPED), list_atomic()
+        tuple[SkippedSource, ...], Field(max_length=MAX_SKIPPED), keeping_first(MAX_SKIPPED), list_atomic()
     ] = ()
     """Sources that were left as they are, with the reason."""
     receipt: JobReceipt | None = None

@@ -25,8 +25,9 @@ _READ_METADATA: Final = ("name", "namespace", "labels", "annotations")
 def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
     """Every CompactionPolicy in a YAML (or JSON) text, in order; other kinds are passed over. `source` names the file.
 
-    Raises: InvalidManifestError: not YAML, no policy in it, or a policy the API server would refuse; the message has
-    one line per problem, each with the field and what to write instead.
+    Raises:
+        InvalidManifestError: not YAML, no policy in it, or a policy the API server would refuse; the message has one
+            line per problem, each with the field and what to write instead.
     """
     documents = list(_documents(text, source))
     policies = [_policy(document, source) for document in documents if document.get("kind") == POLICY_KIND]
@@ -42,7 +43,7 @@ def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
 def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
     """The objects in the text, those of a List one by one."""
     try:
-        documents = list(yaml.load_all(text, Loader=_UniqueKeyLoader))  # noqa: S506
+        documents = list(yaml.load_all(text, Loader=_UniqueKeyLoader))
     except yaml.YAMLError as error:
         raise InvalidManifestError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
     for document in documents:
@@ -56,16 +57,30 @@ def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
             yield document
 
 
-def _policy(document: Mapping[str, Any], source: str) -> CompactionPolicy: metadata = document.get("metadata") if not
-isinstance(metadata, dict) or not metadata.get("name"): raise InvalidManifestError(f"{source}: {POLICY_KIND}:
-metadata.name: is required: give the policy a name") where = f"{source}: {POLICY_KIND} {metadata['name']}" if not
-isinstance(metadata["name"], str) or not _NAME.fullmatch(metadata["name"]): raise InvalidManifestError( f"{where}:
-metadata.name: use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit" ) checked =
-{key: value for key, value in document.items() if key != "status"} checked["metadata"] = {key: metadata[key] for key
-in _READ_METADATA if metadata.get(key) is not None} try: # Strict JSON is what the API server takes: no "5" for 5, no
-1 for true. return CompactionPolicy.model_validate_json(json.dumps(checked, default=str), strict=True, extra="forbid")
-except ValidationError as error: problems = [f"{where}: {_advice(details)}" for details in
-error.errors(include_url=False)] raise InvalidManifestError("\n".join(problems)) from error
+def _policy(document: Mapping[str, Any], source: str) -> CompactionPolicy:
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("name"):
+        raise InvalidManifestError(f"{source}: {POLICY_KIND}: metadata.name: is required: give the policy a name")
+    where = f"{source}: {POLICY_KIND} {metadata['name']}"
+    if not isinstance(metadata["name"], str) or not _NAME.fullmatch(metadata["name"]):
+        raise InvalidManifestError(
+            f"{where}: metadata.name: use lower case letters, digits, '-' and '.', with a letter or digit at both ends"
+        )
+    checked = _without_nulls({key: value for key, value in document.items() if key != "status"})
+    checked["metadata"] = {key: metadata[key] for key in _READ_METADATA if metadata.get(key) is not None}
+    try:
+        # Strict JSON is what the API server takes: no "5" for 5, no 1 for true.
+        return CompactionPolicy.model_validate_json(json.dumps(checked, default=str), strict=True, extra="forbid")
+    except ValidationError as error:
+        problems = [f"{where}: {_advice(details)}" for details in error.errors(include_url=False)]
+        raise InvalidManifestError("\n".join(problems)) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without null members: the API server drops them too, and defaults take their place."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(member) for key, member in value.items() if member is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _advice(details: ErrorDetails) -> str:
@@ -78,7 +93,7 @@ def _advice(details: ErrorDetails) -> str:
             text = "unknown field" + _suggestion(details["loc"])
         case _:
             message = details["msg"]
-            text = message[0].lower() + message[1:]
+            text = message.replace("Input should", "must", 1)
     return f"{path}: {text}"
 
 

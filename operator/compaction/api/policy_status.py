@@ -43,7 +43,7 @@ class DebtStatus(ApiModel):
     """Number of segments that compaction would remove or rewrite."""
     logs: Count = 0
     """Number of logs that have debt."""
-    levels: Annotated[tuple[LevelDebt, ...], keeping_first(16), Field(max_length=16), list_map("level")] = ()
+    levels: Annotated[tuple[LevelDebt, ...], Field(max_length=16), keeping_first(16), list_map("level")] = ()
     """Debt of each level that has any."""
 
     @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)])  # type: ignore[prop-decorator]
@@ -78,7 +78,7 @@ class PlanStatus(ApiModel):
     created_at: Timestamp | None = None
     """Time at which the plan was made."""
     left_out: Annotated[
-        tuple[LeftOut, ...], keeping_first(MAX_LEFT_OUT), Field(max_length=MAX_LEFT_OUT), list_atomic()
+        tuple[LeftOut, ...], Field(max_length=MAX_LEFT_OUT), keeping_first(MAX_LEFT_OUT), list_atomic()
     ] = ()
     """Candidates that got no job, grouped by the reason."""
 
@@ -177,13 +177,13 @@ class CompactionPolicyStatus(ApiModel):
     twice."""
     quarantined: Annotated[
         tuple[QuarantinedSource, ...],
-        keeping_first(MAX_QUARANTINED),
         Field(max_length=MAX_QUARANTINED),
+        keeping_first(MAX_QUARANTINED),
         list_map("log", "segment"),
     ] = ()
     """Damaged sources that are set aside so that their siblings can be compacted."""
     log_errors: Annotated[
-        tuple[LogError, ...], keeping_first(MAX_LOG_ERRORS), Field(max_length=MAX_LOG_ERRORS), list_map("log")
+        tuple[LogError, ...], Field(max_length=MAX_LOG_ERRORS), keeping_first(MAX_LOG_ERRORS), list_map("log")
     ] = ()
     """Logs that could not be planned, with the reason."""
     waiting: Waiting | None = None

@@ -17,6 +17,9 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + ELLIPSIS
 
 
+# In `Annotated` these come after the bound they keep: the last validator named runs first.
+
+
 def cutting(limit: int) -> BeforeValidator:
     """Validator that cuts a string to the limit (characters)."""
     return BeforeValidator(lambda value: cut(value, limit) if isinstance(value, str) else value)
@@ -35,8 +38,8 @@ def keeping_last(limit: int) -> BeforeValidator:
 MESSAGE_LIMIT: Final = 2048
 PATH_LIMIT: Final = 4096
 
-Message = Annotated[str, cutting(MESSAGE_LIMIT), StringConstraints(max_length=MESSAGE_LIMIT)]
-Word = Annotated[str, cutting(64), StringConstraints(max_length=64)]
+Message = Annotated[str, StringConstraints(max_length=MESSAGE_LIMIT), cutting(MESSAGE_LIMIT)]
+Word = Annotated[str, StringConstraints(max_length=64), cutting(64)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=PATH_LIMIT)]
 INT64_MAX: Final = 2**63 - 1

@@ -1,0 +1,89 @@
+"""Policies from YAML: the file kubectl takes is the file `compactor run -f` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compaction.api.manifest import load_policies
+from compaction.exceptions import InvalidManifestError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "examples"
+
+POLICY = """\
+apiVersion: compaction.dev/v1alpha1
+kind: CompactionPolicy
+metadata:
+  name: logs
+  namespace: storage
+  annotations: {owner: me}
+  creationTimestamp: null
+spec:
+  store:
+    segmentLogs: {root: /data/ra, maxBytesPerSegment: 64Mi}
+  limits: null
+status: {observedGeneration: 7}
+"""
+
+
+def refusal_of(text: str) -> str:
+    with pytest.raises(InvalidManifestError) as refusal:
+        load_policies(text, source="policy.yaml")
+    return str(refusal.value)
+
+
+def test_a_policy_is_read_as_the_api_server_would() -> None:
+    (policy,) = load_policies(POLICY, source="policy.yaml")
+    assert (policy.metadata.name, policy.metadata.namespace) == ("logs", "storage")
+    assert policy.spec.store.segment_logs is not None
+    assert policy.spec.store.segment_logs.max_bytes_per_segment == 1 << 26
+    assert policy.spec.limits.max_concurrent_jobs == 4, "null is pruned, then defaulted"
+    assert policy.status.observed_generation == -1, "a status in a file means nothing"
+
+
+def test_other_documents_are_passed_over() -> None:
+    namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: storage}\n"
+    policies = load_policies(f"{namespace}---\n{POLICY}---\n{POLICY}---\n", source="all.yaml")
+    assert len(policies) == 2
+    listed = f"kind: List\napiVersion: v1\nitems:\n- {POLICY.replace(chr(10), chr(10) + '  ')}"
+    assert load_policies(listed, source="list.yaml") == policies[:1]
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("policy*.yaml")), ids=lambda path: path.name)
+def test_the_examples_are_valid(example: Path) -> None:
+    assert load_policies(example.read_text(), source=str(example))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no CompactionPolicy in it (it is empty)"),
+        ("kind: Pod", "no CompactionPolicy in it (Pod): it needs apiVersion: compaction.dev/v1alpha1"),
+        ("- a", "a document is a list, not a Kubernetes object"),
+        ("a: [", "not valid YAML"),
+        (POLICY + "kind: CompactionPolicy\n", "key 'kind' occurs twice"),
+        (POLICY.replace("  name: logs\n", ""), "metadata.name: is required: give the policy a name"),
+        (POLICY.replace("name: logs", "name: My_Logs"), "metadata.name: use lower case letters, digits"),
+        (POLICY.replace("v1alpha1", "v1"), "apiVersion: must be 'compaction.dev/v1alpha1'"),
+        (
+            POLICY.replace("segmentLogs", "segmentLog"),
+            "spec.store.segmentLog: unknown field: did you mean segmentLogs?",
+        ),
+        (POLICY.replace("root:", "path: /x, root:"), "spec.store.segmentLogs.path: unknown field"),
+        (POLICY + "specs: {}\n", "specs: unknown field: did you mean spec?"),
+        (POLICY.replace("64Mi", "[]"), "spec.store.segmentLogs.maxBytesPerSegment: write bytes as a whole number"),
+    ],
+    ids=str,
+)
+def test_a_refusal_names_the_file_the_field_and_the_fix(text: str, message: str) -> None:
+    refusal = refusal_of(text)
+    assert refusal.startswith("policy.yaml: ")
+    assert message in refusal
+
+
+def test_every_problem_is_named_at_once() -> None:
+    text = POLICY.replace("root: /data/ra", "root: data").replace(
+        "limits: null", "trigger: {interval: 0s}\n  suspend: 1"
+    )
+    assert len(refusal_of(text).splitlines()) == 3

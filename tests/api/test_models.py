@@ -1,0 +1,147 @@
+"""The models: what the API server sends is read, written back unchanged, and wrong specs are refused with advice."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from compaction.api.enums import JobState, Launcher, StoreKind, WhenIndexesMissing
+from compaction.api.job import (
+    Attempt,
+    CompactionJob,
+    CompactionJobStatus,
+    JobReceipt,
+    SegmentLogParameters,
+    SkippedSource,
+)
+from compaction.api.manifest import load_policies
+from compaction.api.names import name_stem
+from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus, LogError
+from compaction.exceptions import InvalidManifestError
+from support.manifests import (
+    SEGMENT_1,
+    WRONG_JOBS,
+    WRONG_POLICIES,
+    Wrong,
+    job_object,
+    policy_object,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_policy_has_its_defaults() -> None:
+    spec = CompactionPolicy.from_object(policy_object()).spec
+    assert (spec.trigger.interval, spec.trigger.cooldown, spec.cleanup.delay) == (60.0, 0.0, 600.0)
+    assert (spec.limits.max_concurrent_jobs, spec.limits.max_bytes_per_job) == (4, 1 << 30)
+    assert (spec.trigger.thresholds.debt_bytes, spec.trigger.thresholds.debt_segments) == (0, 1)
+    assert (spec.workers.max, spec.workers.slots, spec.workers.launcher) == (1, 2, Launcher.PROCESS)
+    assert spec.store.kind is StoreKind.SEGMENT_LOGS
+    assert spec.store.segment_logs is not None
+    assert spec.store.segment_logs.include == ("**",)
+    assert spec.store.segment_logs.max_bytes_per_segment == 64_000_000
+    assert spec.store.segment_logs.when_indexes_missing is WhenIndexesMissing.REFUSE
+
+
+def test_a_job_has_its_defaults() -> None:
+    job = CompactionJob.from_object(job_object())
+    assert job.status.state is JobState.UNASSIGNED
+    assert job.status.observed_generation == -1
+    assert job.spec.segment_log_parameters == SegmentLogParameters()
+
+
+@pytest.mark.parametrize(("model", "document"), [(CompactionPolicy, policy_object()), (CompactionJob, job_object())])
+def test_objects_survive_the_round_trip(model: Any, document: dict[str, Any]) -> None:
+    read = model.from_object(document)
+    written = read.to_object()
+    assert model.from_object(written) == read
+    assert model.from_object(written).to_object() == written
+    assert written["spec"]["store" if model is CompactionPolicy else "sources"]
+    assert pickle.loads(pickle.dumps(read)) == read
+
+
+def test_metadata_of_the_api_server_is_kept_and_the_empty_rest_left_out() -> None:
+    document = policy_object()
+    document["metadata"] |= {
+        "uid": "u-1",
+        "resourceVersion": "7",
+        "generation": 2,
+        "managedFields": [{"manager": "kubectl"}],
+    }
+    metadata = CompactionPolicy.from_object(document).metadata
+    assert (metadata.uid, metadata.resource_version, metadata.generation) == ("u-1", "7", 2)
+    assert metadata.to_object() == {"name": "logs", "uid": "u-1", "resourceVersion": "7", "generation": 2}
+    assert not metadata.is_deleting
+    assert metadata.controller is None
+
+
+def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
+    document = policy_object()
+    document["spec"]["fromTheFuture"] = True
+    assert CompactionPolicy.from_object(document) == CompactionPolicy.from_object(policy_object())
+
+
+@pytest.mark.parametrize("wrong", WRONG_POLICIES, ids=str)
+def test_a_wrong_policy_is_refused_with_the_field_and_the_fix(wrong: Wrong) -> None:
+    with pytest.raises(InvalidManifestError) as refusal:
+        load_policies(_as_yaml(wrong.applied_to(policy_object())), source="policy.yaml")
+    message = str(refusal.value)
+    assert wrong.field in message
+    assert wrong.model_advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_JOBS, ids=str)
+def test_a_wrong_job_is_refused(wrong: Wrong) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        CompactionJob.model_validate(wrong.applied_to(job_object()))
+    assert any(wrong.model_advice in details["msg"] for details in refusal.value.errors())
+
+
+def test_models_are_frozen() -> None:
+    policy = CompactionPolicy.from_object(policy_object())
+    with pytest.raises(ValidationError, match="frozen"):
+        policy.spec.suspend = True  # type: ignore[misc]
+
+
+def test_status_strings_for_people_follow_the_numbers() -> None:
+    status = CompactionPolicyStatus(debt=DebtStatus(bytes=163 << 20), eta_seconds=130, bytes_reclaimed=3 << 29)
+    written = status.to_object()
+    assert (written["debt"]["summary"], written["eta"], written["reclaimed"]) == ("163Mi", "2m10s", "1.5Gi")
+    assert CompactionPolicyStatus.from_object(written) == status
+    assert "eta" not in CompactionPolicyStatus().to_object()
+    assert CompactionJobStatus(progress_percent=37).to_object()["progress"] == "37%"
+    assert "progress" not in CompactionJobStatus().to_object()
+
+
+def test_a_full_job_status_survives_the_round_trip() -> None:
+    attempt = Attempt(token=1, worker="logs-w-abcde", started_at=NOW, charged=True, message="y" * 9000)
+    receipt = JobReceipt(
+        token=1, worker="logs-w-abcde", sources=(SEGMENT_1,), bytes_before=10, seconds=0.25, committed_at=NOW
+    )
+    skipped = SkippedSource(segment=SEGMENT_1, index=7, offset=131_080, reason="SourceCorrupt", message="bad CRC")
+    status = CompactionJobStatus(attempts=(attempt,), receipt=receipt, skipped=(skipped,), fencing_token=1, worker="w")
+    assert CompactionJobStatus.from_object(status.to_object()) == status
+
+
+def test_status_lists_stay_within_their_bounds() -> None:
+    attempts = tuple(Attempt(token=number, worker="w", started_at=NOW) for number in range(1, 41))
+    kept = CompactionJobStatus(attempts=attempts).attempts
+    assert [kept[0].token, kept[-1].token, len(kept)] == [9, 40, 32]
+    errors = tuple(LogError(log=f"/data/{number}", reason="PermissionDenied") for number in range(200))
+    assert len(CompactionPolicyStatus(log_errors=errors).log_errors) == 128
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"), [("logs", "logs"), ("a" * 50, "a" * 40), ("a" * 39 + "-" + "b" * 9, "a" * 39)]
+)
+def test_names_of_children_begin_with_the_policy(name: str, stem: str) -> None:
+    assert name_stem(name) == stem
+
+
+def _as_yaml(document: dict[str, Any]) -> str:
+    return yaml.safe_dump(document)

@@ -1,0 +1,189 @@
+"""The generated resource definitions: up to date, documented, bounded, structural."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from compaction.api.crd import RESOURCES, crd_files, crd_objects
+from compaction.cli.crds import command
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICY_CRD, JOB_CRD = crd_objects()
+
+
+def version_of(crd: dict[str, Any]) -> dict[str, Any]:
+    (version,) = crd["spec"]["versions"]
+    return version
+
+
+def schema_of(crd: dict[str, Any]) -> dict[str, Any]:
+    return version_of(crd)["schema"]["openAPIV3Schema"]
+
+
+def walk(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every node of spec and status below a schema, with its path; items and map values included."""
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from walk(child, f"{path}.{name}")
+    for keyword, suffix in (("items", "[]"), ("additionalProperties", "{}")):
+        if keyword in node:
+            yield from walk(node[keyword], path + suffix)
+
+
+NODES = [
+    pytest.param(node, id=f"{crd['spec']['names']['singular']}{path}")
+    for crd in (POLICY_CRD, JOB_CRD)
+    for part in ("spec", "status")
+    for path, node in walk(schema_of(crd)["properties"][part], f".{part}")
+]
+FIELDS = [
+    pytest.param(node, id=f"{crd['spec']['names']['singular']}{path}")
+    for crd in (POLICY_CRD, JOB_CRD)
+    for part in ("spec", "status")
+    for path, node in walk(schema_of(crd)["properties"][part], f".{part}")
+    if not path.endswith(("[]", "{}"))
+]
+
+
+def test_the_committed_definitions_are_what_the_models_say() -> None:
+    result = CliRunner().invoke(command, ["--check", str(ROOT / "crds")])
+    assert result.exit_code == 0, f"{result.output}{result.exception}"
+
+
+def test_generation_is_byte_stable() -> None:
+    assert crd_files() == crd_files()
+    assert [yaml.safe_load(text) for text in crd_files().values()] == crd_objects()
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_says_what_it_is(field: dict[str, Any]) -> None:
+    description = field.get("description", "")
+    assert description[:1].isupper(), "a sentence"
+    assert description.endswith("."), "ends with a full stop"
+    assert "  " not in description
+    assert "\n" not in description
+    assert "None" not in description
+    assert "`" not in description, "kubectl explain shows plain text"
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_every_value_is_bounded(node: dict[str, Any]) -> None:
+    match node.get("type"):
+        case "string":
+            assert "maxLength" in node or "enum" in node or node.get("format") == "date-time"
+        case "array":
+            assert "maxItems" in node
+            assert node["x-kubernetes-list-type"] in {"atomic", "set", "map"}
+        case "object":
+            assert "maxProperties" in node or "properties" in node
+        case "integer":
+            assert node["format"] == "int64"
+        case "number":
+            assert node["format"] == "double"
+        case "boolean":
+            pass
+        case None:
+            assert node["x-kubernetes-int-or-string"] is True
+            assert node["maxLength"] > 0
+        case other:
+            pytest.fail(f"unexpected type {other}")
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_nothing_unstructural_is_left(node: dict[str, Any]) -> None:
+    assert (
+        not {"$ref", "title", "const", "readOnly", "propertyNames", "exclusiveMinimum", "exclusiveMaximum"}
+        & node.keys()
+    )
+    assert ("anyOf" in node) == ("x-kubernetes-int-or-string" in node)
+    assert node.get("default", ...) is not None
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_every_rule_has_advice(node: dict[str, Any]) -> None:
+    for rule in node.get("x-kubernetes-validations", ()):
+        assert rule["message"][0].islower(), "it follows the field's name"
+        assert not rule["message"].endswith(".")
+
+
+def test_rules_without_a_python_half_are_about_changes() -> None:
+    for resource in RESOURCES:
+        for field in ("spec", "status"):
+            model = resource.model_fields[field].annotation
+            assert model is not None
+            assert all("oldSelf" in rule.cel for rule in model.RULES if rule.holds is None)
+
+
+def test_parents_that_are_left_out_are_filled_in() -> None:
+    spec = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]
+    assert all(spec[parent]["default"] == {} for parent in ("trigger", "limits", "lease", "workers", "cleanup"))
+    assert spec["trigger"]["properties"]["thresholds"]["default"] == {}
+    assert "default" not in spec["store"], "the user says which store"
+
+
+@pytest.mark.parametrize("crd", [POLICY_CRD, JOB_CRD], ids=["policy", "job"])
+def test_a_status_nobody_has_written_is_not_mistaken_for_done(crd: dict[str, Any]) -> None:
+    status = schema_of(crd)["properties"]["status"]
+    assert status["default"] == {"observedGeneration": -1}
+    assert version_of(crd)["subresources"] == {"status": {}}
+    defaulted = {path for path, node in walk(status, "") if "default" in node and path}
+    assert defaulted <= {".observedGeneration", ".state"}
+    assert "required" not in status
+
+
+def test_columns() -> None:
+    def narrow(crd: dict[str, Any]) -> list[str]:
+        return [one["name"].upper() for one in version_of(crd)["additionalPrinterColumns"] if "priority" not in one]
+
+    assert narrow(POLICY_CRD) == ["STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
+    assert narrow(JOB_CRD) == ["POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
+
+
+@pytest.mark.parametrize("crd", [POLICY_CRD, JOB_CRD], ids=["policy", "job"])
+def test_columns_and_selectable_fields_point_at_fields(crd: dict[str, Any]) -> None:
+    paths = {path for path, _ in walk({"properties": schema_of(crd)["properties"]}, "")}
+    version = version_of(crd)
+    named = [one["jsonPath"] for one in (*version["additionalPrinterColumns"], *version["selectableFields"])]
+    plain = [path.replace('[?(@.type=="Ready")]', "[]") for path in named if not path.startswith(".metadata")]
+    assert set(plain) <= paths
+
+
+def test_only_what_works_is_declared() -> None:
+    assert [crd["spec"]["names"]["kind"] for crd in crd_objects()] == ["CompactionPolicy", "CompactionJob"]
+    store = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]["store"]
+    assert list(store["properties"]) == ["segmentLogs"]
+
+
+class TestCommand:
+    """`compactor crds`."""
+
+    def test_prints_every_definition(self) -> None:
+        result = CliRunner().invoke(command, [])
+        assert result.exit_code == 0
+        assert list(yaml.safe_load_all(result.output)) == crd_objects()
+
+    def test_writes_removes_and_checks(self, tmp_path: Path) -> None:
+        stale = tmp_path / "compaction.dev_catalogcompactions.yaml"
+        stale.write_text("kind: CustomResourceDefinition\n")
+        (tmp_path / "kustomization.yaml").write_text("resources: []\n")
+        result = CliRunner().invoke(command, ["--write", str(tmp_path)])
+        assert result.exit_code == 0
+        assert f"removed {stale}" in result.output
+        assert {path.name for path in tmp_path.iterdir()} == {*crd_files(), "kustomization.yaml"}
+        assert CliRunner().invoke(command, ["--write", str(tmp_path)]).output == ""
+        assert CliRunner().invoke(command, ["--check", str(tmp_path)]).exit_code == 0
+
+    def test_names_what_differs_and_the_fix(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(command, ["--check", str(tmp_path)])
+        assert result.exit_code == 1
+        assert "compaction.dev_compactionjobs.yaml, compaction.dev_compactionpolicies.yaml" in str(result.exception)
+        assert f"run `compactor crds --write {tmp_path}`" in str(result.exception)
+
+    def test_takes_one_of_two(self, tmp_path: Path) -> None:
+        assert CliRunner().invoke(command, ["--write", str(tmp_path), "--check", str(tmp_path)]).exit_code == 2

@@ -1,0 +1,260 @@
+"""The resource definitions on a real API server, with the real kubectl: what users see of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.conditions import set_complete, set_ready
+from compaction.api.enums import JobState, StoreKind
+from compaction.api.job import CompactionJob, CompactionJobStatus
+from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
+from compaction.api.values import Timestamp, timestamp_from_epoch
+from support.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
+
+pytestmark = pytest.mark.apiserver
+
+ROOT = Path(__file__).resolve().parents[2]
+CRDS = str(ROOT / "crds")
+NOW: Timestamp = timestamp_from_epoch(1_750_000_000)
+
+
+class Cluster:
+    """kubectl in one namespace, with the verbs these tests use."""
+
+    def __init__(self, kubectl: Any, namespace: str) -> None:
+        self.kubectl = kubectl
+        self.namespace = namespace
+
+    def run(self, *args: str, **options: Any) -> str:
+        output: str = self.kubectl(*args, namespace=self.namespace, **options).stdout
+        return output
+
+    def create(self, document: dict[str, Any]) -> None:
+        self.run("create", "-f", "-", input=json.dumps(document))
+
+    def read(self, what: str) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load(self.run("get", what, "-o", "yaml"))
+        return found
+
+    def refusal(self, *args: str, **options: Any) -> str:
+        answer = self.kubectl(*args, namespace=self.namespace, check=False, **options)
+        assert answer.returncode != 0, answer.stdout
+        message: str = answer.stderr
+        return message
+
+    def write_status(self, what: str, status: dict[str, Any]) -> None:
+        self.run("patch", what, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+
+@pytest.fixture
+def cluster(kubectl: Any, namespace: str) -> Cluster:
+    return Cluster(kubectl, namespace)
+
+
+def test_the_definitions_apply_from_the_client_and_from_the_server(kubectl: Any) -> None:
+    for flags in (["--server-side", "--force-conflicts"], []):
+        kubectl("apply", *flags, "-f", CRDS)
+        kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
+    for name in ("compactionpolicies.compaction.dev", "compactionjobs.compaction.dev"):
+        conditions = json.loads(kubectl("get", "crd", name, "-o", "json").stdout)["status"]["conditions"]
+        states = {one["type"]: (one["status"], one.get("message")) for one in conditions}
+        assert states["NamesAccepted"][0] == "True"
+        assert "NonStructuralSchema" not in states
+
+
+def test_a_new_policy_shows_what_is_in_force(cluster: Cluster) -> None:
+    cluster.create(policy_object())
+    found = cluster.read("cpol/logs")
+    expected = CompactionPolicy.from_object(policy_object()).to_object()
+    assert found["spec"] == expected["spec"], "the models and the schema have the same defaults"
+    assert found["status"] == {"observedGeneration": -1}
+    assert CompactionPolicy.from_object(found).spec == CompactionPolicy.from_object(policy_object()).spec
+
+
+def test_a_new_job_waits_for_a_worker(cluster: Cluster) -> None:
+    cluster.create(job_object())
+    found = cluster.read("cjob/logs-1")
+    assert found["spec"] == CompactionJob.from_object(job_object()).to_object()["spec"]
+    assert found["status"] == {"observedGeneration": -1, "state": "Unassigned"}
+
+
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "manifests" / "examples").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_the_examples_are_accepted(cluster: Cluster, example: Path) -> None:
+    cluster.run("create", "--validate=strict", "-f", str(example))
+
+
+@pytest.mark.parametrize(
+    ("member", "values"),
+    [
+        ("interval", ["1s", "250ms", "1m30s", "999999h", "999999h999999h99999h", "0.5h"]),
+        ("cooldown", ["0s", "0h0m0s", "1.123456s"]),
+    ],
+)
+def test_durations_the_models_take_the_server_takes(cluster: Cluster, member: str, values: list[str]) -> None:
+    for value in values:
+        document = policy_object(trigger={member: value})
+        CompactionPolicy.from_object(document)
+        cluster.run("create", "--dry-run=server", "-f", "-", input=json.dumps(document))
+
+
+def test_quantities_the_models_take_the_server_takes(cluster: Cluster) -> None:
+    for value in (1, 2**40, "512", "64M", "64Mi", "1.5Gi", "0.001k", "8388607Ti"):
+        document = policy_object(limits={"maxBytesPerJob": value})
+        CompactionPolicy.from_object(document)
+        cluster.run("create", "--dry-run=server", "-f", "-", input=json.dumps(document))
+
+
+def test_the_spec_of_a_job_never_changes(cluster: Cluster) -> None:
+    cluster.create(job_object())
+    advice = "spec is immutable, a job is one unit of work: delete this job and create another"
+    for change in ({"level": 1}, {"policyRef": {"name": "other"}}, {"parameters": {"segmentLog": {}}}):
+        patch = json.dumps({"spec": change})
+        assert advice in cluster.refusal("patch", "cjob/logs-1", "--type=merge", "-p", patch)
+    cluster.run("label", "cjob/logs-1", "still=changeable")
+
+
+def test_a_policy_can_be_changed(cluster: Cluster) -> None:
+    cluster.create(policy_object())
+    cluster.run("patch", "cpol/logs", "--type=merge", "-p", '{"spec":{"suspend":true,"limits":{"maxAttempts":5}}}')
+    assert cluster.read("cpol/logs")["metadata"]["generation"] == 2
+
+
+def test_unknown_fields_are_refused_by_kubectl(cluster: Cluster) -> None:
+    document = policy_object(trigger={"intervall": "1m"})
+    assert 'unknown field "spec.trigger.intervall"' in cluster.refusal("apply", "-f", "-", input=json.dumps(document))
+
+
+def test_spec_and_status_are_written_apart(cluster: Cluster) -> None:
+    cluster.create(job_object() | {"status": {"state": "Succeeded", "observedGeneration": 9}})
+    assert cluster.read("cjob/logs-1")["status"] == {"observedGeneration": -1, "state": "Unassigned"}
+    cluster.run("patch", "cjob/logs-1", "--type=merge", "-p", '{"status":{"state":"Faulty"}}')
+    assert cluster.read("cjob/logs-1")["status"]["state"] == "Unassigned"
+    cluster.write_status("cjob/logs-1", {"state": "InProgress"})
+    found = cluster.read("cjob/logs-1")
+    assert (found["status"]["state"], found["metadata"]["generation"]) == ("InProgress", 1)
+
+
+def test_a_state_outside_the_machine_is_refused(cluster: Cluster) -> None:
+    cluster.create(job_object())
+    patch = '{"status":{"state":"Lost"}}'
+    refusal = cluster.refusal("patch", "cjob/logs-1", "--subresource=status", "--type=merge", "-p", patch)
+    assert '"Unassigned", "InProgress", "Abandoned", "Faulty", "Succeeded"' in refusal
+
+
+def test_the_table_of_policies(cluster: Cluster) -> None:
+    cluster.create(policy_object())
+    status = CompactionPolicyStatus(
+        observed_generation=1,
+        conditions=set_ready((), reason="Scheduled", observed_generation=1, now=NOW),
+        store=StoreKind.SEGMENT_LOGS,
+        debt=DebtStatus(bytes=163 << 20, segments=12, logs=2),
+        oldest_debt_at=NOW,
+        eta_seconds=130,
+        active=2,
+        queued=5,
+        faulty=1,
+        bytes_reclaimed=3 << 29,
+    )
+    cluster.write_status("cpol/logs", status.to_object())
+    header, row = (line.split() for line in cluster.run("get", "cpol").splitlines())
+    assert header == ["NAME", "STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
+    assert row[:4] == ["logs", "SegmentLogs", "True", "163Mi"]
+    assert row[4][-1] in "dhy", "a date shows as an age"
+    assert row[5:9] == ["2", "5", "1", "2m10s"]
+    wide = cluster.run("get", "cpol", "-o", "wide").splitlines()[0].split()
+    assert wide == [*header, "REASON", "WORKERS", "RECLAIMED", "MESSAGE"]
+    assert CompactionPolicy.from_object(cluster.read("cpol/logs")).status == status
+
+
+def test_the_table_of_jobs(cluster: Cluster) -> None:
+    cluster.create(job_object())
+    status = CompactionJobStatus(
+        state=JobState.IN_PROGRESS, worker="logs-w-abcde", fencing_token=3, progress_percent=37
+    )
+    cluster.write_status("cjob/logs-1", status.to_object())
+    header, row = (line.split() for line in cluster.run("get", "cjob").splitlines())
+    assert header == ["NAME", "POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
+    assert row[:-1] == ["logs-1", "logs", "SegmentRewrite", "0", "InProgress", "37%", "logs-w-abcde", "3"]
+    wide = cluster.run("get", "cjob", "-o", "wide").splitlines()[0].split()
+    assert wide == [*header, "FAILURES", "RECLAIMED", "LOG", "REASON"]
+
+
+def test_names_for_short(cluster: Cluster) -> None:
+    cluster.create(policy_object())
+    cluster.create(job_object())
+    everything = cluster.run("get", "compaction", "-o", "name").split()
+    assert everything == ["compactionjob.compaction.dev/logs-1", "compactionpolicy.compaction.dev/logs"]
+    assert cluster.run("get", "cpol,cjob", "-o", "name").split() == everything[::-1]
+    assert cluster.run("get", "compactionjob", "-o", "name").split() == everything[:1]
+
+
+def test_fields_to_select_by(cluster: Cluster) -> None:
+    cluster.create(job_object("logs-1"))
+    cluster.create(job_object("logs-2"))
+    cluster.create(job_object("other-1", policy="other"))
+    cluster.write_status("cjob/logs-2", {"state": "InProgress", "worker": "logs-w-abcde"})
+    for selector, names in {
+        "spec.policyRef.name=logs": ["logs-1", "logs-2"],
+        "spec.kind=SegmentRewrite,status.state=Unassigned": ["logs-1", "other-1"],
+        "status.state=InProgress": ["logs-2"],
+        "status.worker=logs-w-abcde": ["logs-2"],
+    }.items():
+        found = cluster.run("get", "cjob", f"--field-selector={selector}", "-o", "name").split()
+        assert [name.rpartition("/")[2] for name in found] == names
+    cluster.create(policy_object(suspend=True))
+    assert cluster.run("get", "cpol", "--field-selector=spec.suspend=true", "-o", "name").split()
+    assert not cluster.run("get", "cpol", "--field-selector=spec.suspend=false", "-o", "name").split()
+
+
+def test_waiting_for_a_job(cluster: Cluster) -> None:
+    cluster.create(job_object())
+    waited = cluster.refusal("wait", "--for=condition=Complete", "--timeout=1s", "cjob/logs-1")
+    assert "timed out" in waited
+    conditions = set_complete((), reason="Succeeded", observed_generation=1, now=NOW)
+    status = CompactionJobStatus(observed_generation=1, state=JobState.SUCCEEDED, conditions=conditions)
+    cluster.write_status("cjob/logs-1", status.to_object())
+    met = cluster.run("wait", "--for=condition=Complete", "--timeout=10s", "cjob/logs-1")
+    assert "condition met" in met
+    cluster.run("wait", "--for=jsonpath={.status.state}=Succeeded", "--timeout=10s", "cjob/logs-1")
+
+
+def test_segments_are_listed_once(cluster: Cluster) -> None:
+    sources = {"segmentLog": {"path": "/data/ra/a", "unreferenced": [SEGMENT_1, SEGMENT_2, SEGMENT_1]}}
+    document = job_object(sources=sources)
+    assert "Duplicate value" in cluster.refusal("create", "-f", "-", input=json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("field", "sentences"),
+    [
+        ("cpol", ["CompactionPolicy says which store is kept compacted", "What the operator last saw and did."]),
+        ("cpol.spec", ["The store to compact: exactly one member must be set.", "<Object> -required-"]),
+        (
+            "cpol.spec.store.segmentLogs",
+            ["Directory below which the logs are", "-required-", "enum: Refuse, TreatAsEmpty", "such as 64M"],
+        ),
+        ("cpol.spec.trigger.thresholds", ["Bytes that compaction would give back"]),
+        ("cpol.status.debt.summary", ["Bytes of debt for people, such as 163Mi"]),
+        ("cjob.spec.sources.segmentLog.groups", ["Names of the segment files of the group, in ascending order."]),
+        ("cjob.status.state", ["Unassigned (waits for a worker)", "Unassigned InProgress Abandoned"]),
+        ("cjob.status.receipt", ["Bytes given back once the grace is over.", "Fingerprint (SHA-256)"]),
+    ],
+)
+def test_explain_reads_well(kubectl: Any, field: str, sentences: list[str]) -> None:
+    # kubectl wraps at 80 columns; a sentence must be found whatever the wrapping.
+    text = " ".join(kubectl("explain", field).stdout.split())
+    for sentence in sentences:
+        assert " ".join(sentence.split()) in text
+    assert "<no description>" not in kubectl("explain", field).stdout.lower()
+
+
+def test_every_field_is_explained(kubectl: Any) -> None:
+    for name in ("cpol", "cjob"):
+        assert "<empty>" not in kubectl("explain", name, "--recursive").stdout

@@ -1,0 +1,153 @@
+"""Objects for tests of the resources: the smallest valid ones, and a table of wrong specs with the advice they get.
+
+A wrong spec is a path into the object and the value put there. The same table is tried on the models and on a real API
+server, so the two cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+SEGMENT_1 = "0000000000000001.segment"
+SEGMENT_2 = "0000000000000002.segment"
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
+
+
+def policy_object(name: str = "logs", **spec: Any) -> dict[str, Any]:
+    """The smallest policy there is; keyword arguments are further members of spec."""
+    return {
+        "apiVersion": "compaction.dev/v1alpha1",
+        "kind": "CompactionPolicy",
+        "metadata": {"name": name},
+        "spec": {"store": {"segmentLogs": {"root": "/data/ra"}}, **spec},
+    }
+
+
+def job_object(name: str = "logs-1", *, policy: str = "logs", **spec: Any) -> dict[str, Any]:
+    """A job as one makes it by hand; keyword arguments are further members of spec."""
+    sources = {"segmentLog": {"path": "/data/ra/a", "groups": [{"segments": [SEGMENT_1, SEGMENT_2]}]}}
+    return {
+        "apiVersion": "compaction.dev/v1alpha1",
+        "kind": "CompactionJob",
+        "metadata": {"name": name},
+        "spec": {"policyRef": {"name": policy}, "kind": "SegmentRewrite", "sources": sources, **spec},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A value put at `path` (below the object), and what the refusal must say: the field, and the advice.
+
+    `model` is what the models say where their words differ from the API server's.
+    """
+
+    path: str
+    value: Any
+    field: str
+    advice: str
+    model: str = ""
+
+    @property
+    def model_advice(self) -> str:
+        return self.model or self.advice
+
+    def __str__(self) -> str:
+        return f"{self.path}={str(self.value)[:40]}"
+
+    def applied_to(self, document: dict[str, Any]) -> dict[str, Any]:
+        """A copy of the document with the wrong value in its place."""
+        changed = copy.deepcopy(document)
+        *parents, last = self.path.split("/")
+        node = changed
+        for step in parents:
+            node = node.setdefault(step, {})
+        if self.value is ABSENT:
+            del node[last]
+        else:
+            node[last] = self.value
+        return changed
+
+
+LOGS = "spec/store/segmentLogs"
+LOGS_FIELD = "spec.store.segmentLogs"
+DURATION_ADVICE = "write a duration such as 30s, 10m or 1h30m"
+QUANTITY_ADVICE = "write bytes as a whole number or with a suffix, such as 500M, 64Mi or 1Gi"
+
+WRONG_POLICIES = (
+    Wrong("spec", ABSENT, "spec", "Required value", "is required"),
+    Wrong("spec/store", ABSENT, "spec.store", "Required value", "is required"),
+    Wrong("spec/store", {}, "spec.store", "set exactly one store: segmentLogs"),
+    Wrong(f"{LOGS}/root", ABSENT, f"{LOGS_FIELD}.root", "Required value", "is required"),
+    Wrong(f"{LOGS}/root", "data/ra", f"{LOGS_FIELD}.root", "must be an absolute path, such as /data/ra"),
+    Wrong(f"{LOGS}/root", "/data/../etc", f"{LOGS_FIELD}.root", "must not contain '..': write the path it leads to"),
+    Wrong(f"{LOGS}/root", "/data/..", f"{LOGS_FIELD}.root", "must not contain '..'"),
+    Wrong(f"{LOGS}/root", "/", f"{LOGS_FIELD}.root", "must name a directory below /"),
+    Wrong(f"{LOGS}/root", "/" + "x" * 4096, f"{LOGS_FIELD}.root", "4096"),
+    Wrong(f"{LOGS}/include", [], f"{LOGS_FIELD}.include", "at least 1 item"),
+    Wrong(f"{LOGS}/include", ["/abs"], f"{LOGS_FIELD}.include[0]", "must be relative to root"),
+    Wrong(f"{LOGS}/exclude", ["a", "../b"], f"{LOGS_FIELD}.exclude[1]", "only directories below root are compacted"),
+    Wrong(f"{LOGS}/maxEntriesPerSegment", 65536, f"{LOGS_FIELD}.maxEntriesPerSegment", "less than or equal to 65535"),
+    Wrong(f"{LOGS}/maxEntriesPerSegment", "4096", f"{LOGS_FIELD}.maxEntriesPerSegment", "integer"),
+    Wrong(f"{LOGS}/maxBytesPerSegment", 0, f"{LOGS_FIELD}.maxBytesPerSegment", "must be more than 0, such as 64M"),
+    Wrong(f"{LOGS}/maxBytesPerSegment", "0Mi", f"{LOGS_FIELD}.maxBytesPerSegment", "must be more than 0, such as 64M"),
+    Wrong(f"{LOGS}/maxBytesPerSegment", "64MB", f"{LOGS_FIELD}.maxBytesPerSegment", QUANTITY_ADVICE),
+    Wrong(f"{LOGS}/maxBytesPerSegment", -1, f"{LOGS_FIELD}.maxBytesPerSegment", QUANTITY_ADVICE),
+    Wrong(f"{LOGS}/maxSourcesPerGroup", 9, f"{LOGS_FIELD}.maxSourcesPerGroup", "less than or equal to 8"),
+    Wrong(f"{LOGS}/whenIndexesMissing", "Guess", f"{LOGS_FIELD}.whenIndexesMissing", "TreatAsEmpty"),
+    Wrong("spec/trigger/interval", "0s", "spec.trigger.interval", "must be longer than 0s, such as 1m"),
+    Wrong("spec/trigger/interval", "1 minute", "spec.trigger.interval", DURATION_ADVICE),
+    Wrong("spec/trigger/interval", "-5s", "spec.trigger.interval", DURATION_ADVICE),
+    Wrong("spec/trigger/interval", 60, "spec.trigger.interval", "must be of type string", DURATION_ADVICE),
+    Wrong("spec/trigger/cooldown", "10", "spec.trigger.cooldown", DURATION_ADVICE),
+    Wrong("spec/trigger/thresholds", {"debtBytes": "many"}, "spec.trigger.thresholds.debtBytes", QUANTITY_ADVICE),
+    Wrong("spec/trigger/thresholds", {"debtSegments": -1}, "spec.trigger.thresholds.debtSegments", "or equal to 0"),
+    Wrong("spec/limits/maxBytesPerJob", "0.0Gi", "spec.limits.maxBytesPerJob", "must be more than 0, such as 1Gi"),
+    Wrong("spec/limits/maxConcurrentJobs", 0, "spec.limits.maxConcurrentJobs", "greater than or equal to 1"),
+    Wrong("spec/limits/maxAttempts", 21, "spec.limits.maxAttempts", "less than or equal to 20"),
+    Wrong("spec/lease/durationSeconds", 0, "spec.lease.durationSeconds", "greater than or equal to 1"),
+    Wrong("spec/workers/launcher", "pod", "spec.workers.launcher", "process"),
+    Wrong("spec/workers/sparkConf", {"driver.memory": "2g"}, "spec.workers.sparkConf", "must begin with 'spark.'"),
+    Wrong("spec/workers/sparkConf", {"spark.master": "x"}, "spec.workers.sparkConf", "set workers.sparkMaster instead"),
+    Wrong("spec/cleanup/delay", "a while", "spec.cleanup.delay", DURATION_ADVICE),
+    Wrong("spec/suspend", "yes", "spec.suspend", "boolean"),
+    Wrong("metadata/name", "x" * 64, "", "choose a shorter name"),
+)
+
+SOURCES = "spec/sources/segmentLog"
+SOURCES_FIELD = "spec.sources.segmentLog"
+
+WRONG_JOBS = (
+    Wrong("spec/policyRef", ABSENT, "spec.policyRef", "Required value", "required"),
+    Wrong("spec/policyRef", {"name": ""}, "spec.policyRef.name", "at least 1 char"),
+    Wrong("spec/kind", "BlockRewrite", "spec.kind", "SegmentRewrite"),
+    Wrong("spec/sources", {}, "spec.sources", "needs sources.segmentLog: the path of a log"),
+    Wrong(f"{SOURCES}/path", "ra/a", f"{SOURCES_FIELD}.path", "must be an absolute path"),
+    Wrong(f"{SOURCES}/groups", [], SOURCES_FIELD, "give the job something to do"),
+    Wrong(f"{SOURCES}/groups", [{"segments": ["1.segment"]}], f"{SOURCES_FIELD}.groups[0].segments[0]", "16 digits"),
+    Wrong(f"{SOURCES}/groups", [{"segments": []}], f"{SOURCES_FIELD}.groups[0].segments", "at least 1 item"),
+    Wrong(
+        f"{SOURCES}/groups",
+        [{"segments": [SEGMENT_2, SEGMENT_1]}],
+        f"{SOURCES_FIELD}.groups[0].segments",
+        "list the segments of a group in ascending order, each once",
+    ),
+    Wrong(
+        f"{SOURCES}/groups",
+        [{"segments": [f"{number:016d}.segment" for number in range(9)]}],
+        f"{SOURCES_FIELD}.groups[0].segments",
+        "at most 8 items",
+    ),
+    Wrong(f"{SOURCES}/unreferenced", ["../../etc/passwd"], f"{SOURCES_FIELD}.unreferenced[0]", "16 digits"),
+    Wrong(f"{SOURCES}/snapshotIndex", -1, f"{SOURCES_FIELD}.snapshotIndex", "greater than or equal to 0"),
+    Wrong("spec/level", 101, "spec.level", "less than or equal to 100"),
+    Wrong("spec/estimatedBytes", "1Gi", "spec.estimatedBytes", "integer"),
+)
