@@ -48,7 +48,7 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 	@$(BIN)/ruff check operator tests
 	@$(BIN)/ruff format --check operator tests
 	@$(BIN)/mypy
-	@$(BIN)/compactor crds check
+	@$(BIN)/compactor crds --check crds
 	@$(BIN)/python -m pytest -q tests/house
 
 format: setup ## Format the code and sort the imports
@@ -56,7 +56,7 @@ format: setup ## Format the code and sort the imports
 	@$(BIN)/ruff format operator tests
 
 crds: setup ## Write crds/*.yaml again from the models
-	@$(BIN)/compactor crds generate
+	@$(BIN)/compactor crds --write crds
 
 lock: setup ## Pin every dependency again, with hashes
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['build'], sep='\n')" \

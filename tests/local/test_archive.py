@@ -1,4 +1,4 @@
-"""The downloaded archive is used only when it is byte for byte the pinned one, and only its three programs are taken."""
+"""A downloaded archive is used only when it is byte for byte the pinned one, and only its three programs are taken."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "operator" / "compaction"
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One source file: its dotted name, its text, and the full names of all modules it imports, wherever in the file."""
+    """A source file: its dotted name, its text, and the full names of all modules it imports, wherever in the file."""
 
     name: str
     path: Path
