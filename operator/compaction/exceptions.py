@@ -436,3 +436,14 @@ class InvalidManifestError(CompactionError):
 
 class CrdDriftError(CompactionError):
     """The committed resource definitions differ from the models; names the files and the command that writes them."""
+
+
+class RecoveryNeededError(SegmentLogError):
+    """A log with a half-done compaction: it is settled before anything is planned."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: a compaction died half-way here; run `compactor segments recover {self.path}` first"
