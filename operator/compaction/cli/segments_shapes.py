@@ -1,0 +1,139 @@
+"""How plans, receipts and recoveries of segment logs are shown: columns for tables, objects for json and yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compaction.cli.errors import describe
+from compaction.cli.output import Column, human_bytes, optional
+from compaction.exceptions import SegmentLogError
+from compaction.stores.segments import recovery, sweep
+from compaction.stores.segments.plan import LogPlan
+from compaction.stores.segments.records import GroupReceipt, Tombstone
+from compaction.stores.segments.view import LogState
+
+PLAN_COLUMNS = (
+    Column("segment", "segment"),
+    Column("action", "action"),
+    Column("into", "into", optional),
+    Column("reason", "reason", optional),
+    Column("detail", "detail", optional),
+)
+RECEIPT_COLUMNS = (
+    Column("output", "output"),
+    Column("replaced", "replaced", lambda names: str(len(names)), right=True),
+    Column("entries", "entries", right=True),
+    Column("bytesBefore", "before", human_bytes, right=True),
+    Column("bytesAfter", "after", human_bytes, right=True),
+    Column("bytesReclaimed", "reclaimed", human_bytes, right=True),
+    Column("fingerprintBefore", "content before", lambda text: text[:12]),
+    Column("fingerprintAfter", "content after", lambda text: text[:12]),
+    Column("seconds", "seconds", lambda seconds: f"{seconds:.3f}", right=True),
+)
+NAME_COLUMNS = (
+    Column("segment", "segment"),
+    Column("bytes", "bytes", human_bytes, right=True),
+    Column("reason", "reason"),
+)
+
+
+def plan_rows(planned: LogPlan) -> list[dict[str, Any]]:
+    """One row per segment, in name order."""
+    rows: list[dict[str, Any]] = []
+    for group in planned.groups:
+        into = group.sources[0]
+        detail = f"{group.live_entries} entries, {human_bytes(group.live_bytes)} live in the group"
+        rows += [{"segment": name, "action": "rewrite", "into": into, "detail": detail} for name in group.sources]
+        rows += [{"segment": name, "action": "replace", "into": into, "reason": "Dead"} for name in group.carried]
+    rows += [{"segment": u.name, "action": "delete", "reason": u.reason.value} for u in planned.unreferenced]
+    rows += [
+        {"segment": left.name, "action": "keep", "reason": left.reason.value, "detail": left.detail}
+        for left in planned.left_alone
+    ]
+    return sorted(rows, key=lambda row: str(row["segment"]))
+
+
+def plan_object(log: LogState, planned: LogPlan) -> dict[str, Any]:
+    """The whole plan, for machines."""
+    return {
+        "log": str(log.directory),
+        "snapshotIndex": log.snapshot_index,
+        "groups": [
+            {
+                "sources": list(group.sources),
+                "carried": list(group.carried),
+                "liveEntries": group.live_entries,
+                "liveBytes": group.live_bytes,
+                "sourceBytes": group.source_bytes,
+                "outputBytes": group.output_bytes,
+                "reclaimableBytes": group.reclaimable_bytes,
+            }
+            for group in planned.groups
+        ],
+        "unreferenced": [{"segment": u.name, "bytes": u.bytes, "reason": u.reason.value} for u in planned.unreferenced],
+        "leftAlone": [
+            {"segment": left.name, "reason": left.reason.value, "detail": left.detail} for left in planned.left_alone
+        ],
+        "liveEntries": planned.live_entries,
+        "liveBytes": planned.live_bytes,
+        "totalBytes": planned.total_bytes,
+        "debtBytes": planned.debt_bytes,
+        "debtSegments": planned.debt_segments,
+    }
+
+
+def recovery_object(done: recovery.RecoveryReport) -> dict[str, list[Any]]:
+    """What recovery did, by kind."""
+    return {
+        "finished": list(done.finished),
+        "discarded": list(done.discarded),
+        "removed": list(done.removed),
+        "raCompactions": [{"leader": r.leader, "outcome": r.outcome.value} for r in done.ra],
+    }
+
+
+def compact_object(
+    directory: Path,
+    job: str,
+    recovered: recovery.RecoveryReport,
+    receipts: list[GroupReceipt],
+    marked: tuple[Tombstone, ...],
+    failures: list[SegmentLogError],
+    swept: sweep.SweepReport | None,
+) -> dict[str, Any]:
+    """The outcome of one run: receipts, what was marked, what failed, what was swept."""
+    return {
+        "log": str(directory),
+        "job": job,
+        "recovered": recovery_object(recovered),
+        "receipts": [
+            {
+                "token": r.token,
+                "output": r.output,
+                "sources": list(r.sources),
+                "replaced": list(r.linked),
+                "entries": r.entries,
+                "bytesBefore": r.bytes_before,
+                "bytesAfter": r.bytes_after,
+                "bytesReclaimed": r.bytes_reclaimed,
+                "fingerprintBefore": r.fingerprint_before,
+                "fingerprintAfter": r.fingerprint_after,
+                "seconds": round(r.seconds, 6),
+            }
+            for r in receipts
+        ],
+        "unreferenced": [
+            {"segment": t.name, "bytes": t.bytes, "reason": t.reason.value if t.reason else None} for t in marked
+        ],
+        "failures": [describe(failure) for failure in failures],
+        "bytesReclaimed": sum(r.bytes_reclaimed for r in receipts),
+        "swept": None
+        if swept is None
+        else {
+            "deleted": [item.name for item in swept.deleted],
+            "bytesReclaimed": swept.bytes_reclaimed,
+            "blocked": [{"name": b.name, "reason": b.reason} for b in swept.blocked],
+            "waiting": swept.waiting,
+        },
+    }

@@ -1,0 +1,276 @@
+"""`compactor segments plan`, `compact` and `recover`: the same library path a worker takes, on one directory.
+
+`compact` claims a token of its own in the log's fence, so it excludes, and is excluded by, workers and other runs like
+any other attempt.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.output import OutputFormat, emit, human_bytes, output_option, print_table
+from compaction.cli.segments_options import log_options, require_snapshot_for_live
+from compaction.cli.segments_shapes import (
+    NAME_COLUMNS,
+    PLAN_COLUMNS,
+    RECEIPT_COLUMNS,
+    compact_object,
+    plan_object,
+    plan_rows,
+    recovery_object,
+)
+from compaction.exceptions import RecoveryNeededError, SegmentLogError
+from compaction.stores.segments import commit, fence, kernel, recovery, sweep
+from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
+from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT
+from compaction.stores.segments.names import MAX_SOURCES
+from compaction.stores.segments.plan import GroupPlan, LogPlan, group_ranges, plan_log
+from compaction.stores.segments.records import GroupReceipt, Tombstone
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.unreferenced import known_live
+from compaction.stores.segments.view import LogState, open_log
+
+HOLDER = "cli"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A log as the command sees it: its state, what is live, and the plan."""
+
+    log: LogState
+    live: LiveSet
+    plan: LogPlan
+    limits: SegmentLimits
+    policy: IndexesMissing
+
+
+def planning_options(command: Command) -> Command:
+    """The limits of a plan, and what a missing `indexes` file means; passed as the one argument `options`."""
+    for option in reversed(
+        (
+            click.option(
+                "--max-entries",
+                type=click.IntRange(1, MAX_COUNT_LIMIT),
+                default=DEFAULT_MAX_COUNT,
+                show_default=True,
+                help="Most entries in a compacted segment.",
+            ),
+            click.option(
+                "--max-bytes",
+                type=click.IntRange(1),
+                default=DEFAULT_MAX_SIZE,
+                show_default=True,
+                help="Most payload bytes in a compacted segment.",
+            ),
+            click.option(
+                "--max-sources",
+                type=click.IntRange(1, MAX_SOURCES),
+                default=MAX_SOURCES,
+                show_default=True,
+                help="Most segments that become one.",
+            ),
+            click.option(
+                "--when-indexes-missing",
+                type=click.Choice([policy.value for policy in IndexesMissing]),
+                default=IndexesMissing.REFUSE.value,
+                show_default=True,
+                help="What a snapshot without its `indexes` file means: unknown, or nothing is live.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@log_options
+@planning_options
+@output_option()
+def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output: OutputFormat, **options: Any) -> None:
+    """Say what compacting the log in DIR would do, and for every segment left alone, why. Changes nothing.
+
+    Example: compactor segments plan /data/ra/LOG --snapshot 120 --live 1-5,9
+    """
+    if recovery.is_needed(directory):
+        raise RecoveryNeededError(str(directory))
+    look = _look(directory, snapshot, live, options)
+    if output is not OutputFormat.TABLE:
+        emit(plan_object(look.log, look.plan), output)
+        return
+    print_table(plan_rows(look.plan), PLAN_COLUMNS)
+    click.echo(
+        f"{look.plan.debt_segments} segments to rewrite or delete, {human_bytes(look.plan.debt_bytes)} of "
+        f"{human_bytes(look.plan.total_bytes)} to gain"
+    )
+
+
+@click.command()
+@log_options
+@planning_options
+@click.option("--phase", type=click.Choice(["1", "3"]), help="Only mark dead segments (1), or only rewrite groups (3).")
+@click.option("--sweep", "sweeping", is_flag=True, help="Then delete what was replaced longer than the grace ago.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=600.0,
+    show_default=True,
+    help="Seconds that replaced names stay readable.",
+)
+@output_option()
+@click.pass_context
+def compact(
+    context: click.Context,
+    /,
+    *,
+    directory: Path,
+    snapshot: int | None,
+    live: LiveSet | None,
+    phase: str | None,
+    sweeping: bool,
+    grace: float,
+    output: OutputFormat,
+    **options: Any,
+) -> None:
+    """Compact the log in DIR now: recover, plan, rewrite, verify, commit.
+
+    Replaced segments stay readable under their old names; nothing is deleted without --sweep. A damaged segment is
+    named, the other groups are compacted, and the exit code is 1.
+
+    Example: compactor segments compact /data/ra/LOG --sweep --grace 0
+    """
+    recovered = recovery.recover(directory, holder=HOLDER)
+    look = _look(directory, snapshot, live, options)
+    job = f"{HOLDER}-{secrets.token_hex(5)}"
+    token = fence.high_water(directory, job) + 1
+    fence.claim(directory, job=job, token=token, holder=HOLDER)
+    receipts: list[GroupReceipt] = []
+    failures: list[SegmentLogError] = []
+    marked: tuple[Tombstone, ...] = ()
+    try:
+        for group in look.plan.groups if phase != "1" else ():
+            _commit_group(directory, look, group, job=job, token=token, receipts=receipts, failures=failures)
+        if phase != "3":
+            names = _dead_outside_groups(look, rewriting=phase != "1")
+            marked = _mark(directory, look, names, snapshot=snapshot, live=live, job=job, token=token)
+    finally:
+        fence.retire(directory, job)
+    swept = _sweep(directory, snapshot, live, look.policy, grace) if sweeping else None
+    result = compact_object(directory, job, recovered, receipts, marked, failures, swept)
+    if output is OutputFormat.TABLE:
+        _print_result(result)
+    else:
+        emit(result, output)
+    for failure in failures:
+        report(failure)
+    if failures:
+        context.exit(EXIT_DATA_ERROR)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@output_option()
+def recover(*, directory: Path, output: OutputFormat) -> None:
+    """Finish or undo what a crash left half-done in the log in DIR, ours or Ra's own. Harmless on a healthy log."""
+    result = recovery_object(recovery.recover(directory, holder=HOLDER))
+    if output is not OutputFormat.TABLE:
+        emit({"log": str(directory), **result}, output)
+    elif any(result.values()):
+        for word, items in result.items():
+            for item in items:
+                click.echo(f"{word}: {item if isinstance(item, str) else ' '.join(map(str, item.values()))}")
+    else:
+        click.echo("nothing to recover")
+
+
+def _look(directory: Path, snapshot: int | None, live: LiveSet | None, options: dict[str, Any]) -> Look:
+    require_snapshot_for_live(directory, snapshot, live)
+    limits = SegmentLimits(
+        max_entries=options["max_entries"], max_bytes=options["max_bytes"], max_sources=options["max_sources"]
+    )
+    policy = IndexesMissing(options["when_indexes_missing"])
+    with storage_errors(directory):
+        log = open_log(directory, snapshot_index=snapshot, live=live)
+    awaiting = frozenset(tombstone.name for tombstone in fence.read(directory).tombstones)
+    planned = plan_log(log, limits, awaiting_deletion=awaiting, indexes_missing=policy)
+    return Look(log=log, live=known_live(log, policy), plan=planned, limits=limits, policy=policy)
+
+
+def _commit_group(
+    directory: Path,
+    look: Look,
+    group: GroupPlan,
+    *,
+    job: str,
+    token: int,
+    receipts: list[GroupReceipt],
+    failures: list[SegmentLogError],
+) -> None:
+    """Rewrite and commit one group; a failure of its data is kept for the end, so that its siblings are done."""
+    try:
+        rewritten = kernel.rewrite_group(
+            directory,
+            sources=group.sources,
+            live=look.live,
+            limits=look.limits,
+            job=job,
+            token=token,
+            ranges=group_ranges(look.log, group.sources, look.live),
+        )
+        receipts.append(commit.commit_group(directory, job=job, token=token, group=rewritten, holder=HOLDER))
+    except SegmentLogError as error:
+        failures.append(error)
+
+
+def _dead_outside_groups(look: Look, *, rewriting: bool) -> list[str]:
+    """Dead segments to mark: those that no group carries along, or all of them when no group is rewritten."""
+    names = [segment.name for segment in look.plan.unreferenced]
+    return names if rewriting else sorted({*names, *(name for g in look.plan.groups for name in g.carried)})
+
+
+def _mark(
+    directory: Path, look: Look, names: list[str], *, snapshot: int | None, live: LiveSet | None, job: str, token: int
+) -> tuple[Tombstone, ...]:
+    return commit.commit_unreferenced(
+        directory,
+        job=job,
+        token=token,
+        names=names,
+        holder=HOLDER,
+        snapshot_index=snapshot,
+        live=live,
+        indexes_missing=look.policy,
+    )
+
+
+def _sweep(
+    directory: Path, snapshot: int | None, live: LiveSet | None, policy: IndexesMissing, grace: float
+) -> sweep.SweepReport:
+    return sweep.sweep(
+        directory, grace_seconds=grace, snapshot_index=snapshot, live=live, indexes_missing=policy, holder=HOLDER
+    )
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    """The receipt table, then what waits for deletion and what was deleted."""
+    if result["receipts"]:
+        print_table(result["receipts"], RECEIPT_COLUMNS)
+    if result["unreferenced"]:
+        click.echo("\nmarked for deletion:")
+        print_table(result["unreferenced"], NAME_COLUMNS)
+    if not result["receipts"] and not result["unreferenced"] and not result["failures"]:
+        click.echo("nothing to compact")
+    swept = result["swept"]
+    if swept is not None:
+        gained = human_bytes(swept["bytesReclaimed"])
+        click.echo(f"\nswept: {len(swept['deleted'])} names deleted, {gained}; {swept['waiting']} wait for their grace")
+        for item in swept["blocked"]:
+            click.echo(f"kept: {item['name']}: {item['reason']}")
