@@ -136,6 +136,11 @@ def test_status_lists_stay_within_their_bounds() -> None:
     assert len(CompactionPolicyStatus(log_errors=errors).log_errors) == 128
 
 
+def test_status_lists_with_keys_have_each_key_once() -> None:
+    errors = (LogError(log="/data/a", reason="First"), LogError(log="/data/a", reason="Second"))
+    assert CompactionPolicyStatus(log_errors=errors).log_errors == errors[:1]
+
+
 @pytest.mark.parametrize(
     ("name", "stem"), [("logs", "logs"), ("a" * 50, "a" * 40), ("a" * 39 + "-" + "b" * 9, "a" * 39)]
 )

@@ -13,7 +13,7 @@ from compaction.api.conditions import Condition
 from compaction.api.enums import StoreKind
 from compaction.api.formatting import format_age, format_bytes
 from compaction.api.schema_hints import list_atomic, list_map
-from compaction.api.text import Count, Message, Path, Word, keeping_first
+from compaction.api.text import Count, Message, Path, Word, keeping_first, once_by
 from compaction.api.values import Timestamp
 
 MAX_CONDITIONS = 16
@@ -183,7 +183,11 @@ class CompactionPolicyStatus(ApiModel):
     ] = ()
     """Damaged sources that are set aside so that their siblings can be compacted."""
     log_errors: Annotated[
-        tuple[LogError, ...], Field(max_length=MAX_LOG_ERRORS), keeping_first(MAX_LOG_ERRORS), list_map("log")
+        tuple[LogError, ...],
+        Field(max_length=MAX_LOG_ERRORS),
+        keeping_first(MAX_LOG_ERRORS),
+        once_by("log"),
+        list_map("log"),
     ] = ()
     """Logs that could not be planned, with the reason."""
     waiting: Waiting | None = None

@@ -5,9 +5,9 @@ be written is a silent stall, so text that comes from outside (an error message,
 refused.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 ELLIPSIS: Final = "…"
 
@@ -33,6 +33,18 @@ def keeping_first(limit: int) -> BeforeValidator:
 def keeping_last(limit: int) -> BeforeValidator:
     """Validator that keeps the last (newest) items of a list."""
     return BeforeValidator(lambda value: value[-limit:] if isinstance(value, list | tuple) else value)
+
+
+def once_by(*attributes: str) -> AfterValidator:
+    """Validator for a list whose items have keys on the API server: of several with the same key the first stays."""
+
+    def first_of_each(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        by_key: dict[tuple[Any, ...], Any] = {}
+        for item in items:
+            by_key.setdefault(tuple(getattr(item, attribute) for attribute in attributes), item)
+        return tuple(by_key.values())
+
+    return AfterValidator(first_of_each)
 
 
 MESSAGE_LIMIT: Final = 2048
