@@ -247,7 +247,8 @@ class Heartbeat:
         try:
             await self._answered(self._port.renew_worker(slots=0))
             offers = await self._answered(self._port.offers(wait=False))
-            if any((offer.job_name, offer.token) not in self._seen for offer in offers):
+            # `_keepers`: an assignment that is being accepted just now, slowly.
+            if self._keepers or any((offer.job_name, offer.token) not in self._seen for offer in offers):
                 await self._answered(self._port.renew_worker(slots=self._slots))
                 return False
             await self._answered(self._port.leave())
