@@ -419,6 +419,10 @@ class BinaryError(CompactionError):
     """The programs of the control plane were not found and could not be downloaded or built; says what was tried."""
 
 
+class DemoError(CompactionError):
+    """The demo could not be carried through; says at which step and what was seen."""
+
+
 class JavaError(CompactionError):
     """No Java runtime of version 17 or later was found; names the package to install."""
 
