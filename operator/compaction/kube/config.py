@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, kube_config
 
@@ -142,7 +143,7 @@ def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | N
     try:
         kube_config.load_kube_config(path, context=context, client_configuration=config, persist_config=False)
         contexts, active = kube_config.list_kube_config_contexts(path)
-    except (ConfigException, OSError, ValueError) as error:
+    except (ConfigException, OSError, ValueError, yaml.YAMLError) as error:
         raise ConnectionConfigError(f"kubeconfig {path} cannot be used: {error}") from error
     chosen = next((entry for entry in contexts if entry["name"] == context), active) if context else active
     return Connection(
@@ -156,13 +157,10 @@ def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | N
 
 
 def _authorization(config: Configuration) -> str | None:
-    # `get_api_key_with_prefix` runs the refresh hook: exec plugins and token files are read again when they expired.
-    bearer = config.get_api_key_with_prefix("authorization")
-    if bearer:
-        return str(bearer)
-    if config.username and config.password:
-        return str(config.get_basic_auth_token())
-    return None
+    # Runs the refresh hook: exec plugins and token files are read again when they expired. The package keeps `Basic`
+    # credentials in the same place; releases before 37 knew it by the name of the header.
+    header = config.get_api_key_with_prefix("BearerToken", "authorization")
+    return str(header) if header else None
 
 
 def _ssl_context(config: Configuration, path: str) -> ssl.SSLContext:
