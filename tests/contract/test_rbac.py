@@ -1,0 +1,73 @@
+"""The roles in manifests/base: the operator may do what it needs, and nothing it does not use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.kube.preflight import needed_permissions
+from support.manifests import policy_object
+
+RBAC = Path(__file__).resolve().parents[2] / "manifests" / "base" / "rbac.yaml"
+ACCOUNT = "operator-of-the-test"
+
+
+def granted(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """(group, resource, verb) of every rule."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_operator_is_granted_what_it_checks_for_at_its_start() -> None:
+    operator = next(yaml.safe_load_all(RBAC.read_text()))
+    needed = {
+        (one.resource.group, f"{one.resource.plural}/{one.subresource}".rstrip("/"), one.verb)
+        for one in needed_permissions(namespace=None, lease_namespace="operators")
+    }
+    assert granted(operator) == needed
+
+
+@pytest.mark.apiserver
+def test_an_account_with_the_role_can_and_cannot(control_plane: Any, namespace: str) -> None:
+    kubectl = control_plane.kubectl
+    kubectl("apply", "-f", str(RBAC))
+    kubectl(
+        "create",
+        "rolebinding",
+        "operator",
+        "--clusterrole=compaction-operator",
+        f"--user={ACCOUNT}",
+        namespace=namespace,
+    )
+
+    def can(verb: str, resource: str, *flags: str, where: str = namespace) -> bool:
+        asked = kubectl("auth", "can-i", verb, resource, *flags, f"--as={ACCOUNT}", namespace=where, check=False)
+        return str(asked.stdout).strip() == "yes"
+
+    for permission in needed_permissions(namespace=namespace, lease_namespace=namespace):
+        kind = ".".join(filter(None, (permission.resource.plural, permission.resource.group)))
+        assert can(permission.verb, kind, f"--subresource={permission.subresource}"), str(permission)
+    assert not can("patch", "compactionpolicies.compaction.dev"), "specs belong to their users"
+    assert not can("delete", "compactionpolicies.compaction.dev")
+    assert not can("get", "secrets")
+    assert not can("list", "compactionjobs.compaction.dev", where="default")
+
+
+@pytest.mark.apiserver
+def test_an_editor_writes_specs_and_no_status(control_plane: Any, namespace: str) -> None:
+    kubectl = control_plane.kubectl
+    kubectl("apply", "-f", str(RBAC))
+    kubectl("create", "rolebinding", "editor", "--clusterrole=compaction-editor", "--user=editor", namespace=namespace)
+    kubectl("create", "--as=editor", "-f", "-", input=json.dumps(policy_object()), namespace=namespace)
+    patch = ("patch", "cpol/logs", "--as=editor", "--type=merge", "--subresource=status", "-p", '{"status":{}}')
+    refused = kubectl(*patch, namespace=namespace, check=False)
+    assert "Forbidden" in refused.stderr
