@@ -1,0 +1,180 @@
+"""What one sees while it runs: a table that redraws itself on a terminal, a line per change elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from compaction.api.enums import ConditionType, JobState
+from compaction.api.formatting import format_age, format_bytes
+from compaction.api.job import CompactionJob
+from compaction.api.policy import CompactionPolicy
+from compaction.local.demo.cluster import Observation
+from compaction.local.demo.proof import Check, LogProof, log_of
+
+STYLES: Final = {
+    JobState.UNASSIGNED: "dim",
+    JobState.IN_PROGRESS: "cyan",
+    JobState.ABANDONED: "yellow",
+    JobState.SUCCEEDED: "green",
+    JobState.FAULTY: "red",
+}
+MISSING: Final = "-"
+
+
+class View(Protocol):
+    """Shows one observation after the other."""
+
+    def show(self, seen: Observation) -> None: ...
+
+
+@contextmanager
+def watching(console: Console) -> Iterator[View]:
+    """The view for this console: redrawn in place on a terminal, plain lines in a pipe or a log."""
+    if not console.is_terminal:
+        yield PlainLines(console)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        yield LiveTable(live)
+
+
+class LiveTable:
+    """The policy and its jobs, redrawn in place."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._started = time.monotonic()
+
+    def show(self, seen: Observation) -> None:
+        caption = f"{format_age(time.monotonic() - self._started)}   leader: {seen.leader or MISSING}"
+        self._live.update(Group(Text(caption, style="dim"), policy_table(seen.policy), jobs_table(seen.jobs)))
+
+
+class PlainLines:
+    """One line when the numbers of the policy changed, and one for each change of a job's state."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+        self._last: tuple[str, ...] = ()
+        self._states: dict[str, JobState] = {}
+
+    def show(self, seen: Observation) -> None:
+        for job in seen.jobs:
+            if self._states.get(job.metadata.name) is not job.status.state:
+                self._states[job.metadata.name] = job.status.state
+                self._say(f"job {' '.join(cell for cell in job_cells(job) if cell != MISSING)}")
+        cells = policy_cells(seen.policy)
+        if cells != self._last:
+            self._last = cells
+            pairs = zip(POLICY_COLUMNS, cells, strict=True)
+            self._say("policy " + "  ".join(f"{name.lower()} {cell}" for name, cell in pairs))
+
+    def _say(self, line: str) -> None:
+        self._console.print(f"{int(time.monotonic() - self._started):4d} s  {line}", highlight=False, soft_wrap=True)
+
+
+POLICY_COLUMNS: Final = ("STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "WORKERS", "ETA")
+JOB_COLUMNS: Final = ("JOB", "LOG", "SIZE", "STATE", "PROGRESS", "WORKER", "TOKEN", "RECLAIMED")
+
+
+def policy_cells(policy: CompactionPolicy | None) -> tuple[str, ...]:
+    if policy is None:
+        return (MISSING,) * len(POLICY_COLUMNS)
+    status = policy.status
+    ready = next((item for item in status.conditions if item.type == ConditionType.READY), None)
+    return (
+        status.store or MISSING,
+        MISSING if ready is None else f"{ready.status} ({ready.reason})",
+        MISSING if status.debt is None else status.debt.summary,
+        _age(status.oldest_debt_at),
+        str(status.active),
+        str(status.queued),
+        str(status.faulty),
+        str(status.workers),
+        status.eta or MISSING,
+    )
+
+
+def job_cells(job: CompactionJob) -> tuple[str, ...]:
+    status, log = job.status, log_of(job)
+    return (
+        job.metadata.name,
+        MISSING if log is None else log.name,
+        format_bytes(job.spec.estimated_bytes),
+        status.state.value,
+        status.progress or MISSING,
+        status.worker or MISSING,
+        str(status.fencing_token) if status.fencing_token else MISSING,
+        MISSING if status.receipt is None else format_bytes(status.receipt.bytes_reclaimed),
+    )
+
+
+def policy_table(policy: CompactionPolicy | None) -> Table:
+    table = _table(POLICY_COLUMNS)
+    table.add_row(*policy_cells(policy))
+    return table
+
+
+def jobs_table(jobs: Sequence[CompactionJob]) -> Table:
+    table = _table(JOB_COLUMNS)
+    for job in jobs:
+        cells: list[RenderableType] = list(job_cells(job))
+        cells[3] = Text(job.status.state.value, style=STYLES[job.status.state])
+        if job.status.state is JobState.IN_PROGRESS:
+            cells[4] = ProgressBar(total=100, completed=job.status.progress_percent or 0, width=10)
+        table.add_row(*cells)
+    return table
+
+
+def proof_table(proofs: Sequence[LogProof]) -> Table:
+    """The last screen: per log what was readable and what it cost, before and after."""
+    table = _table(("LOG", "LIVE CONTENT", "ENTRIES", "SEGMENTS", "BEFORE", "AFTER", "RECLAIMED", "RECEIPTS", "TOKENS"))
+    for proof in proofs:
+        tokens = sorted({receipt.token for receipt in proof.receipts})
+        table.add_row(
+            proof.name,
+            Text("equal", style="green") if proof.same_content else Text("DIFFERENT", style="bold red"),
+            str(proof.after.entries),
+            f"{proof.before.segments} -> {proof.after.segments}",
+            format_bytes(proof.before.disk_bytes),
+            format_bytes(proof.after.disk_bytes),
+            format_bytes(proof.reclaimed),
+            str(len(proof.receipts)),
+            ",".join(map(str, tokens)) or MISSING,
+        )
+    before, after = (
+        sum(disk) for disk in zip(*((p.before.disk_bytes, p.after.disk_bytes) for p in proofs), strict=True)
+    )
+    table.add_section()
+    table.add_row("all", "", "", "", format_bytes(before), format_bytes(after), format_bytes(before - after), "", "")
+    return table
+
+
+def checks_table(checks: Sequence[Check]) -> Table:
+    table = _table(("", "CLAIM", "FACT"))
+    for check in checks:
+        table.add_row(
+            Text("yes", style="green") if check.holds else Text("NO", style="bold red"), check.claim, check.fact
+        )
+    return table
+
+
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _age(moment: datetime | None) -> str:
+    return MISSING if moment is None else format_age((datetime.now(UTC) - moment).total_seconds())
