@@ -16,7 +16,6 @@ from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import DemoError
 from compaction.local.demo.scenario import NAMESPACE, POLICY
 
-
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
