@@ -16,8 +16,23 @@ from typing import TypeVar
 
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, PlanStatus
-from compaction.planning.candidates import Candidate
+from compaction.planning.reading import LogProblem, Reading
 from compaction.reconcile.reports import WorkerReport
+
+__all__ = [
+    "ClaimProblem",
+    "Identity",
+    "JobLease",
+    "JobView",
+    "LogProblem",
+    "Memory",
+    "Moment",
+    "Reading",
+    "Snapshot",
+    "WorkerLease",
+    "WorkerProcess",
+    "frozen",
+]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -121,40 +136,6 @@ class WorkerProcess:
     ended: bool
     age: float
     message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LogProblem:
-    """A log that could not be planned."""
-
-    log: str
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One look at the store. `started` and `ended` are monotonic, `wall` is when it ended (epoch seconds).
-
-    `identities` has an entry per segment in quarantine when it began, keyed (log, segment); "" for one that is gone.
-    `problem` is set when the root as a whole could not be read; there are no candidates then.
-    """
-
-    number: int
-    generation: int
-    started: float
-    ended: float
-    wall: float
-    candidates: tuple[Candidate, ...] = ()
-    problems: tuple[LogProblem, ...] = ()
-    problem: LogProblem | None = None
-    logs: int = 0
-    identities: Mapping[tuple[str, str], str] = field(default_factory=frozen)
-    sweep_due: float | None = None
-
-    def identity(self, log: str, segment: str) -> str:
-        """The identity of a segment as of this reading, or "" when it was not looked at or is gone."""
-        return self.identities.get((log, segment), "")
 
 
 @dataclass(frozen=True, slots=True)

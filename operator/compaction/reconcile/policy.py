@@ -31,7 +31,7 @@ from compaction.reconcile.actions import (
     WritePolicyStatus,
 )
 from compaction.reconcile.assigning import Assigner, soonest
-from compaction.reconcile.job import evolve
+from compaction.reconcile.job import evolve, token_of
 from compaction.reconcile.observations import Identity, JobView, Memory, Snapshot, frozen
 from compaction.reconcile.steps import JobStep, StepRules, take_step
 from compaction.reconcile.teardown import orphaned, owner_uid, tear_down
@@ -62,7 +62,7 @@ class _Reconcile:
         gone = {deletion.job.uid for deletion in orphans}
         steps = self._steps(view for view in self.snapshot.jobs if view.job.metadata.uid not in gone)
         self._remember(steps)
-        obsolete = self._outside_root(steps)
+        obsolete = self._obsolete(steps)
         steps = tuple(step for step in steps if step.name not in {deletion.job.name for deletion in obsolete})
         workers = fleet.survey(
             self.snapshot,
@@ -130,25 +130,29 @@ class _Reconcile:
             return ""
         return f"{sources.path} is not below {self.root}, the root of policy {self.policy.metadata.name}"
 
-    def _outside_root(self, steps: Iterable[JobStep]) -> list[DeleteJob]:
-        """Planned jobs that nobody has begun, for a root the policy no longer has: planned anew below the new one."""
-        return [
-            DeleteJob(step.view.identity, step.log, "the policy's root was changed")
-            for step in steps
-            if step.state is JobState.UNASSIGNED and owner_uid(step.view.job) and self._is_outside(step.log)
-        ]
+    def _obsolete(self, steps: Iterable[JobStep]) -> list[DeleteJob]:
+        """Planned jobs that nobody has begun, for a log that is no longer there, or no longer below the policy's
+        root.
+        """
+        reading = self.snapshot.reading
+        known = (
+            reading is not None and reading.problem is None and reading.generation == self.policy.metadata.generation
+        )
+        deletions = []
+        for step in steps:
+            if step.state is not JobState.UNASSIGNED or not owner_uid(step.view.job):
+                continue
+            if self._is_outside(step.log):
+                deletions.append(_delete(step, "the policy's root was changed"))
+            elif known and reading is not None and step.log not in reading.logs:
+                deletions.append(_delete(step, "its log is not among the policy's logs any more"))
+        return deletions
 
     def _remember(self, steps: Iterable[JobStep]) -> None:
         """Logs whose job has just ended: what was read of them before is outdated."""
         ended = {step.log: self.now.monotonic for step in steps if step.finished_now}
         if ended:
-            due = self.now.monotonic + float(self.policy.spec.cleanup.delay) + 1.0
-            known = self.memory.sweep_due
-            self.memory = replace(
-                self.memory,
-                finished=frozen({**self.memory.finished, **ended}),
-                sweep_due=due if known is None else min(known, due),
-            )
+            self.memory = replace(self.memory, finished=frozen({**self.memory.finished, **ended}))
 
     def _merge(self, memory: Memory) -> None:
         """Take what the survey of workers learned."""
@@ -226,9 +230,11 @@ class _Reconcile:
             tasks.append(RunStoreTask(StoreTask.SENSE))
             self.memory = replace(self.memory, sense_running=True)
         due = self.memory.sweep_due
-        readable = self.snapshot.reading is not None and self.snapshot.reading.problem is None
-        if not self.memory.sweep_running and readable and (due is None or due <= self.now.monotonic):
-            tasks.append(RunStoreTask(StoreTask.SWEEP))
+        if not self.memory.sweep_running and due is not None and due <= self.now.monotonic:
+            active = frozenset(
+                (step.name, token_of(step.status)) for step in steps if step.state is JobState.IN_PROGRESS
+            )
+            tasks.append(RunStoreTask(StoreTask.SWEEP, active))
             self.memory = replace(self.memory, sweep_running=True)
         return tuple(tasks)
 

@@ -202,7 +202,7 @@ def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
         first = facts.quarantined[-1]
         message = f"{len(facts.quarantined)} damaged segments are set aside, newest {first.log}/{first.segment}: "
         return PolicyReason.SOURCES_QUARANTINED, f"{message}{first.message}; restore the file to end its quarantine"
-    logs = facts.reading.logs if facts.reading is not None else 0
+    logs = len(facts.reading.logs) if facts.reading is not None else 0
     left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
     return PolicyReason.SCHEDULED, f"{logs} logs looked at, nothing to do now{left}"
 

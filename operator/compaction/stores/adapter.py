@@ -1,0 +1,279 @@
+"""A store as the coordinator sees it, whatever its kind: look, claim, retire, sweep. Blocking calls; run them in a
+thread.
+
+The coordinator and `compactor run` share this: the same look at the store, the same candidates, the same decisions.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from compaction.api.enums import PolicyReason
+from compaction.api.policy import CompactionPolicySpec, SegmentLogsStore
+from compaction.exceptions import CompactionError, LockHeldError
+from compaction.planning.candidates import (
+    Candidate,
+    GroupCandidate,
+    LeftAlonePart,
+    UnreferencedCandidate,
+    tenant_of,
+)
+from compaction.planning.reading import LogProblem, Reading
+from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
+from compaction.stores.segments.sense import LogDebt, LogError, LogErrorReason, SenseResult, SenseSettings
+from compaction.stores.segments.store import SegmentLogStore
+
+SWEEP_AGAIN = 30.0
+"""Seconds before a sweep is repeated whose deletions were blocked or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenseRequest:
+    """What a look at the store is made with. `busy` are logs with a job in progress: their worker recovers them."""
+
+    number: int
+    generation: int
+    quarantined: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
+    busy: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sensed:
+    """A reading, and the seconds until a sweep has something to delete (None: nothing waits for deletion)."""
+
+    reading: Reading
+    sweep_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep deleted, the logs it could not clean, and the seconds until the next one."""
+
+    deleted: int
+    bytes: int
+    problems: tuple[LogProblem, ...]
+    sweep_in: float | None
+
+
+class StoreAdapter(Protocol):
+    """Implemented per kind of store."""
+
+    def sense(self, request: SenseRequest) -> Sensed:
+        """Look at the whole store. One bad log is a problem in the reading, never an error."""
+        ...
+
+    def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
+        """Delete what was replaced longer than the grace ago, and leftovers of attempts not in `active`."""
+        ...
+
+    def high_water(self, log: str, job: str) -> int:
+        """The largest token ever accepted for the job; 0 when there was none."""
+        ...
+
+    def claim(self, log: str, *, job: str, token: int) -> None:
+        """From now on only `token` may commit for the job. Raises StaleTokenError, LockHeldError and store errors."""
+        ...
+
+    def retire(self, log: str, job: str) -> None:
+        """Nothing may be committed for the job any more."""
+        ...
+
+
+def open_store(
+    spec: CompactionPolicySpec, *, holder: str, lock_timeout: float = 2.0, clock: Callable[[], float] = time.monotonic
+) -> StoreAdapter:
+    """The adapter for a policy's store. Keep it while the spec stays: it remembers logs that did not change."""
+    assert spec.store.segment_logs is not None, "segment logs are the only member of the union so far"
+    return SegmentLogsAdapter(
+        spec.store.segment_logs, grace=float(spec.cleanup.delay), holder=holder, lock_timeout=lock_timeout, clock=clock
+    )
+
+
+class SegmentLogsAdapter:
+    """`SegmentLogStore` under the words of `StoreAdapter`."""
+
+    def __init__(
+        self,
+        spec: SegmentLogsStore,
+        *,
+        grace: float,
+        holder: str,
+        lock_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        settings = SenseSettings(
+            include=spec.include,
+            exclude=spec.exclude,
+            limits=SegmentLimits(
+                spec.max_entries_per_segment, int(spec.max_bytes_per_segment), spec.max_sources_per_group
+            ),
+            indexes_missing=IndexesMissing(spec.when_indexes_missing.value),
+        )
+        self._root = Path(spec.root)
+        self._grace = grace
+        self._clock = clock
+        self._store = SegmentLogStore(self._root, settings, holder=holder, lock_timeout=lock_timeout)
+        self._to_sweep: frozenset[str] = frozenset()
+
+    def sense(self, request: SenseRequest) -> Sensed:
+        """See `StoreAdapter`. Logs that a crash left half-done are recovered first, and then looked at again."""
+        started = self._clock()
+        quarantined = {Path(log): names for log, names in request.quarantined.items()}
+        problems: list[LogProblem] = []
+        try:
+            result = self._store.sense(quarantined=quarantined)
+            if self._recover(result, request.busy, problems):
+                result = self._store.sense(quarantined=quarantined)
+        except CompactionError as error:
+            return self._unreadable(
+                request, started, LogProblem(str(self._root), PolicyReason.SENSE_FAILED, str(error))
+            )
+        root_problem = next((self._root_problem(e) for e in result.errors if e.path == self._root), None)
+        if root_problem is not None and not result.logs:
+            return self._unreadable(request, started, root_problem)
+        reported = {problem.log for problem in problems}
+        problems += [_problem(error) for error in result.errors if str(error.path) not in reported]
+        candidates = tuple(self._candidate(log, started) for log in result.logs if not log.needs_recovery)
+        self._to_sweep = frozenset(str(log.path) for log in result.logs if log.tombstones or log.partials)
+        reading = Reading(
+            number=request.number,
+            generation=request.generation,
+            started=started,
+            ended=self._clock(),
+            wall=time.time(),
+            candidates=candidates,
+            problems=tuple(problems),
+            logs=frozenset(str(log.path) for log in result.logs) | {problem.log for problem in problems},
+            identities=MappingProxyType(
+                {
+                    (log, name): identity_of(Path(log) / name)
+                    for log, names in request.quarantined.items()
+                    for name in names
+                }
+            ),
+        )
+        return Sensed(reading, self._sweep_in(result))
+
+    def _recover(self, result: SenseResult, busy: frozenset[str], problems: list[LogProblem]) -> bool:
+        recovered = False
+        for log in result.logs:
+            if not log.needs_recovery or str(log.path) in busy:
+                continue
+            try:
+                self._store.recover(log.path)
+                recovered = True
+            except LockHeldError:
+                continue  # somebody is at it: what looks half-done is being done
+            except CompactionError as error:
+                problems.append(LogProblem(str(log.path), "RecoveryFailed", str(error)))
+        return recovered
+
+    def _unreadable(self, request: SenseRequest, started: float, problem: LogProblem) -> Sensed:
+        reading = Reading(
+            number=request.number,
+            generation=request.generation,
+            started=started,
+            ended=self._clock(),
+            wall=time.time(),
+            problem=problem,
+        )
+        return Sensed(reading, None)
+
+    def _root_problem(self, error: LogError) -> LogProblem:
+        root = str(self._root)
+        match error.reason:
+            case LogErrorReason.NOT_FOUND:
+                message = f"{root} does not exist where the operator runs: create or mount it, or correct root"
+                return LogProblem(root, PolicyReason.ROOT_NOT_FOUND, message)
+            case LogErrorReason.NOT_A_DIRECTORY:
+                message = f"{root} is not a directory: set root to the directory that holds the logs"
+                return LogProblem(root, PolicyReason.ROOT_NOT_A_DIRECTORY, message)
+            case LogErrorReason.PERMISSION_DENIED:
+                message = f"{error.message}: give the operator's account permission to read and write {root}"
+                return LogProblem(root, PolicyReason.PERMISSION_DENIED, message)
+            case _:
+                return LogProblem(root, PolicyReason.SENSE_FAILED, error.message)
+
+    def _candidate(self, log: LogDebt, started: float) -> Candidate:
+        path = str(log.path)
+        return Candidate(
+            path=path,
+            tenant=tenant_of(str(self._root), path),
+            snapshot_index=log.snapshot_index or 0,
+            groups=tuple(
+                GroupCandidate(
+                    sources=group.sources,
+                    identities=tuple(identity_of(log.path / name) for name in group.sources),
+                    copy_bytes=group.live_bytes,
+                    gain_bytes=group.reclaimable_bytes,
+                )
+                for group in log.plan.groups
+            ),
+            unreferenced=tuple(
+                UnreferencedCandidate(one.name, identity_of(log.path / one.name), one.bytes)
+                for one in log.plan.unreferenced
+            ),
+            debt_bytes=log.bytes,
+            debt_segments=log.segments,
+            sensed_at=started,
+            oldest_debt_at=log.oldest_debt_at,
+            left_alone=tuple(LeftAlonePart(one.name, one.reason) for one in log.plan.left_alone),
+        )
+
+    def _sweep_in(self, result: SenseResult) -> float | None:
+        now = time.time()
+        due = [
+            log.oldest_tombstone_at + self._grace - now for log in result.logs if log.oldest_tombstone_at is not None
+        ]
+        due += [self._grace for log in result.logs if log.partials]
+        return max(0.0, min(due)) if due else None
+
+    def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
+        """See `StoreAdapter`. Looks at the logs in which the last reading found something to delete."""
+        deleted = freed = 0
+        problems: list[LogProblem] = []
+        due: list[float] = []
+        for log in sorted(self._to_sweep):
+            try:
+                report = self._store.sweep(log, grace_seconds=self._grace, active=active)
+            except CompactionError as error:
+                problems.append(LogProblem(log, "SweepFailed", str(error)))
+                continue
+            deleted += len(report.deleted)
+            freed += report.bytes_reclaimed
+            if report.next_due is not None:
+                due.append(max(report.next_due - time.time(), SWEEP_AGAIN if report.blocked else 0.0))
+        if problems:
+            due.append(SWEEP_AGAIN)
+        return Swept(deleted, freed, tuple(problems), min(due, default=None))
+
+    def high_water(self, log: str, job: str) -> int:
+        """See `StoreAdapter`."""
+        return self._store.high_water(log, job)
+
+    def claim(self, log: str, *, job: str, token: int) -> None:
+        """See `StoreAdapter`."""
+        self._store.claim(log, job=job, token=token)
+
+    def retire(self, log: str, job: str) -> None:
+        """See `StoreAdapter`."""
+        self._store.retire(log, job)
+
+
+def identity_of(path: Path) -> str:
+    """What tells one version of a file from another (device, inode, size, modification time); "" when it is gone."""
+    try:
+        stat = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return ""
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def _problem(error: LogError) -> LogProblem:
+    return LogProblem(str(error.path), error.reason, error.message)
