@@ -298,7 +298,9 @@ class GroupEmptyError(SegmentLogError):
 
 
 class SourcesChangedError(SegmentLogError):
-    """The log is no longer what the plan or the rewrite saw (a segment replaced, gone, grown or live again): plan again."""
+    """The log is no longer what the plan or the rewrite saw (a segment replaced, gone, grown or live again): plan
+    again.
+    """
 
 
 class VerificationFailedError(SegmentLogError):
@@ -361,7 +363,9 @@ class LogNotWritableError(SegmentLogError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.path}: cannot be written ({self.reason}): run with an account that may write to the log directory"
+        return (
+            f"{self.path}: cannot be written ({self.reason}): run with an account that may write to the log directory"
+        )
 
 
 class StoreIOError(SegmentLogError):
