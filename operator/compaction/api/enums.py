@@ -92,12 +92,9 @@ class PolicyReason(StrEnum):
 class JobReason(StrEnum):
     """Reasons in the conditions and attempts of a CompactionJob."""
 
-    PENDING = "Pending"  # waits for a worker: status.waiting says what for
     ASSIGNED = "Assigned"  # a worker holds the lease
     RETRYING = "Retrying"  # an attempt failed; the next one waits for a worker
     SUCCEEDED = "Succeeded"  # committed: status.receipt is the proof
-    ALREADY_COMMITTED = "AlreadyCommitted"  # an earlier attempt had committed everything; its receipts were found
-    SKIPPED = "Skipped"  # nothing was left to do
     # What a worker reports about an attempt (rewrite/receipts.py).
     COMPLETED = "Completed"
     SOURCE_CORRUPT = "SourceCorrupt"  # a source is damaged: the message names file, index and offset
@@ -116,8 +113,6 @@ class JobReason(StrEnum):
     STALE_TOKEN = "StaleToken"  # the store has seen a larger fencing token
     REVOKED = "Revoked"  # the coordinator took the job back
     OUTSIDE_ROOT = "OutsideRoot"  # the job's log is not below the root of its policy
-    POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names no policy in this namespace
-    POLICY_SUSPENDED = "PolicySuspended"
 
 
 class WaitReason(StrEnum):
@@ -127,12 +122,9 @@ class WaitReason(StrEnum):
     WORKER_STARTING = "WorkerStarting"  # a worker was launched and has not announced itself
     WORKERS_FAILING = "WorkersFailing"  # workers end before they announce themselves; launches are spaced out
     CONCURRENCY_LIMIT = "ConcurrencyLimit"  # limits.maxConcurrentJobs are running
-    QUEUE_FULL = "QueueFull"  # limits.maxJobsQueued are waiting
     LOG_BUSY = "LogBusy"  # another job of the same log is running
     LOCK_HELD = "LockHeld"  # another process holds the log's lock: the message names it
     STORE_ERROR = "StoreError"  # the store refused the claim (permission, I/O); the message is the system's
     BACKOFF = "Backoff"  # a failed job waits a little before its next attempt
     SUSPENDED = "Suspended"
-    COOLDOWN = "Cooldown"  # trigger.cooldown since the last job of the log has not passed
-    BELOW_THRESHOLD = "BelowThreshold"  # there is debt, but less than trigger.thresholds
     POLICY_NOT_FOUND = "PolicyNotFound"
