@@ -264,7 +264,7 @@ def _print_result(result: dict[str, Any]) -> None:
     if result["receipts"]:
         print_table(result["receipts"], RECEIPT_COLUMNS)
     if result["unreferenced"]:
-        click.echo("\nmarked for deletion:")
+        click.echo("marked for deletion:")
         print_table(result["unreferenced"], NAME_COLUMNS)
     if not result["receipts"] and not result["unreferenced"] and not result["failures"]:
         click.echo("nothing to compact")
