@@ -151,3 +151,18 @@ class Decision:
     policy_status: WritePolicyStatus | None = None
     events: tuple[Announce, ...] = ()
     requeue_after: float | None = None
+
+    @property
+    def acts(self) -> bool:
+        """True when carrying this out changes what the next reconcile sees."""
+        return bool(
+            self.end_attempts
+            or self.stop_workers
+            or self.forget_workers
+            or self.delete_leases
+            or self.delete_jobs
+            or self.assignments
+            or self.create_jobs
+            or self.launches
+            or self.policy_status
+        )

@@ -22,8 +22,7 @@ LAUNCH_LOOK: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What scheduling came to. `waits` counts the jobs that wait, by reason; `seconds` until it may change by itself.
-    """
+    """What scheduling came to. `waits` counts waiting jobs by reason; `seconds` until it may change by itself."""
 
     actions: tuple[AssignJob, ...]
     launches: tuple[LaunchWorker, ...]

@@ -1,5 +1,4 @@
-"""A worker's last word about an attempt, read from the annotation of the job's Lease (rewrite/receipts.py writes it).
-"""
+"""A worker's last word about an attempt, read from the annotation of its job Lease (rewrite/receipts.py writes it)."""
 
 from __future__ import annotations
 

@@ -159,8 +159,7 @@ def _event(step: JobStep, reason: str, message: str, *, warning: bool = False) -
 
 
 def _take_report(step: JobStep, rules: StepRules, now: Moment) -> JobStep | None:
-    """The step after the worker's last word; None when there is none that counts (research/pyroscope.md §7.2 S2, S6).
-    """
+    """The step after the worker's last word; None when none counts (research/pyroscope.md §7.2 S2, S6)."""
     lease, status = step.lease, step.status
     if lease is None or lease.token != token_of(status):
         return None

@@ -1,0 +1,322 @@
+"""The coordinator's controller: takes the picture, lets `reconcile` decide, has the decision carried out.
+
+One key is one policy with everything of it, so there are no races between jobs of a policy. Looks at the store and
+sweeps run in threads, one of each per policy, and report back through the queue; the loop is never blocked. Nothing
+is kept that a restart could not find again: the memory of a policy only saves work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+from pydantic import ValidationError
+
+from compaction.api.conditions import set_stalled
+from compaction.api.enums import JobState, PolicyReason
+from compaction.api.job import CompactionJob
+from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
+from compaction.exceptions import CompactionError
+from compaction.kube.cache import Change, Delta, ObjectKey
+from compaction.kube.executor import Executor, Outcome
+from compaction.kube.gather import ParsedObjects, identity, is_worker, job_lease, job_views, observe_lease, worker_lease
+from compaction.kube.launchers.base import WorkerObservation
+from compaction.kube.measure import measure
+from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
+from compaction.kube.runtime import Runtime
+from compaction.leases.observer import LeaseObserver
+from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
+from compaction.reconcile.fleet import launch_failed
+from compaction.reconcile.observations import (
+    ClaimProblem,
+    Memory,
+    Moment,
+    Reading,
+    Snapshot,
+    WorkerProcess,
+    frozen,
+)
+from compaction.reconcile.policy import reconcile
+from compaction.reconcile.quarantine import by_log
+from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
+
+log = structlog.get_logger(__name__)
+
+WATCH_WORKERS: Final = 1.0
+"""Seconds between looks at the launcher: a worker that dies is noticed so much sooner than by its lease."""
+CLAIM_PAUSE: Final = 5.0
+LONGEST_CLAIM_PAUSE: Final = 60.0
+AGAIN: Final = 0.2
+SWEEP_PAUSE: Final = 1.0
+
+
+@dataclass(slots=True)
+class _PolicyState:
+    """What is kept per policy while it exists."""
+
+    memory: Memory = field(default_factory=Memory)
+    reading: Reading | None = None
+    readings: int = 0
+    store: StoreAdapter | None = None
+    store_for: tuple[str, int] = ("", -1)
+
+
+class PolicyController:
+    """Implements `kube.runtime.Controller`. Everything runs on the runtime's loop but the store tasks."""
+
+    def __init__(
+        self,
+        *,
+        open_store: Callable[..., StoreAdapter] = open_store,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._open_store = open_store
+        self._monotonic = monotonic
+        self._wall = wall
+        self._runtime: Runtime | None = None
+        self._policies = ParsedObjects(CompactionPolicy)
+        self._jobs = ParsedObjects(CompactionJob)
+        self._leases: LeaseObserver[str] = LeaseObserver(clock=monotonic)
+        self._states: dict[ObjectKey, _PolicyState] = {}
+        self._workers: dict[ObjectKey, tuple[WorkerObservation, ...]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self, runtime: Runtime) -> None:
+        """See `kube.runtime.Controller`. The workers that an earlier coordinator started are known before anything
+        else.
+        """
+        self._runtime = runtime
+        await self._look_at_workers(runtime)
+        self._spawn(self._watch_workers(runtime))
+
+    async def stop(self) -> None:
+        """See `kube.runtime.Controller`. Store tasks are waited for: a thread cannot be cancelled."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work in the background failed", error=str(error), exc_info=error)
+
+    def observed(self, resource: Resource, delta: Delta) -> None:
+        """See `kube.runtime.Controller`: the moment of this call is when a Lease was seen to change."""
+        uid = delta.body["metadata"]["uid"]
+        if delta.change is Change.DELETED:
+            self._leases.forget(uid)
+            self._jobs.forget(uid)
+            self._policies.forget(uid)
+        elif resource == LEASES:
+            observe_lease(self._leases, delta.body)
+
+    async def _watch_workers(self, runtime: Runtime) -> None:
+        while True:
+            await asyncio.sleep(WATCH_WORKERS)
+            try:
+                await self._look_at_workers(runtime)
+            except (CompactionError, OSError) as error:
+                log.warning("the launcher cannot say how its workers are", error=str(error))
+
+    async def _look_at_workers(self, runtime: Runtime) -> None:
+        """Take the launcher's view; policies whose workers changed are looked at."""
+        found: dict[ObjectKey, list[WorkerObservation]] = {}
+        for worker in await runtime.launcher.observe():
+            found.setdefault(ObjectKey(*worker.policy), []).append(worker)
+        before, self._workers = self._workers, {key: tuple(workers) for key, workers in found.items()}
+        for key in before.keys() | self._workers.keys():
+            if before.get(key) != self._workers.get(key):
+                runtime.queue.add(key)
+
+    # -- one policy --------------------------------------------------------------------------------------------------
+
+    async def reconcile(self, key: ObjectKey) -> float | None:
+        """See `kube.runtime.Controller`."""
+        runtime = self._runtime
+        assert runtime is not None, "start() comes first"
+        body = runtime.cache.policies.get(*key)
+        try:
+            policy = self._policies.get(body) if body is not None else None
+        except ValidationError as error:
+            assert body is not None, "only an object can be invalid"
+            return await self._refuse(runtime, body, error)
+        state = self._states.setdefault(key, _PolicyState())
+        snapshot = self._picture(runtime, key, policy, state)
+        decision = reconcile(snapshot)
+        state.memory = decision.memory
+        if policy is not None:
+            self._open(state, policy, runtime)
+        for task in decision.store_tasks:
+            self._spawn(self._run_store_task(runtime, key, state, task, snapshot))
+        measure(runtime.metrics, key, snapshot, decision)
+        executor = Executor(
+            runtime,
+            key,
+            policy=body,
+            store_of=lambda: state.store,
+            now=snapshot.now,
+            in_background=self._in_background,
+            observed=self.observed,
+        )
+        try:
+            outcome = await executor.execute(decision, policy)
+        finally:
+            self._learn(state, executor.outcome)
+        return self._next(runtime, key, snapshot, decision, outcome)
+
+    def _in_background(self, work: Awaitable[None]) -> None:
+        async def wait() -> None:
+            await work
+
+        self._spawn(wait())
+
+    def _picture(
+        self, runtime: Runtime, key: ObjectKey, policy: CompactionPolicy | None, state: _PolicyState
+    ) -> Snapshot:
+        now = Moment(self._wall(), self._monotonic())
+        leases = runtime.cache.leases_of(key)
+        jobs = {
+            body["metadata"]["name"]: job_lease(body, self._leases, now.monotonic)
+            for body in leases
+            if not is_worker(body)
+        }
+        views = job_views(runtime.cache.jobs_of(key), jobs, self._jobs)
+        return Snapshot(
+            namespace=key.namespace,
+            name=key.name,
+            now=now,
+            policy=policy,
+            jobs=views,
+            stray_leases=tuple(jobs.values()),
+            workers=tuple(worker_lease(body, self._leases, now.monotonic) for body in leases if is_worker(body)),
+            processes=tuple(
+                WorkerProcess(
+                    name=worker.name,
+                    ended=worker.ended,
+                    age=max(0.0, now.wall - worker.started.timestamp()),
+                    message=worker.message or worker.reason,
+                )
+                for worker in self._workers.get(key, ())
+            ),
+            reading=state.reading,
+            memory=state.memory,
+        )
+
+    def _open(self, state: _PolicyState, policy: CompactionPolicy, runtime: Runtime) -> None:
+        """The store as the current spec says; kept while the spec stays, for what it remembers of unchanged logs."""
+        wanted = (policy.metadata.uid, policy.metadata.generation)
+        if state.store is None or state.store_for != wanted:
+            holder = f"coordinator {runtime.identity}"
+            state.store = self._open_store(policy.spec, holder=holder)
+            state.store_for = wanted
+
+    def _learn(self, state: _PolicyState, outcome: Outcome) -> None:
+        """What carrying the decision out taught: refused claims, failed launches, writes that have to be made again."""
+        now, memory = self._monotonic(), state.memory
+        claims = {name: problem for name, problem in memory.claims.items() if name not in outcome.claimed}
+        for name, (reason, message) in outcome.claims.items():
+            before = claims.get(name)
+            since = before.since if before is not None and before.reason == reason else now
+            pause = min(LONGEST_CLAIM_PAUSE, max(CLAIM_PAUSE, now - since))
+            claims[name] = ClaimProblem(reason, message, since, now + pause)
+        memory = replace(memory, claims=frozen(claims))
+        for message in outcome.launch_errors:
+            memory = launch_failed(memory, message, now)
+        if outcome.plan_failed:
+            memory = replace(memory, planned_reading=-1)
+        if outcome.status_failed:
+            memory = replace(memory, status_written_at=-1e9)
+        state.memory = memory
+
+    def _next(
+        self, runtime: Runtime, key: ObjectKey, snapshot: Snapshot, decision: Decision, outcome: Outcome
+    ) -> float | None:
+        if snapshot.policy is None and decision.requeue_after is None and not outcome.stale:
+            self._states.pop(key, None)
+            runtime.metrics.forget_policy(key)
+        if outcome.stale or outcome.launch_errors or outcome.plan_failed or decision.acts:
+            # Our own writes are in the cache already, so no watch event will ask for the next step.
+            return AGAIN
+        return decision.requeue_after
+
+    async def _refuse(self, runtime: Runtime, body: Obj, error: ValidationError) -> float | None:
+        """A stored policy that this version cannot read says so itself."""
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        try:
+            before = CompactionPolicyStatus.from_object(body.get("status") or {})
+        except ValidationError:
+            before = CompactionPolicyStatus()
+        generation = body["metadata"].get("generation", 0)
+        conditions = set_stalled(
+            before.conditions,
+            reason=PolicyReason.INVALID_SPEC,
+            message=f"{where}: {problem['msg']}",
+            observed_generation=generation,
+            now=Moment(self._wall(), 0.0).time,
+        )
+        after = before.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        if after != before:
+            about = identity(body)
+            answer = await runtime.client.replace_status(COMPACTION_POLICIES, {**body, "status": after.to_object()})
+            runtime.cache.policies.upsert(answer)
+            log.error("policy cannot be read", policy=about.name, error=f"{where}: {problem['msg']}")
+        return None
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    async def _run_store_task(
+        self, runtime: Runtime, key: ObjectKey, state: _PolicyState, task: RunStoreTask, snapshot: Snapshot
+    ) -> None:
+        """A look or a sweep in a thread; whatever happens, the policy may start the next one."""
+        policy, store = snapshot.policy, state.store
+        assert policy is not None, "only an existing policy has store tasks"
+        assert store is not None, "opened before any store task"
+        try:
+            if task.task is StoreTask.SENSE:
+                state.readings += 1
+                request = SenseRequest(
+                    number=state.readings,
+                    generation=policy.metadata.generation,
+                    quarantined=by_log(policy.status.quarantined),
+                    busy=frozenset(
+                        view.job.spec.sources.segment_log.path
+                        for view in snapshot.jobs
+                        if view.job.spec.sources.segment_log is not None
+                        and view.job.status.state is JobState.IN_PROGRESS
+                    ),
+                )
+                self._sensed(state, await asyncio.to_thread(store.sense, request))
+            elif runtime.is_leader():
+                self._swept(key, state, await asyncio.to_thread(store.sweep, active=task.active))
+        finally:
+            if task.task is StoreTask.SENSE:
+                state.memory = replace(state.memory, sense_running=False)
+            else:
+                state.memory = replace(state.memory, sweep_running=False)
+            runtime.queue.add(key)
+
+    def _sensed(self, state: _PolicyState, sensed: Sensed) -> None:
+        state.reading = sensed.reading
+        due = None if sensed.sweep_in is None else self._monotonic() + sensed.sweep_in
+        state.memory = replace(state.memory, sweep_due=due)
+
+    def _swept(self, key: ObjectKey, state: _PolicyState, swept: Swept) -> None:
+        if swept.deleted:
+            log.info("replaced data deleted", policy=str(key), names=swept.deleted, bytes=swept.bytes)
+        for problem in swept.problems:
+            log.warning("a log could not be swept", policy=str(key), log=problem.log, error=problem.message)
+        due = None if swept.sweep_in is None else self._monotonic() + max(SWEEP_PAUSE, swept.sweep_in)
+        state.memory = replace(state.memory, sweep_due=due)

@@ -1,0 +1,360 @@
+"""Carries decisions out: the only place where the coordinator writes.
+
+Invariants:
+
+* every write names the version it was decided on; a conflict makes this policy's picture be taken anew, and nothing
+  that depended on the failed write is done;
+* an assignment is made in the order token, claim in the store, Lease, status: a crash after the claim costs a token,
+  one after the Lease is adopted by the next reconcile, and no order of events lets two tokens commit;
+* what the API server answers goes into the cache at once, so the next decision sees our own writes;
+* nothing outside the API server is touched without being the leader at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from compaction.api.enums import WaitReason
+from compaction.api.job import CompactionJobStatus
+from compaction.api.names import (
+    API_VERSION,
+    COMPONENT_JOB,
+    JOB_KIND,
+    LABEL_WORKER,
+    POLICY_KIND,
+    child_labels,
+)
+from compaction.api.policy import CompactionPolicy
+from compaction.exceptions import (
+    AlreadyExistsError,
+    ApiError,
+    CompactionError,
+    ConflictError,
+    InvalidObjectError,
+    LaunchError,
+    LockHeldError,
+    NotFoundError,
+    StaleTokenError,
+)
+from compaction.kube.cache import Delta, ObjectKey
+from compaction.kube.events import EventType
+from compaction.kube.launchers.base import PolicyKey, WorkerRef, WorkerRequest
+from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
+from compaction.kube.runtime import Runtime
+from compaction.kube.writes import GuardedWrites
+from compaction.leases.record import Lease, LeaseRecord
+from compaction.leases.tokens import next_token
+from compaction.reconcile.actions import (
+    Announce,
+    AssignJob,
+    CreateJob,
+    Decision,
+    DeleteJob,
+    EndAttempt,
+    LaunchWorker,
+    StopWorker,
+    WritePolicyStatus,
+)
+from compaction.reconcile.job import assigned, token_of
+from compaction.reconcile.observations import Identity, Moment
+from compaction.stores.adapter import StoreAdapter
+
+log = structlog.get_logger(__name__)
+
+PARALLEL_WRITES: Final = 16
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What carrying a decision out came to. `stale`: something had changed, decide again at once.
+
+    `claims` are jobs whose claim the store refused: (reason, message). `failed_jobs` are jobs whose write did not
+    happen.
+    """
+
+    stale: bool = False
+    plan_failed: bool = False
+    status_failed: bool = False
+    claims: dict[str, tuple[WaitReason, str]] = field(default_factory=dict)
+    claimed: set[str] = field(default_factory=set)
+    launch_errors: list[str] = field(default_factory=list)
+    failed_jobs: set[str] = field(default_factory=set)
+
+
+class Executor:
+    """Executes the decisions about one policy. Made anew for every reconcile; holds nothing beyond it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        key: ObjectKey,
+        *,
+        policy: Obj | None,
+        store_of: Callable[[], StoreAdapter | None],
+        now: Moment,
+        in_background: Callable[[Awaitable[None]], None],
+        observed: Callable[[Resource, Delta], None],
+    ) -> None:
+        self._rt = runtime
+        self._key = key
+        self._api = GuardedWrites(runtime, key.namespace, observed=observed)
+        self._policy = policy
+        self._store_of = store_of
+        self._now = now
+        self._in_background = in_background
+        self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
+        self.outcome = Outcome()
+
+    async def execute(self, decision: Decision, policy: CompactionPolicy | None) -> Outcome:
+        """Do everything, in the order of `Decision`. API errors other than conflicts come out at the end."""
+        if decision.policy_absent and not await self._api.is_absent(COMPACTION_POLICIES, self._key.name):
+            self.outcome.stale = True
+            return self.outcome
+        errors: list[ApiError] = []
+        await self._each(decision.end_attempts, self._end_attempt, errors)
+        await self._each(decision.stop_workers, self._stop_worker, errors)
+        for forgotten in decision.forget_workers:
+            if self._rt.is_leader():
+                await self._rt.launcher.forget(self._ref(forgotten.name))
+        await self._each([one.lease for one in decision.delete_leases], self._delete_lease, errors)
+        await self._each(decision.delete_jobs, self._delete_job, errors)
+        await self._each(decision.assignments, self._assign, errors)
+        await self._each(decision.create_jobs, self._create_job, errors)
+        for launch in decision.launches:
+            await self._launch(launch, policy)
+        if decision.policy_status is not None:
+            await self._each([decision.policy_status], self._write_policy_status, errors)
+        for event in decision.events:
+            self._announce(event)
+        self.outcome.stale |= self._api.stale
+        if errors:
+            raise errors[0]
+        return self.outcome
+
+    async def _each(
+        self, actions: Iterable[Any], act: Callable[[Any], Awaitable[None]], errors: list[ApiError]
+    ) -> None:
+        async def one(action: Any) -> None:
+            async with self._parallel:
+                try:
+                    await act(action)
+                except ApiError as error:
+                    errors.append(error)
+                    self._note_failure(action)
+
+        async with asyncio.TaskGroup() as group:
+            for action in actions:
+                group.create_task(one(action))
+
+    def _note_failure(self, action: Any) -> None:
+        match action:
+            case CreateJob():
+                self.outcome.plan_failed = True
+            case WritePolicyStatus():
+                self.outcome.status_failed = True
+            case EndAttempt() | DeleteJob() | AssignJob():
+                self.outcome.failed_jobs.add(action.job.name)
+            case _:
+                pass
+
+    # -- API server --------------------------------------------------------------------------------------------------
+
+    async def _delete_lease(self, lease: Identity) -> None:
+        await self._api.delete(LEASES, lease)
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    async def _confirmed(self, absent: Iterable[str]) -> bool:
+        """What a decision took for absent must be so on a fresh read: a cache may lag behind."""
+        for name in absent:
+            if not await self._api.is_absent(LEASES, name):
+                self.outcome.stale = True
+                return False
+        return True
+
+    async def _end_attempt(self, action: EndAttempt) -> None:
+        if not await self._confirmed(action.absent_leases):
+            self.outcome.failed_jobs.add(action.job.name)
+            return
+        if action.status is not None and not await self._write_job(action.job, action.status):
+            return
+        if action.lease is not None:
+            await self._delete_lease(action.lease)
+        if action.retire:
+            await self._retire(action.retire, action.job.name)
+
+    async def _write_job(self, job: Identity, status: CompactionJobStatus) -> bool:
+        done = await self._api.write_status(COMPACTION_JOBS, job, status.to_object())
+        if not done:
+            self.outcome.failed_jobs.add(job.name)
+        return done
+
+    async def _retire(self, path: str, job: str) -> None:
+        """Close the job in its log's fence. Failing is no harm: its commits still need the token it was assigned."""
+        store = self._store_of()
+        if store is None or not path:
+            return
+        try:
+            await asyncio.to_thread(store.retire, path, job)
+        except CompactionError as error:
+            log.warning("a job could not be closed in its log's fence", job=job, error=str(error))
+
+    async def _delete_job(self, action: DeleteJob) -> None:
+        await self._retire(action.log, action.job.name)
+        await self._api.delete(COMPACTION_JOBS, action.job)
+        if action.lease is not None:
+            await self._api.delete(LEASES, action.lease, any_version=True)
+        log.info("job deleted", job=action.job.name, why=action.reason)
+
+    async def _assign(self, action: AssignJob) -> None:
+        name = action.job.name
+        if not await self._confirmed(action.absent_leases):
+            self.outcome.failed_jobs.add(name)
+            return
+        token = await self._claim(action)
+        if token is None:
+            self.outcome.failed_jobs.add(name)
+            return
+        if not await self._put_lease(action, token):
+            self.outcome.failed_jobs.add(name)
+            return
+        status = assigned(action.status, token=token, worker=action.worker, now=self._now, generation=action.generation)
+        # Should this write fail, the Lease's larger token tells the next reconcile that the job is assigned.
+        if await self._write_job(action.job, status):
+            log.info("job assigned", job=name, token=token, worker=action.worker)
+
+    async def _claim(self, action: AssignJob) -> int | None:
+        """The new token, accepted by the store; None when the store refused, with the reason in the outcome."""
+        store, name = self._store_of(), action.job.name
+        if store is None:
+            return None
+        try:
+            high_water = await asyncio.to_thread(store.high_water, action.log, name)
+            token = next_token(action.lease_token, token_of(action.status), high_water)
+            await asyncio.to_thread(store.claim, action.log, job=name, token=token)
+        except StaleTokenError:
+            self.outcome.stale = True  # another coordinator was here between the two calls
+            return None
+        except LockHeldError as error:
+            self.outcome.claims[name] = (WaitReason.LOCK_HELD, str(error))
+            return None
+        except ApiError:
+            raise
+        except CompactionError as error:
+            self.outcome.claims[name] = (WaitReason.STORE_ERROR, str(error))
+            return None
+        self.outcome.claimed.add(name)
+        return token
+
+    async def _put_lease(self, action: AssignJob, token: int) -> bool:
+        now = datetime.now(UTC)
+        known = action.lease
+        lease = Lease(
+            name=action.job.name,
+            namespace=self._key.namespace,
+            record=LeaseRecord(action.worker, action.duration, token, acquire_time=now, renew_time=now),
+            uid=known.uid if known is not None else None,
+            resource_version=known.resource_version if known is not None else None,
+            labels={**child_labels(policy=self._key.name, component=COMPONENT_JOB), LABEL_WORKER: action.worker},
+            owner_references=(_owner(JOB_KIND, action.job.name, action.job.uid),),
+        )
+        try:
+            if known is None:
+                answer = await self._rt.client.create(LEASES, lease.body())
+            else:
+                answer = await self._rt.client.replace(LEASES, lease.body())
+        except (ConflictError, AlreadyExistsError, NotFoundError):
+            await self._api.moved_on(LEASES, action.job.name)
+            return False
+        self._api.take(LEASES, answer)
+        return True
+
+    async def _create_job(self, action: CreateJob) -> None:
+        if self._policy is None:
+            return
+        body: Obj = {
+            "metadata": {
+                "name": action.name,
+                "namespace": self._key.namespace,
+                "labels": child_labels(policy=self._key.name, component=COMPONENT_JOB),
+                "ownerReferences": [_owner(POLICY_KIND, self._key.name, self._policy["metadata"]["uid"])],
+            },
+            "spec": action.spec.to_object(),
+        }
+        try:
+            answer = await self._rt.client.create(COMPACTION_JOBS, body)
+        except AlreadyExistsError:
+            await self._api.refresh(COMPACTION_JOBS, action.name)
+            return
+        except InvalidObjectError as error:
+            self.outcome.plan_failed = True
+            log.error("the API server refused a planned job", job=action.name, error=str(error))
+            return
+        self._api.take(COMPACTION_JOBS, answer)
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def _ref(self, name: str) -> WorkerRef:
+        return WorkerRef(name, PolicyKey(*self._key))
+
+    async def _stop_worker(self, action: StopWorker) -> None:
+        if action.lease is not None:
+            # Whatever version it has: a worker that renews must stop as well.
+            await self._api.delete(LEASES, action.lease, any_version=True)
+        if self._rt.is_leader():
+            log.info("worker is stopped", worker=action.name, why=action.reason)
+            self._in_background(self._rt.launcher.stop(self._ref(action.name), grace=action.grace))
+
+    async def _launch(self, action: LaunchWorker, policy: CompactionPolicy | None) -> None:
+        if policy is None or not self._rt.is_leader():
+            return
+        workers = policy.spec.workers
+        request = WorkerRequest(
+            name=action.name,
+            policy=PolicyKey(*self._key),
+            slots=workers.slots,
+            idle_seconds=workers.idle_seconds,
+            lease_seconds=policy.spec.lease.duration_seconds,
+            master=workers.spark_master,
+            conf=workers.spark_conf,
+        )
+        try:
+            await self._rt.launcher.launch(request)
+        except LaunchError as error:
+            self.outcome.launch_errors.append(str(error))
+            self._announce(Announce("LaunchFailed", str(error), warning=True))
+            return
+        self._announce(Announce("WorkerLaunched", f"{action.name} was started with {workers.slots} slots"))
+
+    # -- policy ------------------------------------------------------------------------------------------------------
+
+    async def _write_policy_status(self, action: WritePolicyStatus) -> None:
+        if not await self._api.write_status(COMPACTION_POLICIES, action.policy, action.status.to_object()):
+            self.outcome.status_failed = True
+
+    def _announce(self, event: Announce) -> None:
+        about = self._policy
+        if event.job is not None:
+            if event.job.name in self.outcome.failed_jobs:
+                return  # it did not happen
+            about = self._rt.cache.jobs.get(self._key.namespace, event.job.name)
+        if about is not None:
+            kind = EventType.WARNING if event.warning else EventType.NORMAL
+            self._rt.events.event(about, reason=event.reason, message=event.message, type=kind)
+
+
+def _owner(kind: str, name: str, uid: str) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }

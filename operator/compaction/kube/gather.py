@@ -1,0 +1,157 @@
+"""From cached JSON to the picture that `reconcile` decides on. No I/O: cache, observations and memory are read,
+nothing else.
+
+Objects are parsed once per resourceVersion. What cannot be parsed is reported, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from compaction.api.base import ApiModel
+from compaction.api.job import CompactionJob
+from compaction.api.names import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REPORT,
+    ANNOTATION_SLOTS,
+    ANNOTATION_STOP,
+    COMPONENT_WORKER,
+    LABEL_COMPONENT,
+    POLICY_KIND,
+)
+from compaction.exceptions import MalformedLeaseError, MalformedReportError
+from compaction.kube.cache import key_of
+from compaction.kube.resources import Obj
+from compaction.leases.observer import LeaseObserver
+from compaction.leases.record import Lease
+from compaction.reconcile.observations import Identity, JobLease, JobView, WorkerLease
+from compaction.reconcile.reports import WorkerReport, parse_report
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_LEASE_SECONDS = 15.0
+Model = TypeVar("Model", bound=ApiModel)
+Uid = str
+
+
+class ParsedObjects(Generic[Model]):
+    """Models of API objects, parsed once per version."""
+
+    def __init__(self, model: type[Model]) -> None:
+        self._model = model
+        self._known: dict[Uid, tuple[str, Model | ValidationError]] = {}
+
+    def get(self, body: Obj) -> Model:
+        """The model of an object. Raises pydantic.ValidationError (again, without parsing anew)."""
+        metadata = body["metadata"]
+        known = self._known.get(metadata["uid"])
+        if known is None or known[0] != metadata["resourceVersion"]:
+            known = (metadata["resourceVersion"], self._parse(body))
+            self._known[metadata["uid"]] = known
+        if isinstance(known[1], ValidationError):
+            raise known[1]
+        return known[1]
+
+    def _parse(self, body: Obj) -> Model | ValidationError:
+        try:
+            return self._model.from_object(body)
+        except ValidationError as error:
+            return error
+
+    def forget(self, uid: Uid) -> None:
+        """The object is gone."""
+        self._known.pop(uid, None)
+
+
+def identity(body: Obj) -> Identity:
+    """The version of an object."""
+    metadata = body["metadata"]
+    return Identity(metadata["name"], metadata["uid"], metadata["resourceVersion"])
+
+
+def is_worker(body: Obj) -> bool:
+    """True for the Lease of a worker (the others of a policy are those of its jobs)."""
+    return (body["metadata"].get("labels") or {}).get(LABEL_COMPONENT) == COMPONENT_WORKER
+
+
+def observe_lease(observer: LeaseObserver[Uid], body: Obj) -> None:
+    """Note a Lease that was seen just now. Keyed by UID: a Lease made anew is another one."""
+    try:
+        observer.observe(body["metadata"]["uid"], Lease.parse(body).record)
+    except MalformedLeaseError as error:
+        log.warning("a Lease cannot be read", lease=str(key_of(body)), error=str(error))
+
+
+def silence_of(observer: LeaseObserver[Uid], body: Obj, now: float) -> float:
+    """Seconds since the Lease was last seen to change, by our own clock; 0 when it is seen for the first time."""
+    first time.
+    """
+    uid = body["metadata"]["uid"]
+    if uid not in observer:
+        observe_lease(observer, body)
+    seen = observer.last(uid)
+    return max(0.0, now - seen.changed_at) if seen is not None else 0.0
+
+
+def worker_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> WorkerLease:
+    """A worker's Lease. One that cannot be read has no slots; its silence is measured all the same."""
+    metadata = body["metadata"]
+    annotations = metadata.get("annotations") or {}
+    owners = metadata.get("ownerReferences") or ()
+    return WorkerLease(
+        identity=identity(body),
+        slots=_number(annotations.get(ANNOTATION_SLOTS)) or 0,
+        duration=float((body.get("spec") or {}).get("leaseDurationSeconds") or DEFAULT_LEASE_SECONDS),
+        silence=silence_of(observer, body, now),
+        owner_uid=next((str(o.get("uid", "")) for o in owners if o.get("kind") == POLICY_KIND), ""),
+        stopping=annotations.get(ANNOTATION_STOP) == "true",
+    )
+
+
+def job_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> JobLease:
+    """A job's Lease with the worker's report. One whose spec cannot be read counts as held by nobody."""
+    metadata = body["metadata"]
+    annotations = metadata.get("annotations") or {}
+    try:
+        record = Lease.parse(body).record
+    except MalformedLeaseError:
+        return JobLease(identity(body), holder="", token=0, duration=DEFAULT_LEASE_SECONDS, silence=0.0)
+    report: WorkerReport | None = None
+    error = ""
+    if ANNOTATION_REPORT in annotations:
+        try:
+            report = parse_report(annotations[ANNOTATION_REPORT])
+        except MalformedReportError as malformed:
+            error = str(malformed)
+    return JobLease(
+        identity=identity(body),
+        holder=record.holder or "",
+        token=record.transitions,
+        duration=float(record.duration_seconds or DEFAULT_LEASE_SECONDS),
+        silence=silence_of(observer, body, now),
+        progress=_number(annotations.get(ANNOTATION_PROGRESS)),
+        report=report,
+        report_error=error,
+    )
+
+
+def job_views(
+    jobs: Iterable[Obj], leases: dict[str, JobLease], parsed: ParsedObjects[CompactionJob]
+) -> tuple[JobView, ...]:
+    """Jobs with their Leases (taken out of `leases`: what remains belongs to no job)."""
+    views = []
+    for body in jobs:
+        lease = leases.pop(body["metadata"]["name"], None)
+        try:
+            views.append(JobView(parsed.get(body), lease))
+        except ValidationError as error:
+            log.error("a CompactionJob cannot be read and is left alone", job=str(key_of(body)), error=str(error))
+    return tuple(views)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None

@@ -1,0 +1,51 @@
+"""What the metrics say about one policy, from the picture a reconcile saw and the decision it made."""
+
+from __future__ import annotations
+
+from compaction.api.enums import JobState
+from compaction.kube.cache import ObjectKey
+from compaction.kube.metrics import Metrics
+from compaction.reconcile.actions import Decision
+from compaction.reconcile.observations import Snapshot
+
+
+def measure(metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Decision) -> None:
+    """Set the policy's gauges, and count what this decision ends."""
+    policy = snapshot.policy
+    if policy is None:
+        return
+    now = snapshot.now.wall
+    states = [view.job.status.state for view in snapshot.jobs]
+    metrics.set_jobs(key, {state.value: states.count(state) for state in JobState})
+    metrics.workers.labels(*key).set(len(snapshot.workers))
+    metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
+    waiting = policy.status.waiting
+    metrics.set_waits(key, {waiting.reason: now - waiting.since.timestamp()} if waiting is not None else {})
+    if snapshot.reading is not None:
+        reading = snapshot.reading
+        metrics.logs.labels(*key).set(len(reading.logs))
+        metrics.log_errors.labels(*key).set(len(reading.problems))
+        metrics.debt_bytes.labels(*key).set(sum(c.debt_bytes for c in reading.candidates))
+        metrics.debt_segments.labels(*key).set(sum(c.debt_segments for c in reading.candidates))
+        oldest = min((c.oldest_debt_at for c in reading.candidates if c.oldest_debt_at is not None), default=now)
+        metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - oldest))
+    _count_endings(metrics, key, decision, snapshot)
+
+
+def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapshot: Snapshot) -> None:
+    """Counters of attempts and bytes, from the writes this decision makes."""
+    before = {view.name: view.job.status for view in snapshot.jobs}
+    for action in decision.end_attempts:
+        after, old = action.status, before.get(action.job.name)
+        if after is None or old is None or not after.attempts:
+            continue
+        last = after.attempts[-1]
+        if last.ended_at is not None and (not old.attempts or old.attempts[-1].ended_at is None):
+            metrics.attempts.labels(*key, last.outcome.value).inc()
+        if after.receipt is not None and after.receipt != old.receipt:
+            known = old.receipt.bytes_reclaimed if old.receipt is not None else 0
+            metrics.bytes_reclaimed.labels(*key).inc(max(0, after.receipt.bytes_reclaimed - known))
+            metrics.bytes_rewritten.labels(*key).inc(after.receipt.bytes_after)
+        if after.state is JobState.SUCCEEDED and after.assigned_at is not None and after.finished_at is not None:
+            seconds = (after.finished_at - after.assigned_at).total_seconds()
+            metrics.job_seconds.labels(*key).observe(max(0.0, seconds))

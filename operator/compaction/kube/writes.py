@@ -1,0 +1,88 @@
+"""Writes that name the version they were decided on, and the cache kept in step with what the API server answers.
+
+A write that meets another version takes that one into the cache and sets `stale`: the decision has to be made again. An
+object that is gone counts as deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compaction.exceptions import ConflictError, NotFoundError
+from compaction.kube.cache import Delta
+from compaction.kube.resources import Obj, Resource
+from compaction.kube.runtime import Runtime
+from compaction.reconcile.observations import Identity
+
+
+class GuardedWrites:
+    """Reads and writes in one namespace. `observed` hears of every change that this brings into the cache."""
+
+    def __init__(self, runtime: Runtime, namespace: str, *, observed: Callable[[Resource, Delta], None]) -> None:
+        self._rt = runtime
+        self._namespace = namespace
+        self._observed = observed
+        self.stale = False
+
+    def take(self, resource: Resource, body: Obj) -> None:
+        """Put an answer of the API server into the cache: the watch will have nothing new to say about it."""
+        delta = self._rt.cache.store(resource).upsert(body)
+        if delta is not None:
+            self._observed(resource, delta)
+
+    def forget(self, resource: Resource, body: Obj) -> None:
+        """The object is gone."""
+        delta = self._rt.cache.store(resource).remove(body)
+        if delta is not None:
+            self._observed(resource, delta)
+
+    async def refresh(self, resource: Resource, name: str) -> Obj | None:
+        """Read an object anew into the cache; None when it does not exist."""
+        try:
+            body = await self._rt.client.get(resource, name, namespace=self._namespace)
+        except NotFoundError:
+            cached = self._rt.cache.store(resource).get(self._namespace, name)
+            if cached is not None:
+                self.forget(resource, cached)
+            return None
+        self.take(resource, body)
+        return body
+
+    async def is_absent(self, resource: Resource, name: str) -> bool:
+        """Whether a fresh read finds no such object."""
+        return await self.refresh(resource, name) is None
+
+    async def moved_on(self, resource: Resource, name: str) -> None:
+        """A write met another version: take that one in, and have it decided again."""
+        self.stale = True
+        await self.refresh(resource, name)
+
+    async def write_status(self, resource: Resource, about: Identity, status: Obj) -> bool:
+        """PUT a status; False when the object has moved on or is gone."""
+        cached = self._rt.cache.store(resource).get(self._namespace, about.name)
+        if cached is None or cached["metadata"]["resourceVersion"] != about.resource_version:
+            self.stale = True
+            return False
+        try:
+            answer = await self._rt.client.replace_status(resource, {**cached, "status": status})
+        except (ConflictError, NotFoundError):
+            await self.moved_on(resource, about.name)
+            return False
+        self.take(resource, answer)
+        return True
+
+    async def delete(self, resource: Resource, about: Identity, *, any_version: bool = False) -> None:
+        """Delete an object if it still is that one (and, unless `any_version`, still the version decided on)."""
+        version = None if any_version else about.resource_version
+        try:
+            await self._rt.client.delete(
+                resource, about.name, namespace=self._namespace, uid=about.uid, resource_version=version
+            )
+        except NotFoundError:
+            pass
+        except ConflictError:
+            await self.moved_on(resource, about.name)
+            return
+        cached = self._rt.cache.store(resource).get(self._namespace, about.name)
+        if cached is not None and cached["metadata"]["uid"] == about.uid:
+            self.forget(resource, cached)
