@@ -9,8 +9,9 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from compaction.cli.errors import errors_as_exit_code
 from compaction.local.demo.run import Demo
+
+PLAIN_WIDTH = 160
 
 
 @click.command("demo")
@@ -34,14 +35,19 @@ def command(directory: Path, keep: bool, down: bool, kubeconfig: Path | None) ->
     Exit codes: 0 every claim held, 1 one did not or it could not be carried through.
     """
     # The records of what was started must be found again from any directory.
-    demo = Demo(directory=directory.absolute(), console=Console(), keep=keep, kubeconfig=kubeconfig)
+    demo = Demo(directory=directory.absolute(), console=_console(), keep=keep, kubeconfig=kubeconfig)
     # A polite kill must clean up as Ctrl-C does.
     signal.signal(signal.SIGTERM, _interrupt)
-    with errors_as_exit_code():
-        if down:
-            demo.stop()
-            return 0
-        return 0 if demo.run() else 1
+    if down:
+        demo.stop()
+        return 0
+    return 0 if demo.run() else 1
+
+
+def _console() -> Console:
+    """The terminal as it is; in a pipe or a log nothing is wrapped, whatever width is assumed there."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
 def _interrupt(_signum: int, _frame: FrameType | None) -> None:

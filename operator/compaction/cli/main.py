@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from compaction.cli.errors import describe
 from compaction.exceptions import CompactionError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -71,12 +72,15 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
-    except CompactionError as error:
-        click.echo(f"error: {error}", err=True)
-        return EXIT_DATA_ERROR
     except BrokenPipeError:
         # The reader of our output (head, less) went away; closing stdout again at exit would print a second error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DATA_ERROR
+    except CompactionError as error:
+        click.echo(f"error: {error}", err=True)
+        return EXIT_DATA_ERROR
+    except OSError as error:
+        click.echo(f"error: {describe(error)}", err=True)
         return EXIT_DATA_ERROR
     return result if isinstance(result, int) else 0
 

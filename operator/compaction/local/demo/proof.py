@@ -31,7 +31,7 @@ class LogProof:
     name: str
     before: LogFacts
     after: LogFacts
-    receipts: tuple[JobReceipt, ...]
+    receipts: Mapping[str, JobReceipt]
 
     @property
     def same_content(self) -> bool:
@@ -52,7 +52,7 @@ class LogProof:
     @property
     def claimed(self) -> int:
         """Bytes that the receipts say were given back."""
-        return sum(receipt.bytes_reclaimed for receipt in self.receipts)
+        return sum(receipt.bytes_reclaimed for receipt in self.receipts.values())
 
 
 def prove_logs(before: Sequence[LogFacts], after: Mapping[Path, LogFacts], seen: Observation) -> list[LogProof]:
@@ -62,8 +62,9 @@ def prove_logs(before: Sequence[LogFacts], after: Mapping[Path, LogFacts], seen:
     ]
 
 
-def _receipts(path: Path, jobs: Sequence[CompactionJob]) -> tuple[JobReceipt, ...]:
-    return tuple(job.status.receipt for job in jobs if log_of(job) == path and job.status.receipt is not None)
+def _receipts(path: Path, jobs: Sequence[CompactionJob]) -> dict[str, JobReceipt]:
+    """The receipts of one log's jobs, by job name."""
+    return {job.metadata.name: job.status.receipt for job in jobs if log_of(job) == path and job.status.receipt}
 
 
 def log_of(job: CompactionJob) -> Path | None:
@@ -107,7 +108,7 @@ def _reclaimed(proof: LogProof) -> Check:
 
 
 def _receipts_agree(proofs: Sequence[LogProof]) -> Check:
-    receipts = [receipt for proof in proofs for receipt in proof.receipts]
+    receipts = [receipt for proof in proofs for receipt in proof.receipts.values()]
     rewritten = [receipt for receipt in receipts if receipt.groups_committed]
     equal = [receipt for receipt in rewritten if receipt.fingerprint_before == receipt.fingerprint_after != ""]
     return Check(
@@ -141,7 +142,7 @@ def _damage_is_named(seen: Observation, scenario: Scenario) -> Check:
 
 def _siblings_were_compacted(proofs: Sequence[LogProof], scenario: Scenario) -> Check:
     proof = next(proof for proof in proofs if proof.before.path == scenario.damaged)
-    sources = {name for receipt in proof.receipts for name in receipt.sources}
+    sources = {name for receipt in proof.receipts.values() for name in receipt.sources}
     kept = (scenario.damaged / scenario.damage.file).is_file() and scenario.damage.file not in sources
     beside = any(name < scenario.damage.file for name in sources) and any(
         name > scenario.damage.file for name in sources

@@ -38,6 +38,7 @@ STALL_SECONDS: Final = 300.0
 minute.
 """
 LOG_LINES: Final = 25
+QUARANTINED: Final = r'{range .status.quarantined[*]}{.reason}: {.message}{"\n"}{end}'
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 
 
@@ -145,8 +146,10 @@ class Demo:
         cluster: Cluster,
     ) -> bool:
         checks = proof.checks(proofs, seen, story, replicas_alive=len(replicas.alive))
-        self.console.print()
-        self.console.print(view.proof_table(proofs))
+        self._command(cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
+        for table in (view.receipts_table(proofs), view.proof_table(proofs)):
+            self.console.print()
+            self.console.print(table)
         self.console.print()
         self.console.print(view.checks_table(checks))
         held = all(check.holds for check in checks)

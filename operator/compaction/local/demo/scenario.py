@@ -79,7 +79,7 @@ def policy(root: Path) -> dict[str, Any]:
         "spec": {
             "store": {"segmentLogs": {"root": str(root)}},
             "trigger": {"interval": "3s"},
-            "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "40Mi"},
+            "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "9Mi"},
             "workers": {"max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
             "cleanup": {"delay": "5s"},
             "successfulJobsHistoryLimit": 100,

@@ -74,8 +74,10 @@ class PlainLines:
                 self._states[job.metadata.name] = job.status.state
                 self._say(f"job {' '.join(cell for cell in job_cells(job) if cell != MISSING)}")
         cells = policy_cells(seen.policy)
-        if cells != self._last:
-            self._last = cells
+        # An age grows by itself: alone it is no news.
+        told = tuple(cell for name, cell in zip(POLICY_COLUMNS, cells, strict=True) if name != "OLDEST")
+        if told != self._last:
+            self._last = told
             pairs = zip(POLICY_COLUMNS, cells, strict=True)
             self._say("policy " + "  ".join(f"{name.lower()} {cell}" for name, cell in pairs))
 
@@ -138,9 +140,8 @@ def jobs_table(jobs: Sequence[CompactionJob]) -> Table:
 
 def proof_table(proofs: Sequence[LogProof]) -> Table:
     """The last screen: per log what was readable and what it cost, before and after."""
-    table = _table(("LOG", "LIVE CONTENT", "ENTRIES", "SEGMENTS", "BEFORE", "AFTER", "RECLAIMED", "RECEIPTS", "TOKENS"))
+    table = _table(("LOG", "LIVE CONTENT", "ENTRIES", "SEGMENTS", "BEFORE", "AFTER", "RECLAIMED", "RECEIPTS"))
     for proof in proofs:
-        tokens = sorted({receipt.token for receipt in proof.receipts})
         table.add_row(
             proof.name,
             Text("equal", style="green") if proof.same_content else Text("DIFFERENT", style="bold red"),
@@ -150,13 +151,34 @@ def proof_table(proofs: Sequence[LogProof]) -> Table:
             format_bytes(proof.after.disk_bytes),
             format_bytes(proof.reclaimed),
             str(len(proof.receipts)),
-            ",".join(map(str, tokens)) or MISSING,
         )
     before, after = (
         sum(disk) for disk in zip(*((p.before.disk_bytes, p.after.disk_bytes) for p in proofs), strict=True)
     )
     table.add_section()
-    table.add_row("all", "", "", "", format_bytes(before), format_bytes(after), format_bytes(before - after), "", "")
+    table.add_row("all", "", "", "", format_bytes(before), format_bytes(after), format_bytes(before - after), "")
+    return table
+
+
+def receipts_table(proofs: Sequence[LogProof]) -> Table:
+    """Each job's own proof: what it read, what it wrote, and that both hold the same entries."""
+    table = _table(
+        ("RECEIPT", "LOG", "TOKEN", "GROUPS", "SOURCES", "ENTRIES", "BEFORE", "AFTER", "SHA-256 BEFORE = AFTER")
+    )
+    for proof in proofs:
+        for job, receipt in proof.receipts.items():
+            equal = receipt.fingerprint_before == receipt.fingerprint_after
+            table.add_row(
+                job,
+                proof.name,
+                str(receipt.token),
+                f"{receipt.groups_committed} of {receipt.groups}",
+                str(len(receipt.sources)),
+                str(receipt.entries),
+                format_bytes(receipt.bytes_before),
+                format_bytes(receipt.bytes_after),
+                Text(receipt.fingerprint_after[:12] if equal else "DIFFERENT", style="green" if equal else "bold red"),
+            )
     return table
 
 
@@ -172,7 +194,7 @@ def checks_table(checks: Sequence[Check]) -> Table:
 def _table(columns: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     return table
 
 
