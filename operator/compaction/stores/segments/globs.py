@@ -45,7 +45,8 @@ def _translate(pattern: str) -> str:
 
 def _translate_part(part: str) -> str:
     """One part, in which no wildcard crosses a separator."""
-    out = ""
+    # A part is never empty: `*` does not match the root.
+    out = "(?=[^/])"
     for piece in re.split(r"(\*+|\?|\[[^\]]+\])", part):
         if piece.startswith("*"):
             out += "[^/]*"

@@ -61,7 +61,7 @@ class LogError:
 class LogDebt:
     """One log: its plan and what waits in it.
 
-    `fingerprint`: changes whenever a segment, the snapshot or the fence does; `oldest_debt_at`: since when the dead
+    `fingerprint`: changes whenever a segment or the snapshot does; `oldest_debt_at`: since when the dead
     data is dead (epoch seconds), None without debt. `tombstones`: names that wait for deletion, the oldest marked at
     `oldest_tombstone_at`; `partials`: outputs not committed (yet). `needs_recovery`: something is half-done: recover
     before anything is planned, `plan` is empty until then.
@@ -196,7 +196,17 @@ def _leads_out(root: Path, entry: os.DirEntry[str]) -> LogError | None:
 
 def _cached(path: Path, settings: SenseSettings, held: frozenset[str], cache: SenseCache) -> LogDebt:
     fingerprint = state_fingerprint(path)
-    key = repr((fingerprint, settings.limits, settings.indexes_missing, sorted(held)))
+    partials = sorted(name for name in os.listdir(path) if names.parse_partial(name))
+    key = repr(
+        (
+            fingerprint,
+            _identity(path / fence.FENCE_FILE),
+            partials,
+            settings.limits,
+            settings.indexes_missing,
+            sorted(held),
+        )
+    )
     known = cache.entries.get(path)
     if known is not None and known[0] == key:
         return known[1]
@@ -245,7 +255,7 @@ def sense_log(
 
 
 def state_fingerprint(path: Path) -> str:
-    """A hash over the identity of everything that a plan depends on: segments, links, snapshots, fence."""
+    """A hash over the identity of everything that a plan is made from: segments, links, snapshots."""
     digest = hashlib.sha256()
     for directory, wanted in ((path, _matters), (path / SNAPSHOTS, None)):
         try:
@@ -261,10 +271,8 @@ def state_fingerprint(path: Path) -> str:
 
 
 def _matters(name: str) -> bool:
-    return name != fence.TEMPORARY_FILE and (
-        SEGMENT_NAME.fullmatch(name) is not None
-        or name == fence.FENCE_FILE
-        or name.endswith((names.COMPACTING_SUFFIX, names.LINK_SUFFIX, names.RA_MARKER_SUFFIX, names.PARTIAL_SUFFIX))
+    return SEGMENT_NAME.fullmatch(name) is not None or name.endswith(
+        (names.COMPACTING_SUFFIX, names.LINK_SUFFIX, names.RA_MARKER_SUFFIX)
     )
 
 
