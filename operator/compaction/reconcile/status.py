@@ -30,6 +30,8 @@ from compaction.reconcile.steps import JobStep
 
 SOON_GAP: Final = 0.5
 SLOW_GAP: Final = 10.0
+LAZY_GAP: Final = 300.0
+"""When nothing but the time of the last look has changed."""
 STALLED_AFTER_LAUNCHES: Final = 3
 """So many failed launches in a row, and the policy says that someone has to act."""
 
@@ -211,7 +213,10 @@ def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
     """Seconds that must have passed since the last write for this one; None when nothing changed."""
     if before == after:
         return None
-    return SOON_GAP if _urgent(before) != _urgent(after) else SLOW_GAP
+    if _urgent(before) != _urgent(after):
+        return SOON_GAP
+    looked = before.model_copy(update={"last_sense_time": after.last_sense_time})
+    return LAZY_GAP if looked == after else SLOW_GAP
 
 
 def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:

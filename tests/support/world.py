@@ -1,0 +1,446 @@
+"""A world for reconcile: a policy, jobs, Leases, workers and a fenced store as plain data, which carries decisions out.
+
+Decisions are applied in micro-steps in the executor's order, and can be cut off after any of them: then a new
+coordinator with an empty memory goes on. Nothing here knows Kubernetes; versions are counted so that guarded writes
+can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from compaction.api.enums import JobState
+from compaction.api.job import CompactionJob, CompactionJobStatus
+from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.api.policy import CompactionPolicy
+from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.leases.tokens import next_token
+from compaction.planning.candidates import Candidate, GroupCandidate, UnreferencedCandidate
+from compaction.planning.reading import LogProblem, Reading
+from compaction.reconcile.actions import Decision, StoreTask
+from compaction.reconcile.job import assigned
+from compaction.reconcile.observations import (
+    Identity,
+    JobLease,
+    JobView,
+    Memory,
+    Moment,
+    Snapshot,
+    WorkerLease,
+    WorkerProcess,
+    frozen,
+)
+from compaction.reconcile.policy import reconcile
+from compaction.reconcile.reports import WorkerReport
+
+GAIN = 100
+
+
+@dataclass
+class SimLease:
+    uid: str
+    version: int
+    holder: str
+    token: int
+    duration: float
+    changed_at: float
+    progress: int | None = None
+    report: WorkerReport | None = None
+
+
+@dataclass
+class SimWorker:
+    slots: int
+    changed_at: float
+    uid: str
+    owner: str
+    duration: float = 15.0
+    has_lease: bool = False
+    process: str = "running"  # running | ended | none
+    started: float = 0.0
+
+
+@dataclass
+class Log:
+    """A log of the store: which groups it still offers, and who may commit."""
+
+    groups: list[str]
+    claimed: dict[str, int] = field(default_factory=dict)
+    retired: set[str] = field(default_factory=set)
+    commits: list[tuple[str, int, str]] = field(default_factory=list)  # (job, token, group)
+    locked_by: str = ""
+
+
+class Crash(Exception):
+    """The coordinator died."""
+
+
+class World:
+    def __init__(self, **spec: Any) -> None:
+        self.wall = 1_800_000_000.0
+        self.version = 100
+        self.policy: CompactionPolicy | None = self.make_policy("uid-1", **spec)
+        self.jobs: dict[str, CompactionJob] = {}
+        self.leases: dict[str, SimLease] = {}
+        self.workers: dict[str, SimWorker] = {}
+        self.logs: dict[str, Log] = {}
+        self.memory = Memory()
+        self.reading: Reading | None = None
+        self.readings = 0
+        self.deleted: list[str] = []
+        self.status_writes = 0
+        self.writes = 0
+        self.events: list[tuple[str, str]] = []
+        self.problem: LogProblem | None = None
+        self.problems: tuple[LogProblem, ...] = ()
+        self.quarantine_identity: dict[tuple[str, str], str] = {}
+        self.launch_works = True
+
+    # -- making things ----------------------------------------------------------------------------
+
+    def make_policy(self, uid: str, **spec: Any) -> CompactionPolicy:
+        body = {"store": {"segmentLogs": {"root": "/ra"}}, **spec}
+        metadata = {"name": "logs", "namespace": "ns", "uid": uid, "generation": 1, "resourceVersion": "1"}
+        return CompactionPolicy.from_object({"metadata": metadata, "spec": body})
+
+    def change_spec(self, **spec: Any) -> None:
+        assert self.policy is not None
+        body = self.policy.to_object()
+        for key, value in spec.items():
+            old = body["spec"].get(key)
+            body["spec"][key] = {**old, **value} if isinstance(value, dict) and isinstance(old, dict) else value
+        metadata = self.policy.metadata
+        body["metadata"] = {
+            **metadata.to_object(),
+            "generation": metadata.generation + 1,
+            "resourceVersion": self.bump(),
+        }
+        self.policy = CompactionPolicy.from_object(body)
+
+    def bump(self) -> str:
+        self.version += 1
+        return str(self.version)
+
+    def add_log(self, path: str, groups: int = 1) -> Log:
+        self.logs[path] = Log([f"{i:016d}.segment" for i in range(1, groups + 1)])
+        return self.logs[path]
+
+    def put_status(self, name: str, **changes: Any) -> None:
+        """Write a job's status as it came, bypassing the decision."""
+        job = self.jobs[name]
+        status = CompactionJobStatus.model_validate({**dict(job.status), **changes})
+        self._store_job(name, status)
+
+    def _store_job(self, name: str, status: CompactionJobStatus) -> None:
+        job = self.jobs[name]
+        metadata = job.metadata.model_copy(update={"resource_version": self.bump()})
+        self.jobs[name] = job.model_copy(update={"status": status, "metadata": metadata})
+
+    # -- the picture ------------------------------------------------------------------------------
+
+    def sense(self) -> None:
+        """Look at the store."""
+        assert self.policy is not None
+        self.readings += 1
+        held = {(q.log, q.segment) for q in self.policy.status.quarantined}
+        candidates = []
+        for path, log in self.logs.items():
+            groups = tuple(
+                GroupCandidate((g,), (f"id-{g}",), copy_bytes=50, gain_bytes=GAIN)
+                for g in log.groups
+                if (path, g) not in held
+            )
+            candidates.append(
+                Candidate(
+                    path, "", 1, groups, (), GAIN * len(groups), len(groups), sensed_at=self.wall, oldest_debt_at=5.0
+                )
+            )
+        self.reading = Reading(
+            number=self.readings,
+            generation=self.policy.metadata.generation,
+            started=self.wall,
+            ended=self.wall,
+            wall=self.wall,
+            candidates=() if self.problem else tuple(candidates),
+            problem=self.problem,
+            problems=self.problems,
+            logs=frozenset(self.logs),
+            identities=frozen({key: self.quarantine_identity.get(key, "id") for key in held}),
+        )
+        self.memory = replace(self.memory, sense_running=False)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            namespace="ns",
+            name="logs",
+            now=Moment(self.wall, self.wall),
+            policy=self.policy,
+            jobs=tuple(JobView(job, self._lease(name)) for name, job in sorted(self.jobs.items())),
+            stray_leases=tuple(
+                lease for name in sorted(self.leases) if name not in self.jobs and (lease := self._lease(name))
+            ),
+            workers=tuple(
+                WorkerLease(
+                    Identity(name, w.uid, "1"), w.slots, w.duration, max(0.0, self.wall - w.changed_at), w.owner
+                )
+                for name, w in sorted(self.workers.items())
+                if w.has_lease
+            ),
+            processes=tuple(
+                WorkerProcess(name, w.process == "ended", self.wall - w.started, "exit code 1")
+                for name, w in sorted(self.workers.items())
+                if w.process != "none"
+            ),
+            reading=self.reading,
+            memory=self.memory,
+        )
+
+    def _lease(self, name: str) -> JobLease | None:
+        lease = self.leases.get(name)
+        if lease is None:
+            return None
+        return JobLease(
+            Identity(name, lease.uid, str(lease.version)),
+            lease.holder,
+            lease.token,
+            lease.duration,
+            max(0.0, self.wall - lease.changed_at),
+            lease.progress,
+            lease.report,
+        )
+
+    # -- deciding and acting ----------------------------------------------------------------------
+
+    def reconcile(self, *, crash_after: int | None = None) -> Decision:
+        """One reconcile, carried out; dies after `crash_after` micro-steps."""
+        decision = reconcile(self.snapshot())
+        self.memory = decision.memory
+        for count, _ in enumerate(self._apply(decision), start=1):
+            if crash_after is not None and count >= crash_after:
+                self.restart()
+                raise Crash
+        return decision
+
+    def restart(self) -> None:
+        """A new coordinator: no memory, no reading, silence measured afresh."""
+        self.memory, self.reading = Memory(), None
+        for lease in self.leases.values():
+            lease.changed_at = self.wall
+        for worker in self.workers.values():
+            worker.changed_at = self.wall
+
+    def settle(self, *, limit: int = 60) -> Decision:
+        """Reconcile until nothing acts any more, without time passing."""
+        for _ in range(limit):
+            decision = self.reconcile()
+            if not decision.acts and not decision.store_tasks:
+                return decision
+        raise AssertionError(f"no rest after {limit} reconciles: {decision}")
+
+    def _apply(self, decision: Decision) -> Iterator[None]:
+        for task in decision.store_tasks:
+            if task.task is StoreTask.SENSE:
+                self.sense()
+            else:
+                self.memory = replace(self.memory, sweep_running=False, sweep_due=None)
+            yield
+        for end in decision.end_attempts:
+            if end.status is not None:
+                if not self._current(end.job):
+                    continue
+                self._store_job(end.job.name, end.status)
+                self.writes += 1
+                yield
+            if end.lease is not None and self._lease_current(end.lease):
+                del self.leases[end.lease.name]
+                self.writes += 1
+                yield
+            if end.retire:
+                self.logs[end.retire].retired.add(end.job.name)
+                yield
+        for stop in decision.stop_workers:
+            worker = self.workers.get(stop.name)
+            if worker is not None:
+                worker.has_lease, worker.process = False, "ended"
+                yield
+        for forgotten in decision.forget_workers:
+            self.workers.pop(forgotten.name, None)
+            yield
+        for one in decision.delete_leases:
+            if self._lease_current(one.lease):
+                del self.leases[one.lease.name]
+            elif one.lease.name in self.workers:
+                self.workers[one.lease.name].has_lease = False
+            yield
+        for deletion in decision.delete_jobs:
+            if deletion.log in self.logs:
+                self.logs[deletion.log].retired.add(deletion.job.name)
+                yield
+            if self._current(deletion.job):
+                del self.jobs[deletion.job.name]
+                self.deleted.append(deletion.job.name)
+                yield
+            if deletion.lease is not None:
+                self.leases.pop(deletion.lease.name, None)
+                yield
+        yield from self._assign(decision)
+        yield from self._create(decision)
+        for launch in decision.launches:
+            if self.launch_works:
+                assert self.policy is not None
+                self.workers[launch.name] = SimWorker(
+                    slots=self.policy.spec.workers.slots,
+                    changed_at=self.wall,
+                    uid=f"w{self.bump()}",
+                    owner=self.policy.metadata.uid,
+                    started=self.wall,
+                )
+                yield
+        if decision.policy_status is not None and self.policy is not None:
+            metadata = self.policy.metadata
+            if decision.policy_status.policy.resource_version == metadata.resource_version:
+                self.policy = self.policy.model_copy(
+                    update={
+                        "status": decision.policy_status.status,
+                        "metadata": metadata.model_copy(update={"resource_version": self.bump()}),
+                    }
+                )
+                self.status_writes += 1
+                yield
+        self.events += [(event.reason, event.message) for event in decision.events]
+
+    def _assign(self, decision: Decision) -> Iterator[None]:
+        for action in decision.assignments:
+            log, name = self.logs[action.log], action.job.name
+            if not self._current(action.job):
+                continue
+            token = next_token(action.lease_token, action.status.fencing_token, log.claimed.get(name, 0))
+            log.claimed[name] = token
+            log.retired.discard(name)
+            yield
+            if action.lease is not None and not self._lease_current(action.lease):
+                continue
+            if action.lease is None and name in self.leases:
+                continue
+            self.leases[name] = SimLease(
+                f"l{self.bump()}", self.version, action.worker, token, float(action.duration), self.wall
+            )
+            self.writes += 1
+            yield
+            now = Moment(self.wall, self.wall)
+            status = assigned(action.status, token=token, worker=action.worker, now=now, generation=action.generation)
+            self._store_job(name, status)
+            self.writes += 1
+            yield
+
+    def _create(self, decision: Decision) -> Iterator[None]:
+        for creation in decision.create_jobs:
+            if creation.name in self.jobs:
+                continue
+            assert self.policy is not None
+            owner = {"apiVersion": API_VERSION, "kind": POLICY_KIND, "name": "logs", "controller": True}
+            self.jobs[creation.name] = CompactionJob.from_object(
+                {
+                    "metadata": {
+                        "name": creation.name,
+                        "namespace": "ns",
+                        "uid": f"j{self.bump()}",
+                        "resourceVersion": str(self.version),
+                        "generation": 1,
+                        "creationTimestamp": format_timestamp(timestamp_from_epoch(self.wall)),
+                        "ownerReferences": [{**owner, "uid": self.policy.metadata.uid}],
+                    },
+                    "spec": creation.spec.to_object(),
+                }
+            )
+            self.writes += 1
+            yield
+
+    def _current(self, about: Identity) -> bool:
+        job = self.jobs.get(about.name)
+        return job is not None and job.metadata.resource_version == about.resource_version
+
+    def _lease_current(self, about: Identity) -> bool:
+        lease = self.leases.get(about.name)
+        return lease is not None and (lease.uid, str(lease.version)) == (about.uid, about.resource_version)
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def announce(self, name: str | None = None) -> None:
+        """Started workers announce themselves."""
+        for key, worker in self.workers.items():
+            if name in (None, key) and worker.process == "running":
+                worker.has_lease, worker.changed_at = True, self.wall
+
+    def renew(self, job: str, *, progress: int | None = None) -> None:
+        lease = self.leases[job]
+        lease.changed_at, lease.version, lease.progress = self.wall, int(self.bump()), progress
+
+    def commit(self, job: str, token: int) -> bool:
+        """What a worker's commit comes to: the store takes the equal token only, once per group."""
+        spec = self.jobs[job].spec.sources.segment_log if job in self.jobs else None
+        path = next((path for path, log in self.logs.items() if job in log.claimed), None)
+        if path is None:
+            return False
+        log = self.logs[path]
+        if log.claimed[job] != token or job in log.retired or spec is None:
+            return False
+        for group in spec.groups:
+            name = group.segments[0]
+            if name in log.groups:
+                log.groups.remove(name)
+                log.commits.append((job, token, name))
+        return True
+
+    def report(self, job: str, *, token: int | None = None, outcome: str = "Succeeded", **fields: Any) -> None:
+        """A worker leaves its last word on the job's Lease."""
+        lease = self.leases[job]
+        token = lease.token if token is None else token
+        reason = fields.pop("reason", "Completed" if outcome == "Succeeded" else "StoreUnreadable")
+        if outcome == "Succeeded" and "receipt" not in fields:
+            fields["receipt"] = self.receipt(job, token)
+        lease.report = WorkerReport.from_object(
+            {"token": token, "outcome": outcome, "reason": reason, "message": f"{outcome}!", **fields}
+        )
+        lease.changed_at, lease.version = self.wall, int(self.bump())
+
+    def receipt(self, job: str, token: int) -> dict[str, Any]:
+        done = [group for log in self.logs.values() for j, _, group in log.commits if j == job]
+        return {
+            "token": max(1, token),
+            "worker": "w",
+            "bytesReclaimed": GAIN * len(done),
+            "bytesBefore": 150,
+            "seconds": 1.0,
+        }
+
+    def finish(self, job: str) -> None:
+        """The worker does the job and reports."""
+        assert self.commit(job, self.leases[job].token)
+        self.report(job)
+
+    def die(self, worker: str, *, known: bool = True) -> None:
+        """A worker's process ends; its launcher notices or not."""
+        self.workers[worker].process = "ended" if known else "none"
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def state(self, job: str) -> JobState:
+        return self.jobs[job].status.state
+
+    def only_job(self) -> str:
+        (name,) = self.jobs
+        return name
+
+    def in_state(self, state: JobState) -> list[str]:
+        return [name for name in sorted(self.jobs) if self.state(name) == state]
+
+    @property
+    def committed(self) -> int:
+        """Bytes that the store really gave back."""
+        return GAIN * sum(len(log.commits) for log in self.logs.values())
+
+
+__all__ = ["GAIN", "Crash", "Log", "SimLease", "SimWorker", "UnreferencedCandidate", "World"]
