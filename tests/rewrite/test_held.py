@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.worker_ports import assignment, small_spec
 
 from compaction.exceptions import JobStoppedError, LeaseLostError
 from compaction.rewrite.held import JobLease
+from support.worker_ports import assignment, small_spec
 
 DURATION = 15.0
 

@@ -7,16 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
-from support.worker_ports import Cluster, wait_until
-from support.worker_ports import small_spec as spec
 
 from compaction.exceptions import CompactionError, EngineLostError, PortUnavailableError
 from compaction.rewrite.heartbeat import Ended, EndReason, Heartbeat, Inbox
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
 from compaction.rewrite.worker import Worker, WorkerExit
+from support.worker_ports import Cluster, wait_until
+from support.worker_ports import small_spec as spec
 
 LONG = 60.0
 """A lease that does not end during a test; tests of silence use a short one and expect the loss."""
@@ -153,7 +154,7 @@ def test_leases_are_renewed_and_carry_progress_while_a_job_runs(start: Start) ->
     start(cluster, runner=runner, lease=3)
     lease = cluster.leases["job"]
     wait_until(lambda: len(lease.renewals) >= 4 and len(cluster.worker_renewals) >= 3)
-    gaps = [later - earlier for earlier, later in zip(lease.renewals, lease.renewals[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(lease.renewals)]
     assert min(gaps) > 0.5, "renewed every third of the duration, not all the time"
     runner.permits.release()
     assert cluster.wait_for_report("job").outcome is Outcome.SUCCEEDED

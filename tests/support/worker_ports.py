@@ -77,7 +77,7 @@ def assignment(spec: CompactionJobSpec, *, job: str = "job-1", token: int = 1, l
 
 @dataclass
 class FakeLease:
-    """A lease under the test's control; implements `ports.HeldLease`. `lose_at`: the how-manieth check finds it lost."""
+    """A lease under the test's control (`ports.HeldLease`). `lose_at`: the number of the check that finds it lost."""
 
     token: int = 1
     lose_at: int | None = None
@@ -251,7 +251,7 @@ class MemoryPort:
         self._cluster.workers.pop(self._worker, None)
 
     async def offers(self, *, wait: bool) -> Sequence[Offer]:
-        while wait and self._seen == self._cluster.version:
+        while wait and self._seen == self._cluster.version:  # noqa: ASYNC110 - the test changes it in another thread
             await asyncio.sleep(0.01)
         await self._arrive()
         if wait:

@@ -32,6 +32,7 @@ from compaction.rewrite.segment_job import SegmentJob
 from compaction.rewrite.segment_receipt import combine
 from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
 from compaction.stores.segments import fence, fs
+from compaction.stores.segments.lock import DEFAULT_TIMEOUT
 from compaction.stores.segments.names import group_key, partial_name
 from compaction.stores.segments.records import GroupReceipt, RewrittenGroup, Tombstone
 from compaction.stores.segments.sense import SenseSettings
@@ -65,10 +66,19 @@ class SegmentRewriter:
         engine: runs the rewriting tasks.
         holder: name of this worker, as it appears in receipts and in the log's lock.
         clock: epoch seconds, for receipts.
+        lock_timeout: seconds to wait for a log's lock.
     """
 
-    def __init__(self, engine: Engine, *, holder: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        holder: str,
+        clock: Callable[[], float] = time.time,
+        lock_timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
         self._engine = engine
+        self._lock_timeout = lock_timeout
         self._holder = holder
         self._clock = clock
 
@@ -79,6 +89,7 @@ class SegmentRewriter:
             job.directory,
             SenseSettings(limits=job.limits, indexes_missing=job.indexes_missing),
             holder=self._holder,
+            lock_timeout=self._lock_timeout,
         )
         attempt = _Attempt(
             job=job, token=assignment.token, store=store, lease=lease, engine=self._engine, clock=self._clock

@@ -1,0 +1,308 @@
+"""One SegmentRewrite job on real directories, tasks run by threads: what is committed, skipped, refused, reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.api.job import CompactionJobSpec, SegmentGroup
+from compaction.exceptions import InvalidAssignmentError, JobStoppedError, LeaseLostError, TaskFailedError
+from compaction.reconcile.reports import parse_report
+from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.segment import SegmentRewriter
+from compaction.stores.segments import fence, lock
+from compaction.stores.segments.codec import read_segment
+from compaction.stores.segments.generate import Pattern, corrupt_entry
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.reader import read_batches
+from compaction.stores.segments.snapshot import newest_snapshot, write_snapshot
+from compaction.stores.segments.view import open_log
+from support.segment_logs import content, leftovers, regular
+from support.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
+
+MakeLog = Callable[..., Path]
+SMALL = SegmentLimits(max_entries=64)
+
+
+def run(
+    directory: Path,
+    engine: ThreadEngine,
+    *,
+    token: int = 1,
+    lease: FakeLease | None = None,
+    spec: CompactionJobSpec | None = None,
+) -> JobReport:
+    spec = spec or job_spec(directory, limits=SMALL)
+    rewriter = SegmentRewriter(engine, holder="worker-1")
+    return rewriter.run(assignment(spec, token=token), lease or FakeLease(token=token))
+
+
+@pytest.mark.parametrize("pattern", list(Pattern))
+def test_job_keeps_what_is_live_and_gives_back_the_rest(
+    make_log: MakeLog, engine: ThreadEngine, pattern: Pattern
+) -> None:
+    directory = make_log(pattern=pattern, segments=16)
+    before, size = content(directory), sum(regular(directory).values())
+    spec = job_spec(directory, limits=SMALL)
+    planned = spec.sources.segment_log
+    assert planned is not None
+    lease = FakeLease()
+    report = run(directory, engine, lease=lease, spec=spec)
+    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert content(directory) == before
+    assert leftovers(directory) == []
+    receipt = report.receipt
+    assert receipt is not None
+    assert receipt.groups == receipt.groups_committed == len(planned.groups)
+    assert receipt.unreferenced == planned.unreferenced
+    assert receipt.fingerprint_before == receipt.fingerprint_after != ""
+    assert receipt.bytes_before - receipt.bytes_after == receipt.bytes_reclaimed > 0
+    awaiting = sum((directory / name).stat().st_size for name in receipt.unreferenced)
+    assert sum(regular(directory).values()) == size - receipt.bytes_reclaimed + awaiting
+    assert receipt.worker == "worker-1"
+    assert lease.progress == sorted(lease.progress)
+
+
+def test_receipt_survives_the_annotation(make_log: MakeLog, engine: ThreadEngine) -> None:
+    report = run(make_log(), engine)
+    parsed = parse_report(report.to_json())
+    assert parsed.receipt == report.receipt
+    assert (parsed.token, parsed.outcome, parsed.reason) == (1, Outcome.SUCCEEDED, "Completed")
+
+
+def test_retry_finds_what_was_committed_and_reports_the_same_receipt(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    spec = job_spec(directory, limits=SMALL)
+    first = run(directory, engine, spec=spec)
+    names = sorted(os.listdir(directory))
+    fence.claim(directory, job="job-1", token=2, holder="test")
+    second = run(directory, engine, token=2, spec=spec)
+    assert first.receipt is not None
+    assert second.receipt is not None
+    assert second.outcome is Outcome.SUCCEEDED
+    assert second.receipt == first.receipt.model_copy(update={"token": 2})
+    assert sorted(os.listdir(directory)) == names
+
+
+def test_corrupt_entry_fails_its_group_only(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    spec = job_spec(directory, limits=SMALL)
+    groups = spec.sources.segment_log.groups if spec.sources.segment_log else ()
+    victim = groups[1].segments[0]
+    before = content(directory)
+    bad = _corrupt_live_entry(directory, victim)
+    report = run(directory, engine, spec=spec)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, ReportReason.SOURCE_CORRUPT, True)
+    (skipped,) = report.skipped
+    assert (skipped.segment, skipped.index) == (victim, bad.index)
+    assert skipped.offset is not None
+    assert skipped.offset <= bad.offset < skipped.offset + 128, "the entry's beginning; the damaged byte is inside"
+    assert str(bad.index) in report.message
+    assert victim in report.message
+    assert report.receipt is not None
+    assert report.receipt.groups_committed == len(groups) - 1
+    assert leftovers(directory) == []
+    _assert_equal_but(directory, before, {bad.index})
+
+
+def test_corrupt_header_names_the_segment(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    spec = job_spec(directory, limits=SMALL)
+    (directory / "0000000000000003.segment").write_bytes(b"RASX\x00\x02")
+    report = run(directory, engine, spec=spec)
+    assert report.reason is ReportReason.SOURCE_CORRUPT
+    assert report.skipped[0].segment == "0000000000000003.segment"
+
+
+def test_sources_replaced_since_the_plan(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    spec = job_spec(directory, limits=SMALL)
+    other = job_spec(directory, limits=SMALL)
+    fence.claim(directory, job="job-2", token=1, holder="test")
+    SegmentRewriter(engine, holder="w").run(assignment(other, job="job-2"), FakeLease())
+    names = sorted(os.listdir(directory))
+    report = run(directory, engine, spec=spec)
+    assert (report.outcome, report.reason) == (Outcome.SKIPPED, ReportReason.SOURCES_CHANGED)
+    assert report.receipt is None or report.receipt.groups_committed == 0
+    assert sorted(os.listdir(directory)) == names
+
+
+def test_snapshot_older_than_the_plan_commits_nothing(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    snapshot = newest_snapshot(directory)
+    assert snapshot is not None
+    report = run(directory, engine, spec=job_spec(directory, limits=SMALL, snapshot_index=snapshot.index + 1))
+    assert report.reason is ReportReason.SOURCES_CHANGED
+    assert not fence.read(directory).receipts
+
+
+def test_newer_snapshot_drops_what_died_meanwhile(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    spec = job_spec(directory, limits=SMALL)
+    snapshot = newest_snapshot(directory)
+    assert snapshot is not None
+    assert snapshot.live is not None
+    still_live = [index for index in snapshot.live if index % 2]
+    write_snapshot(
+        directory, index=snapshot.index, term=snapshot.term + 1, live=type(snapshot.live).from_indexes(still_live)
+    )
+    report = run(directory, engine, spec=spec)
+    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert set(content(directory)) >= set(still_live)
+
+
+def test_missing_indexes_are_refused(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    spec = job_spec(directory, limits=SMALL)
+    for path in directory.glob("snapshots/*/indexes"):
+        path.unlink()
+    report = run(directory, engine, spec=spec)
+    assert report.reason is ReportReason.LIVE_SET_UNKNOWN
+    assert not fence.read(directory).receipts
+
+
+@pytest.mark.parametrize("claimed", [2, 9])
+def test_zombie_commits_nothing(make_log: MakeLog, engine: ThreadEngine, claimed: int) -> None:
+    directory = make_log(claim=claimed)
+    before = sorted(os.listdir(directory))
+    report = run(directory, engine, token=1)
+    assert (report.reason, report.charged) == (ReportReason.STALE_TOKEN, False)
+    assert sorted(n for n in os.listdir(directory) if n != lock.LOCK_FILE) == sorted(
+        n for n in before if n != lock.LOCK_FILE
+    )
+
+
+def test_attempt_fenced_off_half_way_commits_no_more(make_log: MakeLog) -> None:
+    """The larger token arrives after the first commit; the second group was rewritten already, and is thrown away."""
+    directory = make_log()
+
+    class Interrupting(ThreadEngine):
+        done = 0
+
+        def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
+            self.done += 1
+            if self.done == 2:
+                fence.claim(directory, job="job-1", token=2, holder="test")
+            return super().submit(work, task, tag=tag)
+
+    engine = Interrupting(parallelism=1)
+    before = content(directory)
+    report = run(directory, engine)
+    engine.close()
+    assert (report.reason, report.charged) == (ReportReason.STALE_TOKEN, False)
+    assert len(fence.read(directory).receipts) == 1
+    assert leftovers(directory) == []
+    assert content(directory) == before
+
+
+@pytest.mark.parametrize("check", [1, 2, 3, 4])
+def test_lease_lost_before_a_commit_leaves_nothing_visible(make_log: MakeLog, engine: ThreadEngine, check: int) -> None:
+    directory = make_log()
+    before = content(directory)
+    lease = FakeLease(lose_at=check)
+    with pytest.raises(LeaseLostError):
+        run(directory, engine, lease=lease)
+    receipts = len(fence.read(directory).receipts)
+    assert receipts <= max(0, check - 2), "a commit is preceded by a check that held"
+    assert leftovers(directory) == []
+    assert content(directory) == before
+
+
+def test_stopped_worker_cancels_its_tasks(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+
+    class Stopping(FakeLease):
+        def ensure_held(self) -> None:
+            self.stopped = self.checks >= 2
+            super().ensure_held()
+
+    with pytest.raises(JobStoppedError):
+        run(directory, engine, lease=Stopping())
+    assert engine.cancelled == ["job-1.1"]
+    assert leftovers(directory) == []
+
+
+def test_log_locked_by_another_process(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    release, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.hold(directory, holder="somebody", job="else"):
+            held.set()
+            release.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    try:
+        rewriter = SegmentRewriter(engine, holder="w", lock_timeout=0.2)
+        report = rewriter.run(assignment(job_spec(directory, limits=SMALL)), FakeLease())
+    finally:
+        release.set()
+        holder.join()
+    assert (report.reason, report.charged) == (ReportReason.STORE_LOCKED, False)
+    assert "somebody" in report.message
+
+
+def test_log_that_is_gone(tmp_path: Path, make_log: MakeLog, engine: ThreadEngine) -> None:
+    spec = job_spec(make_log(), limits=SMALL, path=str(tmp_path / "nowhere"))
+    report = run(tmp_path, engine, spec=spec)
+    assert report.reason is ReportReason.STORE_UNREADABLE
+    assert "nowhere" in report.message
+
+
+def test_job_that_names_a_segment_twice_is_invalid(make_log: MakeLog, engine: ThreadEngine) -> None:
+    directory = make_log()
+    twice = tuple(SegmentGroup(segments=("0000000000000001.segment",)) for _ in range(2))
+    with pytest.raises(InvalidAssignmentError, match="named twice"):
+        run(directory, engine, spec=job_spec(directory, limits=SMALL, groups=twice, unreferenced=()))
+
+
+def test_defect_in_a_task_removes_the_partial_files(make_log: MakeLog) -> None:
+    directory = make_log()
+
+    class Broken(ThreadEngine):
+        def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
+            def explode(task: Any) -> Any:
+                work(task)
+                raise TaskFailedError("worker process died")
+
+            return super().submit(explode, task, tag=tag)
+
+    engine = Broken()
+    with pytest.raises(TaskFailedError):
+        run(directory, engine)
+    engine.close()
+    assert leftovers(directory) == []
+
+
+def test_report_is_small_and_plain(make_log: MakeLog, engine: ThreadEngine) -> None:
+    wire = json.loads(run(make_log(), engine).to_json())
+    assert wire["receipt"]["groupsCommitted"] == wire["receipt"]["groups"]
+    assert wire["charged"] is True
+    assert wire["skipped"] == []
+
+
+def _corrupt_live_entry(directory: Path, segment: str) -> Any:
+    """Damage the payload of a record that the rewrite must copy."""
+    snapshot = newest_snapshot(directory)
+    assert snapshot is not None
+    assert snapshot.live is not None
+    index = read_segment(directory / segment)
+    record = next(i for i, value in enumerate(index.idx.tolist()) if value in snapshot.live)
+    return corrupt_entry(directory, segment=segment, record=record)
+
+
+def _assert_equal_but(directory: Path, before: dict[int, Any], missing: set[int]) -> None:
+    """All live entries but the damaged ones read as before."""
+    found = set()
+    for batch in read_batches(open_log(directory), live_only=True, on_corrupt=lambda error: None):
+        found |= set(batch.segment.idx[batch.rows].tolist())
+    assert found == set(before) - missing
