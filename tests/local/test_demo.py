@@ -1,0 +1,100 @@
+"""`compactor demo` itself, whole: it ends with every claim held, and it leaves nothing behind, also when it is
+interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.local.demo.replicas import leftover_workers
+from compaction.local.process import ProcessId, wait_gone
+from compaction.local.state import read_state
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.spark, pytest.mark.usefixtures("binaries")]
+COMMAND = [sys.executable, "-m", "compaction.cli.main", "demo"]
+
+
+def started_in(directory: Path) -> list[ProcessId]:
+    """Everything the demo has recorded as started: servers and replicas."""
+    states = [read_state(directory / part) for part in ("control-plane", "operator")]
+    return [process for state in states if state is not None for process in state.processes]
+
+
+def running_below(directory: Path) -> list[str]:
+    """Processes whose working directory is below `directory`, seen from the kernel and not from our own records."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").resolve().is_relative_to(directory) and ProcessId.of(entry.name, int(entry.name)):
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory for the demo; whatever a failing test leaves running in it is stopped."""
+    place = tmp_path / "demo"
+    yield place
+    subprocess.run([*COMMAND, "--down", "--directory", str(place)], check=True)
+
+
+def test_every_claim_holds_and_nothing_is_left(directory):
+    answer = subprocess.run([*COMMAND, "--directory", str(directory)], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "all of it held" in answer.stdout
+    assert "NO " not in answer.stdout
+    assert "$ kubectl get cpol,cjob,lease" in answer.stdout
+    assert "SourceCorrupt" in answer.stdout
+    assert running_below(directory) == []
+    assert started_in(directory) == []
+    assert leftover_workers(directory / "operator") == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_in_the_middle_it_stops_everything(directory, signum):
+    command = [*COMMAND, "--directory", str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        assert demo.stdout is not None
+        # The middle: a worker has a job, so servers, replicas, a worker and its JVM all run.
+        seen = _read_until(demo, "InProgress")
+        started = started_in(directory)
+        assert len(started) == 4, seen
+        os.kill(demo.pid, signum)
+        rest = demo.stdout.read()
+        assert demo.wait() == 130, rest
+    assert all(wait_gone(process, timeout=1) for process in started)
+    assert running_below(directory) == []
+
+
+def test_kept_running_until_it_is_taken_down(directory):
+    kept = subprocess.run(
+        [*COMMAND, "--keep", "--directory", str(directory)], capture_output=True, text=True, check=False
+    )
+    assert kept.returncode == 0, kept.stdout + kept.stderr
+    kubeconfig = directory / "control-plane" / "kubeconfig"
+    assert f"export KUBECONFIG={kubeconfig}" in kept.stdout
+    started = started_in(directory)
+    assert len(started) == 4
+    assert all(process.alive() for process in started)
+    subprocess.run([*COMMAND, "--down", "--directory", str(directory)], check=True)
+    assert not any(process.alive() for process in started)
+    assert running_below(directory) == []
+
+
+def _read_until(demo: subprocess.Popen[str], word: str) -> str:
+    assert demo.stdout is not None
+    seen = ""
+    for line in demo.stdout:
+        seen += line
+        if word in line:
+            return seen
+    pytest.fail(f"the demo ended before {word!r} was seen:\n{seen}")
