@@ -9,12 +9,14 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import structlog
 
@@ -31,6 +33,9 @@ from compaction.kube.runtime import Controller
 from compaction.kube.term import StopRequest, Term, TermSettings
 from compaction.leases.election import ElectionSettings, Standing, make_identity
 from compaction.leases.elector import Deadman, Elector
+
+#: What ending takes beyond the drain: posting Events, closing watches.
+_STOP_SLACK_SECONDS: Final = 15.0
 
 
 class ExitCode(IntEnum):
@@ -94,7 +99,6 @@ class Replica:
         self._heartbeat = Heartbeat("the main loop", limit=60.0)
         self._wake = threading.Event()
         self._stop = StopRequest()
-        self._signalled = False
         self._elector = Elector(
             coordinator_lease(
                 connection,
@@ -109,7 +113,7 @@ class Replica:
             on_lost=self._on_lost,
             on_renewal=self._on_renewal,
         )
-        self._deadman = Deadman(self._elector)
+        self._deadman = Deadman(self._elector, overdue=self._stop_is_overdue)
 
     def run(self, make_controller: Callable[[], Controller], make_launcher: Callable[[], Launcher]) -> int:
         """Serve probes, wait to be elected, lead, and end in order."""
@@ -120,12 +124,12 @@ class Replica:
         _log.info("waiting to be elected", identity=self._config.identity, lease=self._config.lease_name)
         try:
             self._wake.wait()
-            if self._elector.is_leader() and not self._signalled:
+            if self._elector.is_leader() and not self._stop.by_signal:
                 self._lead(make_controller(), make_launcher())
-            lost = not self._signalled and self._elector.standing is Standing.LOST
+            lost = not self._stop.by_signal and self._elector.standing is Standing.LOST
             # The guarded work is over. Released, the Lease is free at once; a lost one is not ours to touch.
             self._elector.stop(release=not lost)
-            code = ExitCode.LEADERSHIP_LOST if lost else ExitCode.STOPPED if self._signalled else ExitCode.FAILED
+            code = ExitCode.LEADERSHIP_LOST if lost else ExitCode.STOPPED if self._stop.by_signal else ExitCode.FAILED
         finally:
             self._deadman.disarm()
             self._elector.stop(release=True)
@@ -155,12 +159,17 @@ class Replica:
         self._deadman.arm()
         try:
             asyncio.run(self._term(term))
+        except Exception:  # noqa: BLE001 - the top of the process: whatever it was, the Lease must still be handed over
+            _log.exception("the term ended with an error")
         finally:
             self._deadman.disarm()
             self._install_signal_handlers()  # the loop has put the defaults back
 
     async def _term(self, term: Term) -> None:
         await term.run(self._stop)
+
+    def _stop_is_overdue(self) -> bool:
+        return time.monotonic() - self._stop.requested_at > self._config.drain_seconds + _STOP_SLACK_SECONDS
 
     def _serve_probes(self) -> list[ProbeServer]:
         self._health.add("elector", self._check_elector)
@@ -182,8 +191,7 @@ class Replica:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signalled = True
-        self._stop()
+        self._stop.signal()
         self._wake.set()
 
     def _on_elected(self) -> None:

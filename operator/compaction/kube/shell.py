@@ -102,7 +102,7 @@ def build_settings(*, rng: random.Random | None = None) -> kopf.OperatorSettings
     """Kopf's settings, each for the reason given in research/operator.md §1.6."""
     rng = rng or random.Random()
     settings = kopf.OperatorSettings()
-    settings.process.ultimate_exiting_timeout = 20
+    settings.process.ultimate_exiting_timeout = None  # it kills the process even after a clean end; we have a deadman
     settings.posting.enabled = False  # Events are posted by kube.events
     settings.scanning.disabled = True  # else it needs to watch CRDs and namespaces in the whole cluster
     server_timeout = 300 + rng.randint(-30, 30)  # whole seconds (the API refuses others); spread over streams

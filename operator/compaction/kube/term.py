@@ -8,6 +8,7 @@ controller stops. Our tasks are born before Kopf's: it cancels whatever was born
 import asyncio
 import random
 import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,18 +50,26 @@ class TermSettings:
 
 @dataclass(slots=True)
 class StopRequest:
-    """How the end of a term is asked for, from any thread; also before the loop exists."""
+    """How the end is asked for, from any thread; also before the loop exists. `by_signal` means: somebody wants it."""
 
     requested: bool = False
+    by_signal: bool = False
+    requested_at: float = float("inf")  # monotonic
     _loop: asyncio.AbstractEventLoop | None = None
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __call__(self) -> None:
         """Ask for the end."""
-        self.requested = True
+        if not self.requested:
+            self.requested, self.requested_at = True, time.monotonic()
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has closed: the term is over already
                 self._loop.call_soon_threadsafe(self._event.set)
+
+    def signal(self) -> None:
+        """SIGTERM or SIGINT arrived."""
+        self.by_signal = True
+        self()
 
     async def wait(self) -> None:
         """Until the end is asked for."""
@@ -157,9 +166,7 @@ class Term:
             namespaces=() if namespace is None else (namespace,),
             stop_flag=kopf_stop,
         )
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):  # Kopf has just installed its own
-            loop.add_signal_handler(number, stop)
+        _route_signals(stop)  # Kopf has just installed its own
         await kopf.run_tasks(tasks, ignored=ours)
 
     async def _close(
@@ -195,9 +202,7 @@ class Term:
             return await self._controller.reconcile(key)
 
     async def _until_listed(self, client: ApiClient, cache: ObjectCache, feed: Feed, stop: StopRequest) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
+        _route_signals(stop)
         while not stop.requested:
             try:
                 await self._relist(client, cache, feed)
@@ -234,6 +239,11 @@ class Term:
             due = loop.time() + _HEARTBEAT_SECONDS
             await asyncio.sleep(_HEARTBEAT_SECONDS)
             self._metrics.loop_lag_seconds.set(max(0.0, loop.time() - due))
+
+
+def _route_signals(stop: StopRequest) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.signal)
 
 
 _log = structlog.get_logger(__name__)

@@ -137,7 +137,8 @@ class Deadman:
     """Ends the process before anybody can take over, whatever the main thread is doing (docs/control-plane.md §3).
 
     Armed at election, disarmed once all guarded work has ended. A process stopped (SIGSTOP) for longer than its lease
-    ends in the first instant after it continues.
+    ends in the first instant after it continues. `overdue` is a second reason: a process that was asked to stop and
+    hangs would otherwise renew its lease for ever and never let a successor in.
     """
 
     def __init__(
@@ -145,10 +146,12 @@ class Deadman:
         elector: Elector,
         *,
         margin: float = 1.0,
+        overdue: Callable[[], bool] = lambda: False,
         end: Callable[[int], object] = os._exit,
     ) -> None:
         self._elector = elector
         self._margin = margin
+        self._overdue = overdue
         self._end = end
         self._disarmed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="deadman", daemon=True)
@@ -164,7 +167,7 @@ class Deadman:
     def _watch(self) -> None:
         while not self._disarmed.is_set():
             left = self._elector.seconds_to_takeover() - self._margin
-            if left <= 0:
+            if left <= 0 or self._overdue():
                 self._end(HARD_EXIT_CODE)
                 return
             self._disarmed.wait(min(left, 1.0))

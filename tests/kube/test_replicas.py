@@ -1,0 +1,189 @@
+"""Several real operator processes and one real Lease: one leads, and what happens when it dies, sleeps or leaves.
+
+Order and outcome are asserted, never speed. The replicas run with a lease of 4 s (tests/support/replica.py).
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPLICA = Path(__file__).parents[1] / "support" / "replica.py"
+STOPPED, DEADMAN, LOST = 0, 70, 75
+
+
+class Replicas:
+    """Starts replicas that share a journal; kills what is left."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, directory: Path, kubectl: Any) -> None:
+        self.kubeconfig, self.namespace, self.directory = kubeconfig, namespace, directory
+        self.journal = directory / "journal"
+        self.journal.touch()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._kubectl = kubectl
+
+    def start(self, identity: str) -> subprocess.Popen[bytes]:
+        with (self.directory / f"{identity}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(REPLICA), str(self.kubeconfig), self.namespace, identity, str(self.journal)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes[identity] = process
+        return process
+
+    def lines(self) -> list[str]:
+        return self.journal.read_text().splitlines()
+
+    def log(self, identity: str) -> str:
+        return (self.directory / f"{identity}.log").read_text()
+
+    def lease(self) -> dict[str, Any]:
+        found = self._kubectl(
+            "get", "lease", "compaction-coordinator", "-o", "json", "--ignore-not-found", namespace=self.namespace
+        )
+        spec: dict[str, Any] = json.loads(found.stdout)["spec"] if found.stdout else {}
+        return spec
+
+    def until_leader(self, identity: str) -> None:
+        wait_for(lambda: any(line.startswith(f"{identity} ") and " start" in line for line in self.lines()), self)
+
+    def until_standing_by(self, identity: str) -> None:
+        wait_for(lambda: "waiting to be elected" in self.log(identity), self)
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+def wait_for(condition: Callable[[], object], replicas: Replicas) -> None:
+    ending = time.monotonic() + 90
+    while not condition():
+        if time.monotonic() > ending:
+            logs = "\n".join(f"--- {name}\n{replicas.log(name)}" for name in replicas.processes)
+            pytest.fail(f"never happened\n{logs}\n--- journal\n" + "\n".join(replicas.lines()[-20:]))
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def replicas(
+    control_plane: Any, namespace: str, tmp_path: Path, kubectl: Any, policy: Callable[..., Any]
+) -> Iterator[Replicas]:
+    kubectl("create", "-f", "-", input=json.dumps(policy("p")))
+    started = Replicas(control_plane.kubeconfig, namespace, tmp_path, kubectl)
+    yield started
+    started.end()
+
+
+def leaders_in_order(lines: list[str]) -> list[tuple[str, int]]:
+    """(identity, epoch) of each term, in the order of their first lines."""
+    terms = dict.fromkeys((line.split()[0], int(line.split()[1])) for line in lines)
+    return list(terms)
+
+
+def assert_one_at_a_time(lines: list[str]) -> None:
+    """No term acts again after a later one has begun."""
+    current = -1
+    for line in lines:
+        epoch = int(line.split()[1])
+        if "reconcile" in line or line.endswith(" start"):
+            assert epoch >= current, f"an ended term acted: {line}"
+            current = epoch
+        assert "leader=False" not in line
+
+
+def test_exactly_one_leads_and_a_killed_leader_is_replaced(replicas: Replicas) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    replicas.start("b")
+    replicas.until_standing_by("b")
+    wait_for(lambda: sum("reconcile p" in line for line in replicas.lines()) >= 10, replicas)
+    assert leaders_in_order(replicas.lines()) == [("a", 0)]
+    replicas.processes["a"].send_signal(signal.SIGKILL)
+    replicas.until_leader("b")
+    wait_for(lambda: any(line.startswith("b 1 reconcile p") for line in replicas.lines()), replicas)
+    assert leaders_in_order(replicas.lines()) == [("a", 0), ("b", 1)]
+    assert_one_at_a_time(replicas.lines())
+    spec = replicas.lease()
+    assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("b", 1, 4)
+
+
+def test_a_leader_asked_to_stop_ends_in_order_and_hands_over(replicas: Replicas) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    wait_for(lambda: any("reconcile p" in line for line in replicas.lines()), replicas)
+    replicas.processes["a"].send_signal(signal.SIGTERM)
+    assert replicas.processes["a"].wait(timeout=60) == STOPPED, replicas.log("a")
+    assert replicas.lines()[-1] == "a 0 stop"
+    spec = replicas.lease()
+    assert (spec.get("holderIdentity"), spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("", 0, 1)
+    replicas.start("b")
+    replicas.until_leader("b")
+    assert leaders_in_order(replicas.lines())[-1] == ("b", 1)
+    assert_one_at_a_time(replicas.lines())
+
+
+def test_a_leader_stopped_for_longer_than_its_lease_wakes_and_ends_without_acting(replicas: Replicas) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    replicas.start("b")
+    replicas.until_standing_by("b")
+    os.kill(replicas.processes["a"].pid, signal.SIGSTOP)
+    asleep = len(replicas.lines())
+    replicas.until_leader("b")
+    assert not any(line.startswith("a ") for line in replicas.lines()[asleep:])
+    os.kill(replicas.processes["a"].pid, signal.SIGCONT)
+    assert replicas.processes["a"].wait(timeout=60) in (DEADMAN, LOST), replicas.log("a")
+    woken = [line for line in replicas.lines()[asleep:] if line.startswith("a ")]
+    assert not any("reconcile" in line and "leader=True" in line for line in woken), woken
+    assert replicas.lease()["holderIdentity"] == "b"
+
+
+def test_a_leader_that_loses_its_lease_exits_to_be_started_again(replicas: Replicas, kubectl: Any) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    kubectl(
+        "patch", "lease", "compaction-coordinator", "--type=merge", "-p", '{"spec":{"holderIdentity":"thief"}}',
+        namespace=replicas.namespace,
+    )  # fmt: skip
+    assert replicas.processes["a"].wait(timeout=60) in (LOST, DEADMAN), replicas.log("a")
+    assert replicas.lease()["holderIdentity"] == "thief"
+
+
+def test_a_standby_asked_to_stop_leaves_the_lease_alone(replicas: Replicas) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    standby = replicas.start("b")
+    replicas.until_standing_by("b")
+    standby.send_signal(signal.SIGTERM)
+    assert standby.wait(timeout=60) == STOPPED, replicas.log("b")
+    assert replicas.lease()["holderIdentity"] == "a"
+
+
+def test_missed_deletions_are_repaired_and_probes_answer_on_every_replica(replicas: Replicas, kubectl: Any) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    replicas.start("b")
+    replicas.until_standing_by("b")
+    for identity, leader in (("a", "1.0"), ("b", "0.0")):
+        match = re.search(r"ports=\[(\d+)", replicas.log(identity))
+        assert match is not None, replicas.log(identity)
+        base = f"http://127.0.0.1:{match.group(1)}"
+        for path in ("livez", "readyz", "healthz"):
+            answer = subprocess.run(["curl", "-fsS", f"{base}/{path}"], capture_output=True, text=True, check=True)
+            assert answer.stdout == "ok\n"
+        text = subprocess.run(["curl", "-fsS", f"{base}/metrics"], capture_output=True, text=True, check=True).stdout
+        assert f'leader_election_master_status{{name="compaction-coordinator"}} {leader}' in text
+    kubectl("delete", "cpol", "p", namespace=replicas.namespace)
+    wait_for(lambda: any("Deleted CompactionPolicy p" in line for line in replicas.lines()), replicas)

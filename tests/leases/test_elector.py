@@ -1,0 +1,164 @@
+"""The elector's thread and the deadman, against a Lease in memory (real processes: tests/kube/test_replicas.py)."""
+
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from compaction.exceptions import ApiUnavailableError, ConflictError, NotFoundError
+from compaction.leases.election import ElectionSettings, Standing
+from compaction.leases.elector import HARD_EXIT_CODE, Deadman, Elector
+from compaction.leases.record import Lease, LeaseRecord
+
+FAST = ElectionSettings(lease_duration=2, renew_deadline=1.0, retry_period=0.05)
+GENEROUS = 60.0
+
+
+class SharedLease:
+    """One Lease for several electors in several threads; `broken` makes every call fail."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lease: Lease | None = None
+        self.versions = itertools.count(1)
+        self.broken = threading.Event()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["SharedLease"]:
+        yield self
+
+    async def get(self) -> Lease:
+        with self.lock:
+            return self._read()
+
+    async def create(self, record: LeaseRecord) -> Lease:
+        with self.lock:
+            return self._write(Lease("l", "ns", record))
+
+    async def replace(self, lease: Lease) -> Lease:
+        with self.lock:
+            if self._read().resource_version != lease.resource_version:
+                raise ConflictError("conflict", status=409)
+            return self._write(lease)
+
+    def _read(self) -> Lease:
+        if self.broken.is_set():
+            raise ApiUnavailableError("no connection")
+        if self.lease is None:
+            raise NotFoundError("no lease", status=404)
+        return self.lease
+
+    def _write(self, lease: Lease) -> Lease:
+        self.lease = replace(lease, resource_version=str(next(self.versions)))
+        return self.lease
+
+
+class Candidate:
+    def __init__(self, shared: SharedLease, identity: str) -> None:
+        self.elected, self.lost = threading.Event(), threading.Event()
+        self.renewals: list[bool] = []
+        self.elector = Elector(
+            shared.open,
+            identity=identity,
+            settings=FAST,
+            on_elected=self.elected.set,
+            on_lost=self.lost.set,
+            on_renewal=lambda seconds, ok: self.renewals.append(ok),
+        )
+        self.elector.start()
+
+
+@pytest.fixture
+def shared() -> SharedLease:
+    return SharedLease()
+
+
+def test_elected_renews_and_hands_over(shared: SharedLease) -> None:
+    one = Candidate(shared, "one")
+    assert one.elected.wait(GENEROUS)
+    assert one.elector.is_leader()
+    assert one.elector.epoch == 0
+    two = Candidate(shared, "two")
+    while len(one.renewals) < 3:
+        time.sleep(0.01)
+    assert all(one.renewals)
+    assert not two.elected.is_set()
+    assert two.elector.seconds_to_takeover() == float("inf")
+    assert one.elector.stop(release=True)
+    assert not one.lost.is_set(), "handing over is not losing"
+    assert not one.elector.is_leader()
+    assert two.elected.wait(GENEROUS)
+    assert two.elector.epoch == 1
+    assert two.elector.holder == "two"
+    assert two.elector.stop(release=True)
+    assert two.elector.stop(release=True), "stopping twice is no error"
+
+
+def test_losing_contact_means_losing_the_lease_once_and_for_all(shared: SharedLease) -> None:
+    one = Candidate(shared, "one")
+    assert one.elected.wait(GENEROUS)
+    shared.broken.set()
+    assert one.lost.wait(GENEROUS)
+    assert one.elector.standing is Standing.LOST
+    shared.broken.clear()
+    two = Candidate(shared, "two")
+    assert two.elected.wait(GENEROUS)
+    assert not one.elector.is_leader()
+    assert two.elector.stop(release=True)
+    assert one.elector.stop(release=True)
+    assert shared.lease is not None
+    assert shared.lease.record.holder is None
+    assert shared.lease.record.transitions == 1
+
+
+def test_the_watchdog_is_quiet_while_rounds_end(shared: SharedLease) -> None:
+    one = Candidate(shared, "one")
+    assert one.elected.wait(GENEROUS)
+    assert one.elector.stalled_for() is None
+    assert one.elector.stop(release=True)
+    assert one.elector.stalled_for(tolerance=-FAST.lease_duration - 1.0) is not None
+
+
+def test_the_deadman_ends_a_process_that_can_no_longer_renew(shared: SharedLease) -> None:
+    one = Candidate(shared, "one")
+    assert one.elected.wait(GENEROUS)
+    ended: list[tuple[int, float]] = []
+    done = threading.Event()
+
+    def end(code: int) -> None:
+        ended.append((code, one.elector.seconds_to_takeover()))
+        done.set()
+
+    deadman = Deadman(one.elector, margin=0.5, end=end)
+    deadman.arm()
+    shared.broken.set()
+    assert done.wait(GENEROUS)
+    assert ended[0][0] == HARD_EXIT_CODE
+    assert one.lost.is_set()
+
+
+def test_the_deadman_ends_a_process_that_hangs_in_stopping(shared: SharedLease) -> None:
+    one = Candidate(shared, "one")
+    assert one.elected.wait(GENEROUS)
+    overdue, done = threading.Event(), threading.Event()
+    deadman = Deadman(one.elector, overdue=overdue.is_set, end=lambda code: done.set())
+    deadman.arm()
+    assert not done.is_set()
+    overdue.set()
+    assert done.wait(GENEROUS)
+    assert one.elector.stop(release=True)
+
+
+def test_a_disarmed_deadman_lets_go(shared: SharedLease) -> None:
+    one = Candidate(shared, "one")
+    assert one.elected.wait(GENEROUS)
+    ended: list[int] = []
+    deadman = Deadman(one.elector, end=ended.append)
+    deadman.arm()
+    deadman.disarm()
+    assert one.elector.stop(release=True)
+    assert ended == []
