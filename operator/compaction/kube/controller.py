@@ -21,8 +21,9 @@ from compaction.api.enums import JobState, PolicyReason
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.exceptions import CompactionError
+from compaction.kube.assign import Outcome
 from compaction.kube.cache import Change, Delta, ObjectKey
-from compaction.kube.executor import Executor, Outcome
+from compaction.kube.executor import Executor
 from compaction.kube.gather import ParsedObjects, identity, is_worker, job_lease, job_views, observe_lease, worker_lease
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.measure import measure

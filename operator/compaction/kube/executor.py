@@ -14,19 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 
-from compaction.api.enums import WaitReason
-from compaction.api.job import CompactionJobStatus
 from compaction.api.names import (
-    API_VERSION,
     COMPONENT_JOB,
-    JOB_KIND,
-    LABEL_WORKER,
     POLICY_KIND,
     child_labels,
 )
@@ -35,21 +28,16 @@ from compaction.exceptions import (
     AlreadyExistsError,
     ApiError,
     CompactionError,
-    ConflictError,
     InvalidObjectError,
     LaunchError,
-    LockHeldError,
-    NotFoundError,
-    StaleTokenError,
 )
+from compaction.kube.assign import AssignmentSteps, Outcome, owner
 from compaction.kube.cache import Delta, ObjectKey
 from compaction.kube.events import EventType
 from compaction.kube.launchers.base import PolicyKey, WorkerRef, WorkerRequest
 from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
 from compaction.kube.writes import GuardedWrites
-from compaction.leases.record import Lease, LeaseRecord
-from compaction.leases.tokens import next_token
 from compaction.reconcile.actions import (
     Announce,
     AssignJob,
@@ -61,30 +49,12 @@ from compaction.reconcile.actions import (
     StopWorker,
     WritePolicyStatus,
 )
-from compaction.reconcile.job import assigned, token_of
 from compaction.reconcile.observations import Identity, Moment
 from compaction.stores.adapter import StoreAdapter
 
 log = structlog.get_logger(__name__)
 
 PARALLEL_WRITES: Final = 16
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What carrying a decision out came to. `stale`: something had changed, decide again at once.
-
-    `claims` are jobs whose claim the store refused: (reason, message). `failed_jobs` are jobs whose write did not
-    happen.
-    """
-
-    stale: bool = False
-    plan_failed: bool = False
-    status_failed: bool = False
-    claims: dict[str, tuple[WaitReason, str]] = field(default_factory=dict)
-    claimed: set[str] = field(default_factory=set)
-    launch_errors: list[str] = field(default_factory=list)
-    failed_jobs: set[str] = field(default_factory=set)
 
 
 class Executor:
@@ -110,6 +80,7 @@ class Executor:
         self._in_background = in_background
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
         self.outcome = Outcome()
+        self._assignments = AssignmentSteps(self._api, key, store_of=store_of, now=now, outcome=self.outcome)
 
     async def execute(self, decision: Decision, policy: CompactionPolicy | None) -> Outcome:
         """Do everything, in the order of `Decision`. API errors other than conflicts come out at the end."""
@@ -170,30 +141,16 @@ class Executor:
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
-    async def _confirmed(self, absent: Iterable[str]) -> bool:
-        """What a decision took for absent must be so on a fresh read: a cache may lag behind."""
-        for name in absent:
-            if not await self._api.is_absent(LEASES, name):
-                self.outcome.stale = True
-                return False
-        return True
-
     async def _end_attempt(self, action: EndAttempt) -> None:
-        if not await self._confirmed(action.absent_leases):
+        if not await self._api.confirmed_absent(LEASES, action.absent_leases):
             self.outcome.failed_jobs.add(action.job.name)
             return
-        if action.status is not None and not await self._write_job(action.job, action.status):
+        if action.status is not None and not await self._assignments.write_status(action.job, action.status):
             return
         if action.lease is not None:
             await self._delete_lease(action.lease)
         if action.retire:
             await self._retire(action.retire, action.job.name)
-
-    async def _write_job(self, job: Identity, status: CompactionJobStatus) -> bool:
-        done = await self._api.write_status(COMPACTION_JOBS, job, status.to_object())
-        if not done:
-            self.outcome.failed_jobs.add(job.name)
-        return done
 
     async def _retire(self, path: str, job: str) -> None:
         """Close the job in its log's fence. Failing is no harm: its commits still need the token it was assigned."""
@@ -213,67 +170,7 @@ class Executor:
         log.info("job deleted", job=action.job.name, why=action.reason)
 
     async def _assign(self, action: AssignJob) -> None:
-        name = action.job.name
-        if not await self._confirmed(action.absent_leases):
-            self.outcome.failed_jobs.add(name)
-            return
-        token = await self._claim(action)
-        if token is None:
-            self.outcome.failed_jobs.add(name)
-            return
-        if not await self._put_lease(action, token):
-            self.outcome.failed_jobs.add(name)
-            return
-        status = assigned(action.status, token=token, worker=action.worker, now=self._now, generation=action.generation)
-        # Should this write fail, the Lease's larger token tells the next reconcile that the job is assigned.
-        if await self._write_job(action.job, status):
-            log.info("job assigned", job=name, token=token, worker=action.worker)
-
-    async def _claim(self, action: AssignJob) -> int | None:
-        """The new token, accepted by the store; None when the store refused, with the reason in the outcome."""
-        store, name = self._store_of(), action.job.name
-        if store is None:
-            return None
-        try:
-            high_water = await asyncio.to_thread(store.high_water, action.log, name)
-            token = next_token(action.lease_token, token_of(action.status), high_water)
-            await asyncio.to_thread(store.claim, action.log, job=name, token=token)
-        except StaleTokenError:
-            self.outcome.stale = True  # another coordinator was here between the two calls
-            return None
-        except LockHeldError as error:
-            self.outcome.claims[name] = (WaitReason.LOCK_HELD, str(error))
-            return None
-        except ApiError:
-            raise
-        except CompactionError as error:
-            self.outcome.claims[name] = (WaitReason.STORE_ERROR, str(error))
-            return None
-        self.outcome.claimed.add(name)
-        return token
-
-    async def _put_lease(self, action: AssignJob, token: int) -> bool:
-        now = datetime.now(UTC)
-        known = action.lease
-        lease = Lease(
-            name=action.job.name,
-            namespace=self._key.namespace,
-            record=LeaseRecord(action.worker, action.duration, token, acquire_time=now, renew_time=now),
-            uid=known.uid if known is not None else None,
-            resource_version=known.resource_version if known is not None else None,
-            labels={**child_labels(policy=self._key.name, component=COMPONENT_JOB), LABEL_WORKER: action.worker},
-            owner_references=(_owner(JOB_KIND, action.job.name, action.job.uid),),
-        )
-        try:
-            if known is None:
-                answer = await self._rt.client.create(LEASES, lease.body())
-            else:
-                answer = await self._rt.client.replace(LEASES, lease.body())
-        except (ConflictError, AlreadyExistsError, NotFoundError):
-            await self._api.moved_on(LEASES, action.job.name)
-            return False
-        self._api.take(LEASES, answer)
-        return True
+        await self._assignments.assign(action)
 
     async def _create_job(self, action: CreateJob) -> None:
         if self._policy is None:
@@ -283,7 +180,7 @@ class Executor:
                 "name": action.name,
                 "namespace": self._key.namespace,
                 "labels": child_labels(policy=self._key.name, component=COMPONENT_JOB),
-                "ownerReferences": [_owner(POLICY_KIND, self._key.name, self._policy["metadata"]["uid"])],
+                "ownerReferences": [owner(POLICY_KIND, self._key.name, self._policy["metadata"]["uid"])],
             },
             "spec": action.spec.to_object(),
         }
@@ -347,14 +244,3 @@ class Executor:
         if about is not None:
             kind = EventType.WARNING if event.warning else EventType.NORMAL
             self._rt.events.event(about, reason=event.reason, message=event.message, type=kind)
-
-
-def _owner(kind: str, name: str, uid: str) -> dict[str, Any]:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind,
-        "name": name,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }

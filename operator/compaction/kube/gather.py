@@ -88,8 +88,6 @@ def observe_lease(observer: LeaseObserver[Uid], body: Obj) -> None:
 
 def silence_of(observer: LeaseObserver[Uid], body: Obj, now: float) -> float:
     """Seconds since the Lease was last seen to change, by our own clock; 0 when it is seen for the first time."""
-    first time.
-    """
     uid = body["metadata"]["uid"]
     if uid not in observer:
         observe_lease(observer, body)

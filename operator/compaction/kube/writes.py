@@ -6,7 +6,7 @@ object that is gone counts as deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from compaction.exceptions import ConflictError, NotFoundError
 from compaction.kube.cache import Delta
@@ -22,6 +22,7 @@ class GuardedWrites:
         self._rt = runtime
         self._namespace = namespace
         self._observed = observed
+        self.client = runtime.client
         self.stale = False
 
     def take(self, resource: Resource, body: Obj) -> None:
@@ -39,7 +40,7 @@ class GuardedWrites:
     async def refresh(self, resource: Resource, name: str) -> Obj | None:
         """Read an object anew into the cache; None when it does not exist."""
         try:
-            body = await self._rt.client.get(resource, name, namespace=self._namespace)
+            body = await self.client.get(resource, name, namespace=self._namespace)
         except NotFoundError:
             cached = self._rt.cache.store(resource).get(self._namespace, name)
             if cached is not None:
@@ -51,6 +52,14 @@ class GuardedWrites:
     async def is_absent(self, resource: Resource, name: str) -> bool:
         """Whether a fresh read finds no such object."""
         return await self.refresh(resource, name) is None
+
+    async def confirmed_absent(self, resource: Resource, names: Iterable[str]) -> bool:
+        """What a decision took for absent must be so on a fresh read: a cache may lag behind."""
+        for name in names:
+            if not await self.is_absent(resource, name):
+                self.stale = True
+                return False
+        return True
 
     async def moved_on(self, resource: Resource, name: str) -> None:
         """A write met another version: take that one in, and have it decided again."""
@@ -64,7 +73,7 @@ class GuardedWrites:
             self.stale = True
             return False
         try:
-            answer = await self._rt.client.replace_status(resource, {**cached, "status": status})
+            answer = await self.client.replace_status(resource, {**cached, "status": status})
         except (ConflictError, NotFoundError):
             await self.moved_on(resource, about.name)
             return False
@@ -75,7 +84,7 @@ class GuardedWrites:
         """Delete an object if it still is that one (and, unless `any_version`, still the version decided on)."""
         version = None if any_version else about.resource_version
         try:
-            await self._rt.client.delete(
+            await self.client.delete(
                 resource, about.name, namespace=self._namespace, uid=about.uid, resource_version=version
             )
         except NotFoundError:

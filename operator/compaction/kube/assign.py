@@ -1,0 +1,159 @@
+"""The steps that give a job to a worker, in the order that makes every crash harmless, and what came of a decision.
+
+Token, claim in the store, Lease, status. A crash after the claim costs a token; one after the Lease is adopted by the
+next reconcile, because the Lease's token is larger than the status knows; and the store takes commits of the last
+claim only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from compaction.api.enums import WaitReason
+from compaction.api.job import CompactionJobStatus
+from compaction.api.names import API_VERSION, COMPONENT_JOB, JOB_KIND, LABEL_WORKER, child_labels
+from compaction.exceptions import (
+    AlreadyExistsError,
+    ApiError,
+    CompactionError,
+    ConflictError,
+    LockHeldError,
+    NotFoundError,
+    StaleTokenError,
+)
+from compaction.kube.cache import ObjectKey
+from compaction.kube.resources import COMPACTION_JOBS, LEASES
+from compaction.kube.writes import GuardedWrites
+from compaction.leases.record import Lease, LeaseRecord
+from compaction.leases.tokens import next_token
+from compaction.reconcile.actions import AssignJob
+from compaction.reconcile.job import assigned, token_of
+from compaction.reconcile.observations import Identity, Moment
+from compaction.stores.adapter import StoreAdapter
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What carrying a decision out came to. `stale`: something had changed, decide again at once.
+
+    `claims` are jobs whose claim the store refused: (reason, message). `failed_jobs` are jobs whose write did not
+    happen.
+    """
+
+    stale: bool = False
+    plan_failed: bool = False
+    status_failed: bool = False
+    claims: dict[str, tuple[WaitReason, str]] = field(default_factory=dict)
+    claimed: set[str] = field(default_factory=set)
+    launch_errors: list[str] = field(default_factory=list)
+    failed_jobs: set[str] = field(default_factory=set)
+
+
+class AssignmentSteps:
+    """Assigns the jobs of one policy."""
+
+    def __init__(
+        self,
+        api: GuardedWrites,
+        key: ObjectKey,
+        *,
+        store_of: Callable[[], StoreAdapter | None],
+        now: Moment,
+        outcome: Outcome,
+    ) -> None:
+        self._api = api
+        self._key = key
+        self._store_of = store_of
+        self._now = now
+        self.outcome = outcome
+
+    async def assign(self, action: AssignJob) -> None:
+        """Token, claim, Lease, status; stops where the world has moved on, with the reason in the outcome."""
+        name = action.job.name
+        if not await self._api.confirmed_absent(LEASES, action.absent_leases):
+            self.outcome.failed_jobs.add(name)
+            return
+        token = await self._claim(action)
+        if token is None:
+            self.outcome.failed_jobs.add(name)
+            return
+        if not await self._put_lease(action, token):
+            self.outcome.failed_jobs.add(name)
+            return
+        status = assigned(action.status, token=token, worker=action.worker, now=self._now, generation=action.generation)
+        # Should this write fail, the Lease's larger token tells the next reconcile that the job is assigned.
+        if await self.write_status(action.job, status):
+            log.info("job assigned", job=name, token=token, worker=action.worker)
+
+    async def _claim(self, action: AssignJob) -> int | None:
+        """The new token, accepted by the store; None when the store refused, with the reason in the outcome."""
+        store, name = self._store_of(), action.job.name
+        if store is None:
+            return None
+        try:
+            high_water = await asyncio.to_thread(store.high_water, action.log, name)
+            token = next_token(action.lease_token, token_of(action.status), high_water)
+            await asyncio.to_thread(store.claim, action.log, job=name, token=token)
+        except StaleTokenError:
+            self.outcome.stale = True  # another coordinator was here between the two calls
+            return None
+        except LockHeldError as error:
+            self.outcome.claims[name] = (WaitReason.LOCK_HELD, str(error))
+            return None
+        except ApiError:
+            raise
+        except CompactionError as error:
+            self.outcome.claims[name] = (WaitReason.STORE_ERROR, str(error))
+            return None
+        self.outcome.claimed.add(name)
+        return token
+
+    async def _put_lease(self, action: AssignJob, token: int) -> bool:
+        now = datetime.now(UTC)
+        known = action.lease
+        lease = Lease(
+            name=action.job.name,
+            namespace=self._key.namespace,
+            record=LeaseRecord(action.worker, action.duration, token, acquire_time=now, renew_time=now),
+            uid=known.uid if known is not None else None,
+            resource_version=known.resource_version if known is not None else None,
+            labels={**child_labels(policy=self._key.name, component=COMPONENT_JOB), LABEL_WORKER: action.worker},
+            owner_references=(owner(JOB_KIND, action.job.name, action.job.uid),),
+        )
+        try:
+            if known is None:
+                answer = await self._api.client.create(LEASES, lease.body())
+            else:
+                answer = await self._api.client.replace(LEASES, lease.body())
+        except (ConflictError, AlreadyExistsError, NotFoundError):
+            await self._api.moved_on(LEASES, action.job.name)
+            return False
+        self._api.take(LEASES, answer)
+        return True
+
+    async def write_status(self, job: Identity, status: CompactionJobStatus) -> bool:
+        """Write a job's status; False when that did not happen."""
+        done = await self._api.write_status(COMPACTION_JOBS, job, status.to_object())
+        if not done:
+            self.outcome.failed_jobs.add(job.name)
+        return done
+
+
+def owner(kind: str, name: str, uid: str) -> dict[str, Any]:
+    """An ownerReference to the object of ours that manages another."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
