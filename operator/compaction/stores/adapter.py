@@ -35,12 +35,16 @@ SWEEP_AGAIN = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SenseRequest:
-    """What a look at the store is made with. `busy` are logs with a job in progress: their worker recovers them."""
+    """What a look at the store is made with. `busy` are logs with a job in progress: their worker recovers them.
+
+    `recover` False: change nothing; a log that a crash left half-done is a problem in the reading.
+    """
 
     number: int
     generation: int
     quarantined: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     busy: frozenset[str] = frozenset()
+    recover: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,9 @@ class SegmentLogsAdapter:
         problems: list[LogProblem] = []
         try:
             result = self._store.sense(quarantined=quarantined)
-            if self._recover(result, request.busy, problems):
+            if not request.recover:
+                problems += [_half_done(log) for log in result.logs if log.needs_recovery]
+            elif self._recover(result, request.busy, problems):
                 result = self._store.sense(quarantined=quarantined)
         except CompactionError as error:
             return self._unreadable(
@@ -273,6 +279,11 @@ def identity_of(path: Path) -> str:
     except OSError:
         return ""
     return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def _half_done(log: LogDebt) -> LogProblem:
+    message = f"{log.path}: a compaction was interrupted; the next run settles it before anything is planned"
+    return LogProblem(str(log.path), "NeedsRecovery", message)
 
 
 def _problem(error: LogError) -> LogProblem:
