@@ -455,3 +455,10 @@ class RecoveryNeededError(SegmentLogError):
 
     def __str__(self) -> str:
         return f"{self.path}: a compaction died half-way here; run `compactor segments recover {self.path}` first"
+
+
+# --- running without Kubernetes -------------------------------------------------------------------------------------
+
+
+class RootUnreadableError(CompactionError):
+    """A policy's root cannot be looked at; says why and what to do."""
