@@ -32,7 +32,7 @@ from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT
 from compaction.stores.segments.names import MAX_SOURCES
-from compaction.stores.segments.plan import GroupPlan, LogPlan, group_ranges, plan_log
+from compaction.stores.segments.plan import GroupCheck, GroupPlan, LogPlan, plan_log
 from compaction.stores.segments.records import GroupReceipt, Tombstone
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import known_live
@@ -156,8 +156,9 @@ def compact(
     failures: list[SegmentLogError] = []
     marked: tuple[Tombstone, ...] = ()
     try:
+        check = GroupCheck(look.log, look.live)
         for group in look.plan.groups if phase != "1" else ():
-            _commit_group(directory, look, group, job=job, token=token, receipts=receipts, failures=failures)
+            _commit_group(directory, look, group, check, job=job, token=token, receipts=receipts, failures=failures)
         if phase != "3":
             names = _dead_outside_groups(look, rewriting=phase != "1")
             marked = _mark(directory, look, names, snapshot=snapshot, live=live, job=job, token=token)
@@ -208,6 +209,7 @@ def _commit_group(
     directory: Path,
     look: Look,
     group: GroupPlan,
+    check: GroupCheck,
     *,
     job: str,
     token: int,
@@ -223,7 +225,7 @@ def _commit_group(
             limits=look.limits,
             job=job,
             token=token,
-            ranges=group_ranges(look.log, group.sources, look.live),
+            ranges=check.ranges(group.sources),
         )
         receipts.append(commit.commit_group(directory, job=job, token=token, group=rewritten, holder=HOLDER))
     except SegmentLogError as error:

@@ -102,7 +102,8 @@ def _publish(directory: Path, record: FenceRecord, pending: PendingCommit) -> No
     for name in pending.receipt.linked:
         recovery.put_symlink(directory, name, lowest)
     fs.sync_directory(directory)
-    fence.write(directory, fence.promoted(fence.with_pending(record, pending)))
+    # One sync for both: should only the removal reach the disk, the intent still names the output's inode.
+    fence.write(directory, fence.promoted(fence.with_pending(record, pending)), sync_directory=False)
     fs.unlink(compacting)
     fs.sync_directory(directory)
 

@@ -41,7 +41,7 @@ from compaction.stores.segments.listing import regular_identity, regular_segment
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start
 from compaction.stores.segments.names import group_key, partial_name
 from compaction.stores.segments.plan import IndexRange, group_ranges
-from compaction.stores.segments.reader import Batch, Fingerprint, SegmentFile
+from compaction.stores.segments.reader import CHUNK_BYTES, Batch, Fingerprint, SegmentFile
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.view import open_log
@@ -219,10 +219,12 @@ def _head(picked: list[_Picked]) -> list[bytes]:
 
 
 def _batches(picked: list[_Picked], should_stop: Callable[[], bool]) -> Iterator[Batch]:
+    """Checked payloads in order; each batch is only valid until the next."""
+    buffer = bytearray(CHUNK_BYTES)
     for part in picked:
         if not part.rows.size:
             continue
-        with closing(SegmentFile(part.segment)) as file:
+        with closing(SegmentFile(part.segment, buffer=buffer)) as file:
             for batch in file.batches(part.rows):
                 if should_stop():
                     raise RewriteStoppedError(f"{part.segment.path}: the rewrite was asked to stop")

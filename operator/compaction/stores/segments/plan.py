@@ -12,6 +12,7 @@ than half live, by entries or by bytes, become one. Differences:
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -291,21 +292,33 @@ def _assemble(
     )
 
 
-def group_ranges(log: LogState, sources: Iterable[str], live: LiveSet) -> tuple[IndexRange | None, ...]:
-    """For each source of a group, the range that is read from it; None for one that nobody needs.
+class GroupCheck:
+    """Whether groups may (still) be rewritten on this log; computed once for any number of groups."""
 
-    Checks that the group may (still) be rewritten on this log; raises SourcesChangedError naming what is wrong.
-    """
-    names = tuple(sources)
-    refs = {ref.name: ref for ref in compactable_refs(log)}
-    dead, stranded = find_dead(log, live), find_stranded(log, live)
-    present = [segment.name for segment in log.segments]
-    for name in names:
-        if name not in present:
-            raise SourcesChangedError(f"{log.directory / name}: not a segment of its own any more")
-        if name in stranded or (name not in refs and name not in dead):
-            raise SourcesChangedError(f"{log.directory / name}: must not be compacted now")
-    for name in present:
-        if names[0] < name < names[-1] and name not in names and name not in dead:
-            raise SourcesChangedError(f"{log.directory / name}: lies between the sources of the group")
-    return tuple((refs[n].first, refs[n].last) if n in refs else None for n in names)
+    def __init__(self, log: LogState, live: LiveSet) -> None:
+        self._directory = log.directory
+        self._refs = {ref.name: ref for ref in compactable_refs(log)}
+        self._dead = frozenset(find_dead(log, live))
+        self._stranded = frozenset(find_stranded(log, live))
+        self._present = [segment.name for segment in log.segments]
+
+    def ranges(self, sources: Iterable[str]) -> tuple[IndexRange | None, ...]:
+        """For each source of a group, the range that is read from it; None for one that nobody needs.
+
+        SourcesChangedError names the segment that is in the way.
+        """
+        names = tuple(sources)
+        for name in names:
+            if name in self._stranded or (name not in self._refs and name not in self._dead):
+                gone = name not in self._present
+                reason = "not a segment of its own any more" if gone else "must not be compacted now"
+                raise SourcesChangedError(f"{self._directory / name}: {reason}")
+        for name in self._present[bisect_right(self._present, names[0]) : bisect_left(self._present, names[-1])]:
+            if name not in names and name not in self._dead:
+                raise SourcesChangedError(f"{self._directory / name}: lies between the sources of the group")
+        return tuple((self._refs[n].first, self._refs[n].last) if n in self._refs else None for n in names)
+
+
+def group_ranges(log: LogState, sources: Iterable[str], live: LiveSet) -> tuple[IndexRange | None, ...]:
+    """The ranges of one group; see `GroupCheck`."""
+    return GroupCheck(log, live).ranges(sources)

@@ -22,7 +22,7 @@ from compaction.stores.segments.codec import pread_up_to
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array
 from compaction.stores.segments.view import LogState
 
-CHUNK_BYTES: Final = 4 << 20
+CHUNK_BYTES: Final = 1 << 20
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10
 
@@ -66,9 +66,13 @@ class Batch:
 class SegmentFile:
     """An open segment file, for reading the payloads of an index parsed earlier."""
 
-    def __init__(self, segment: SegmentIndex) -> None:
-        """LogChangedError when the name now belongs to another file than the one that was parsed."""
+    def __init__(self, segment: SegmentIndex, *, buffer: bytearray | None = None) -> None:
+        """LogChangedError when the name now belongs to another file than the one that was parsed.
+
+        With `buffer`, reads that fit go there: no fresh memory per read, and a batch is only valid until the next one.
+        """
         self.segment = segment
+        self._buffer = memoryview(buffer) if buffer is not None else None
         self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         now = FileIdentity.of(os.fstat(self._fd))
         # A growing newest segment keeps its inode: its parsed records are still there.
@@ -99,7 +103,7 @@ class SegmentFile:
 
     def _batch(self, rows: RowArray, offsets: RowArray, lengths: RowArray, report: CorruptSink) -> Batch:
         first, size = int(offsets[0]), int(offsets[-1] + lengths[-1] - offsets[0])
-        data = memoryview(pread_up_to(self._fd, size, first))
+        data = self._read(size, first)
         starts, sizes = (offsets - first).tolist(), lengths.tolist()
         crcs = np.fromiter(
             (zlib.crc32(data[start : start + length]) for start, length in zip(starts, sizes, strict=True)),
@@ -119,6 +123,15 @@ class SegmentFile:
             rows, crcs = rows[good], crcs[good]
             starts, sizes = (offsets[good] - first).tolist(), lengths[good].tolist()
         return Batch(segment=self.segment, rows=rows, data=data, starts=starts, lengths=sizes, crcs=crcs)
+
+    def _read(self, size: int, offset: int) -> memoryview:
+        """Up to `size` bytes at `offset`, fewer only at the end of the file."""
+        if self._buffer is None or size > len(self._buffer):
+            return memoryview(pread_up_to(self._fd, size, offset))
+        got = 0
+        while got < size and (part := os.preadv(self._fd, [self._buffer[got:size]], offset + got)):
+            got += part
+        return self._buffer[:got]
 
     def _corrupt(self, row: int, reason: str) -> CorruptEntryError:
         segment = self.segment

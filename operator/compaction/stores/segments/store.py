@@ -16,7 +16,7 @@ from compaction.exceptions import NotALogDirectoryError, SegmentLogError, Source
 from compaction.stores.segments import commit, fence, kernel, lock, recovery, sweep
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.names import group_key
-from compaction.stores.segments.plan import IndexRange, LogPlan, group_ranges, plan_log
+from compaction.stores.segments.plan import GroupCheck, IndexRange, LogPlan, plan_log
 from compaction.stores.segments.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
 from compaction.stores.segments.sense import SenseCache, SenseResult, SenseSettings, sense_root
 from compaction.stores.segments.seq import LiveSet
@@ -139,7 +139,7 @@ class SegmentLogStore:
                 f"{directory}: the plan was made at snapshot {snapshot_index}, the newest one is {state.snapshot_index}"
             )
         live = known_live(state, self.settings.indexes_missing)
-        record = fence.read(directory)
+        record, check = fence.read(directory), GroupCheck(state, live)
         prepared: list[PreparedGroup] = []
         for sources in groups:
             names = tuple(sources)
@@ -147,7 +147,7 @@ class SegmentLogStore:
                 if receipt := record.receipt(job, group_key(names)):
                     prepared.append(PreparedGroup(sources=names, receipt=receipt))
                     continue
-                prepared.append(PreparedGroup(sources=names, ranges=group_ranges(state, names, live)))
+                prepared.append(PreparedGroup(sources=names, ranges=check.ranges(names)))
             except SegmentLogError as error:
                 prepared.append(PreparedGroup(sources=names, error=error))
         return PreparedJob(directory=directory, snapshot_index=state.snapshot_index, live=live, groups=tuple(prepared))
