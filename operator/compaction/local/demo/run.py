@@ -78,7 +78,7 @@ class Demo:
     def _show(self) -> bool:
         with ThreadPoolExecutor(max_workers=1) as pool:
             self._step(
-                f"writing four logs below {self._data} (256 MiB, one of them damaged) while the control plane starts"
+                f"writing four logs below {self._data} (512 MiB, one of them damaged) while the control plane starts"
             )
             logs: Future[tuple[Scenario, list[LogFacts]]] = pool.submit(_create_and_measure, self._data)
             cluster = self._start_cluster()

@@ -1,4 +1,4 @@
-"""What the demo compacts: four logs of 64 MiB with different patterns of live entries, one of them damaged, and the
+"""What the demo compacts: four logs of 128 MiB with different patterns of live entries, one of them damaged, and the
 policy.
 """
 
@@ -19,7 +19,7 @@ NAMESPACE: Final = "compaction-demo"
 POLICY: Final = "ra-logs"
 SEGMENTS: Final = 16
 ENTRIES_PER_SEGMENT: Final = 4096
-PAYLOAD_BYTES: Final = 1024
+PAYLOAD_BYTES: Final = 2048
 LIVE_FRACTION: Final = 0.25
 DAMAGED: Final = Pattern.RANDOM
 """The log in which one byte of one live entry is inverted."""
@@ -38,7 +38,7 @@ class Scenario:
 
 
 def create_logs(root: Path) -> Scenario:
-    """Write the four logs below `root` (256 MiB), two at a time, then damage one live entry of one of them."""
+    """Write the four logs below `root` (512 MiB), two at a time, then damage one live entry of one of them."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         logs = list(pool.map(lambda job: _create(root, *job), enumerate(Pattern)))
     damaged = root / DAMAGED.value
@@ -54,7 +54,7 @@ def _create(root: Path, seed: int, pattern: Pattern) -> Path:
         payload_bytes=PAYLOAD_BYTES,
         live_fraction=LIVE_FRACTION,
         seed=seed,
-        # Nothing here has to survive a power cut, and syncing 256 MiB is most of the time.
+        # Nothing here has to survive a power cut, and syncing 512 MiB is most of the time.
         sync=False,
     )
     return root / pattern.value
@@ -79,7 +79,7 @@ def policy(root: Path) -> dict[str, Any]:
         "spec": {
             "store": {"segmentLogs": {"root": str(root)}},
             "trigger": {"interval": "3s"},
-            "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "9Mi"},
+            "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "18Mi"},
             "workers": {"max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
             "cleanup": {"delay": "5s"},
             "successfulJobsHistoryLimit": 100,

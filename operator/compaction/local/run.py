@@ -1,0 +1,361 @@
+"""`compactor run`: one policy on one machine, without any Kubernetes.
+
+The same decisions and the same data plane as in a cluster: the store is sensed by the same adapter, planned by the same
+planner, scheduled by the same scheduler; a job's life is the same state machine; rewrite, verification, fence and
+receipts are the worker's own. What is missing is only what nobody needs here: leases (nobody else can take a job while
+this process lives; the fence still stops it should it be replaced) and objects to write to.
+
+A run ends when nothing is due any more. A log that has been compacted once is not planned again in the same run, unless
+one of its jobs failed: then it is planned anew without what is damaged, so that one bad segment never holds back its
+siblings.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from compaction.api.enums import JobState
+from compaction.api.job import CompactionJobSpec, CompactionJobStatus
+from compaction.api.policy import CompactionPolicy, QuarantinedSource
+from compaction.exceptions import (
+    CompactionError,
+    EngineLostError,
+    JobStoppedError,
+    LeaseLostError,
+    RootUnreadableError,
+    SegmentLogError,
+)
+from compaction.leases.tokens import next_token
+from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
+from compaction.planning.reading import Reading
+from compaction.planning.scheduler import QueuedJob, WorkerSlots, assign
+from compaction.planning.triggers import Trigger
+from compaction.reconcile import quarantine
+from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, assigned, not_before, reported
+from compaction.reconcile.observations import Moment
+from compaction.reconcile.replan import spec_of
+from compaction.reconcile.reports import WorkerReport, parse_report
+from compaction.rewrite.ports import Assignment, JobRunner
+from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.task import failure_of
+from compaction.stores.adapter import SenseRequest, StoreAdapter, Swept
+
+log = structlog.get_logger(__name__)
+
+WORKER: Final = "local"
+OWNER: Final = "compactor-run"
+"""Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""
+_GENERATION: Final = 1
+
+
+@dataclass(slots=True)
+class LocalJob:
+    """One job of this run. `percent` is 0 to 100."""
+
+    planned: PlannedJob
+    spec: CompactionJobSpec
+    created_at: float
+    status: CompactionJobStatus = field(default_factory=CompactionJobStatus)
+    percent: int = 0
+
+    @property
+    def name(self) -> str:
+        """The job's name: the same for the same work on the same files."""
+        return self.planned.name
+
+    @property
+    def path(self) -> str:
+        """Directory of the log."""
+        return self.planned.path
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Every segment the job names."""
+        grouped = (name for group in self.planned.groups for name in group.sources)
+        return (*grouped, *(one.name for one in self.planned.unreferenced))
+
+    @property
+    def state(self) -> JobState:
+        """Where the job is."""
+        return self.status.state
+
+    @property
+    def is_waiting(self) -> bool:
+        """True before an attempt, and between two."""
+        return self.state in (JobState.UNASSIGNED, JobState.ABANDONED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run did. `plan` is the first plan, `reading` the last look at the store."""
+
+    plan: Plan
+    jobs: tuple[LocalJob, ...]
+    reading: Reading
+    quarantined: tuple[QuarantinedSource, ...]
+    swept: Swept
+
+    @property
+    def succeeded(self) -> bool:
+        """True when every job ended well and every log could be read."""
+        problems = (*self.reading.problems, *self.swept.problems)
+        return not problems and not self.quarantined and not self.failed
+
+    @property
+    def failed(self) -> tuple[LocalJob, ...]:
+        """Jobs that did not succeed and whose work was not done by a later one either."""
+        return tuple(job for job in self.jobs if job.state is not JobState.SUCCEEDED and not self._is_redone(job))
+
+    def _is_redone(self, job: LocalJob) -> bool:
+        done = [other for other in self.jobs if other.state is JobState.SUCCEEDED and other.path == job.path]
+        covered = {name for other in done for name in other.sources}
+        changed = _reason(job) == ReportReason.SOURCES_CHANGED  # its successors have other sources
+        return bool(done) and (changed or covered >= set(job.sources))
+
+
+class _Held:
+    """Nobody can take a job from this process; implements `ports.HeldLease`."""
+
+    def __init__(self, job: LocalJob, token: int, stop: threading.Event, watch: Callable[[LocalJob], None]) -> None:
+        self._job, self._stop, self._watch = job, stop, watch
+        self.token = token
+
+    def should_stop(self) -> bool:
+        return self._stop.is_set()
+
+    def ensure_held(self) -> None:
+        if self._stop.is_set():
+            raise JobStoppedError(f"job {self._job.name}: interrupted before its next commit")
+
+    def set_progress(self, percent: int) -> None:
+        self._job.percent = percent
+        self._watch(self._job)
+
+
+class LocalRun:
+    """Runs one policy to its end.
+
+    Args:
+        open_runner: starts the engine; called once, and only when there is something to do.
+        watch: told about every change of a job, from several threads.
+    """
+
+    def __init__(
+        self,
+        policy: CompactionPolicy,
+        *,
+        store: StoreAdapter,
+        open_runner: Callable[[], AbstractContextManager[JobRunner]],
+        watch: Callable[[LocalJob], None] = lambda job: None,
+    ) -> None:
+        self._policy = policy
+        self._spec = policy.spec
+        self._store = store
+        self._open_runner = open_runner
+        self._watch = watch
+        self._jobs: dict[str, LocalJob] = {}
+        self._rounds: Counter[str] = Counter()
+        self._quarantined: tuple[QuarantinedSource, ...] = ()
+        self._stop = threading.Event()
+        self._looks = 0
+
+    def look(self, *, recover: bool = True) -> tuple[Reading, Plan]:
+        """Look at the store and plan. With `recover=False` nothing at all is changed.
+
+        Raises:
+            RootUnreadableError: the root cannot be looked at.
+        """
+        self._looks += 1
+        held = quarantine.by_log(self._quarantined)
+        request = SenseRequest(number=self._looks, generation=_GENERATION, quarantined=held, recover=recover)
+        reading = self._store.sense(request).reading
+        if reading.problem is not None:
+            raise RootUnreadableError(reading.problem.message)
+        candidates = [candidate for candidate in reading.candidates if self._may_plan(candidate.path)]
+        thresholds = self._spec.trigger.thresholds
+        planner = Planner(
+            policy_name=self._policy.metadata.name,
+            owner_uid=OWNER,
+            limits=PlanLimits(int(self._spec.limits.max_bytes_per_job), self._spec.limits.max_jobs_queued),
+            trigger=Trigger(
+                debt_bytes=int(thresholds.debt_bytes),
+                debt_segments=thresholds.debt_segments,
+                suspended=self._spec.suspend,
+            ),
+        )
+        return reading, planner.plan(candidates, {}, self._inventory(), now=time.time())
+
+    def run(self) -> RunResult:
+        """Compact everything that is due, then delete what was replaced longer than the grace ago."""
+        _, first = plan = self.look()
+        if first.jobs:
+            with self._open_runner() as runner:
+                while plan[1].jobs:
+                    self._work(runner, plan[1].jobs)
+                    plan = self.look()
+        swept = self._store.sweep(active=frozenset())
+        return RunResult(
+            plan=first,
+            jobs=tuple(self._jobs.values()),
+            reading=plan[0],
+            quarantined=self._quarantined,
+            swept=swept,
+        )
+
+    # --- planning ---
+
+    def _may_plan(self, path: str) -> bool:
+        """Each log once; again after a failure, as often as a job may be tried."""
+        mine = [job for job in self._jobs.values() if job.path == path]
+        failed = any(job.state is not JobState.SUCCEEDED for job in mine)
+        return not mine or (failed and self._rounds[path] < self._spec.limits.max_attempts)
+
+    def _inventory(self) -> JobInventory:
+        faulty = {job.name for job in self._jobs.values() if job.state is JobState.FAULTY}
+        splittable = {
+            name
+            for name in faulty
+            if not {a.reason for a in self._jobs[name].status.attempts} & (AT_ONCE_FAULTY | NOT_THE_SOURCES)
+        }
+        return JobInventory(names=frozenset(self._jobs), faulty=frozenset(faulty), splittable=frozenset(splittable))
+
+    # --- running ---
+
+    def _work(self, runner: JobRunner, planned: Iterable[PlannedJob]) -> None:
+        """Run jobs until each has succeeded or is Faulty."""
+        jobs = [LocalJob(job, spec_of(job, self._policy), time.time()) for job in planned]
+        self._jobs |= {job.name: job for job in jobs}
+        self._rounds.update({job.path for job in jobs})
+        for job in jobs:
+            self._watch(job)
+        slots = min(self._spec.workers.slots, self._spec.limits.max_concurrent_jobs)
+        done: queue.SimpleQueue[tuple[LocalJob, JobReport | BaseException]] = queue.SimpleQueue()
+        running: set[str] = set()
+        with ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job") as pool:
+            try:
+                while running or any(job.is_waiting for job in jobs):
+                    pause = self._start(jobs, running, slots, lambda job: pool.submit(self._attempt, runner, job, done))
+                    try:
+                        job, outcome = done.get(timeout=pause)
+                    except queue.Empty:
+                        continue
+                    running.discard(job.name)
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    self._take(job, outcome)
+            except BaseException:
+                # Also an interrupt: whatever runs stops before its next commit, and the pool waits for it.
+                self._stop.set()
+                raise
+
+    def _start(
+        self, jobs: list[LocalJob], running: set[str], slots: int, submit: Callable[[LocalJob], object]
+    ) -> float | None:
+        """Start what may start now; seconds until a look is due although nothing ended."""
+        now = _now()
+        schedule = assign(
+            [_queued(job) for job in jobs if job.is_waiting],
+            [WorkerSlots(WORKER, slots - len(running))],
+            capacity=slots - len(running),
+            now=now.wall,
+            busy_lanes={self._jobs[name].path for name in running},
+        )
+        for one in schedule.assignments:
+            job = self._jobs[one.job]
+            running.add(job.name)
+            token = self._next_token(job)
+            job.status = assigned(job.status, token=token, worker=WORKER, now=now, generation=_GENERATION)
+            self._watch(job)
+            submit(job)
+        if running:
+            return None
+        return max(0.05, (schedule.next_backoff_end or now.wall) - now.wall)
+
+    def _next_token(self, job: LocalJob) -> int:
+        try:
+            high_water = self._store.high_water(job.path, job.name)
+        except CompactionError:
+            high_water = None  # the claim will meet the same error, and the attempt will say so
+        return next_token(None, job.status.fencing_token, high_water)
+
+    def _attempt(
+        self, runner: JobRunner, job: LocalJob, done: queue.SimpleQueue[tuple[LocalJob, JobReport | BaseException]]
+    ) -> None:
+        """One attempt, in a thread of its own."""
+        token = job.status.fencing_token
+        assignment = Assignment(job_name=job.name, namespace="", token=token, lease_seconds=float("inf"), spec=job.spec)
+        with structlog.contextvars.bound_contextvars(policy=self._policy.metadata.name, job=job.name, token=token):
+            try:
+                self._store.claim(job.path, job=job.name, token=token)
+                done.put((job, runner.run(assignment, _Held(job, token, self._stop, self._watch))))
+            except SegmentLogError as error:
+                done.put((job, _refused(error, job, token)))
+            except (JobStoppedError, LeaseLostError, EngineLostError) as error:
+                done.put((job, error))
+            except Exception as error:
+                log.exception("job failed unexpectedly")
+                message = f"{type(error).__name__}: {error}"
+                done.put((job, JobReport(token, Outcome.FAILED, ReportReason.INTERNAL_ERROR, message)))
+
+    def _take(self, job: LocalJob, outcome: JobReport) -> None:
+        """Enter an attempt's report: the same state machine as in a cluster."""
+        report: WorkerReport = parse_report(outcome.to_json())
+        # Fenced off means that another process works on this very job: leave it to that one.
+        attempts = 1 if report.reason == ReportReason.STALE_TOKEN else self._spec.limits.max_attempts
+        if attempts == 1:
+            report = report.model_copy(update={"charged": True})
+        now = _now()
+        job.status = reported(job.status, report, max_attempts=attempts, now=now, generation=_GENERATION)
+        if job.state in (JobState.SUCCEEDED, JobState.FAULTY):
+            job.percent = 100
+            self._retire(job)
+        damaged = [source for source in report.skipped if source.reason == ReportReason.SOURCE_CORRUPT]
+        self._quarantined = quarantine.updated(
+            self._quarantined, found=[(job.path, source) for source in damaged], reading=None, now=now
+        )
+        self._watch(job)
+
+    def _retire(self, job: LocalJob) -> None:
+        try:
+            self._store.retire(job.path, job.name)
+        except CompactionError as error:
+            log.warning("the job's claim could not be closed", job=job.name, error=str(error))
+
+
+def _now() -> Moment:
+    return Moment(wall=time.time(), monotonic=time.monotonic())
+
+
+def _queued(job: LocalJob) -> QueuedJob:
+    ended = job.status.attempts[-1].ended_at if job.status.attempts else None
+    return QueuedJob(
+        name=job.name,
+        lane=job.path,
+        tenant=job.planned.tenant,
+        level=job.planned.level,
+        state=job.state,
+        failures=job.status.failures,
+        created_at=job.created_at,
+        ended_at=ended.timestamp() if ended is not None else 0.0,
+        not_before=not_before(job.status),
+    )
+
+
+def _refused(error: SegmentLogError, job: LocalJob, token: int) -> JobReport:
+    """The store refused the claim."""
+    failure = failure_of(error, job.sources)
+    return JobReport(token, Outcome.FAILED, failure.reason, failure.message)
+
+
+def _reason(job: LocalJob) -> str:
+    return job.status.attempts[-1].reason if job.status.attempts else ""
