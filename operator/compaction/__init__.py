@@ -1,1 +1,1 @@
-"""A Kubernetes operator that keeps storage compacted: sense, plan, lease, rewrite on Spark, verify, commit, clean up."""
+"""A Kubernetes operator that keeps storage compacted: sense, plan, lease, rewrite on Spark, verify, commit, sweep."""
