@@ -227,7 +227,7 @@ class LaunchError(CompactionError):
 
 
 class LeaseLostError(CompactionError):
-    """A job's lease has another holder or token, is gone, or was not renewed in time: the attempt must commit nothing."""
+    """A job's lease has another holder or token, is gone, or was not renewed in time: nothing may be committed."""
 
 
 class WorkerLeaseGoneError(CompactionError):
@@ -286,7 +286,10 @@ class MissingLiveIndexError(SegmentLogError):
         self.index = index
 
     def __str__(self) -> str:
-        return f"{self.file}: live index {self.index} is in the segment's range but has no record; the segment stays as it is"
+        return (
+            f"{self.file}: live index {self.index} is in the segment's range but has no record; "
+            f"the segment stays as it is"
+        )
 
 
 class GroupTooLargeError(SegmentLogError):
@@ -349,8 +352,8 @@ class CorruptFenceError(SegmentLogError):
 
     def __str__(self) -> str:
         return (
-            f"{self.file}: not a fence record: {self.reason}. Stop all workers of this log, then move the file away: claims, "
-            f"receipts and pending deletions start anew, no log data depends on it"
+            f"{self.file}: not a fence record: {self.reason}. Stop all workers of this log, then move the file away: "
+            f"claims, receipts and pending deletions start anew, no log data depends on it"
         )
 
 

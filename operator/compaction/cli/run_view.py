@@ -1,0 +1,233 @@
+"""What `compactor run` shows: the plan of a dry run, the receipts of a real one. Data first, tables from the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compaction.api.policy import CompactionPolicy
+from compaction.cli.output import Column, OutputFormat, emit, human_bytes, optional, print_table
+from compaction.local.run import LocalJob, RunResult
+from compaction.planning.debt import total_debt
+from compaction.planning.planner import LeftOut, Plan, PlannedJob
+from compaction.planning.reading import LogProblem, Reading
+
+_PLANNED = (
+    Column("name", "Job"),
+    Column("log", "Log"),
+    Column("group", "Segments"),
+    Column("costBytes", "Copies", human_bytes, right=True),
+    Column("gainBytes", "Gives back", human_bytes, right=True),
+)
+_LEFT_OUT = (Column("reason", "Left out"), Column("count", "Count", right=True), Column("example", "For example"))
+_PROBLEMS = (Column("log", "Log"), Column("reason", "Problem"), Column("message", "Message"))
+_SET_ASIDE = (
+    Column("log", "Log"),
+    Column("segment", "Set aside"),
+    Column("index", "Index", optional, right=True),
+    Column("offset", "Offset", optional, right=True),
+    Column("reason", "Reason"),
+)
+_RECEIPTS = (
+    Column("job", "Job"),
+    Column("log", "Log"),
+    Column("state", "State"),
+    Column("groups", "Groups"),
+    Column("entries", "Entries", right=True),
+    Column("bytesBefore", "Before", human_bytes, right=True),
+    Column("bytesAfter", "After", human_bytes, right=True),
+    Column("bytesReclaimed", "Reclaimed", human_bytes, right=True),
+    Column("verified", "Verified"),
+)
+
+
+def show_plan(policy: CompactionPolicy, reading: Reading, plan: Plan, fmt: OutputFormat) -> None:
+    """A dry run: jobs and groups with cost and gain, and a reason for everything that is left out."""
+    data = plan_data(policy, reading, plan)
+    if fmt is not OutputFormat.TABLE:
+        emit(data, fmt)
+        return
+    rows = [row for job in plan.jobs for row in _group_rows(job)]
+    if rows:
+        print_table(rows, _PLANNED)
+    click.echo(_summary(data))
+    _section(data["leftOut"], _LEFT_OUT)
+    _section(data["problems"], _PROBLEMS)
+
+
+def plan_data(policy: CompactionPolicy, reading: Reading, plan: Plan) -> dict[str, Any]:
+    """The same with exact values; `leftAlone` has one entry per segment."""
+    debt = total_debt(reading.candidates)
+    return {
+        "policy": policy.metadata.name,
+        "debt": {"bytes": debt.bytes, "segments": debt.segments, "logs": debt.logs},
+        "plan": {
+            "hash": plan.hash,
+            "jobs": len(plan.jobs),
+            "costBytes": plan.cost_bytes,
+            "gainBytes": plan.gain_bytes,
+        },
+        "jobs": [_job_data(job) for job in plan.jobs],
+        "leftOut": [_left_out(row) for row in plan.left_out],
+        "leftAlone": [
+            {"log": candidate.path, "segment": part.name, "reason": str(part.reason)}
+            for candidate in reading.candidates
+            for part in candidate.left_alone
+        ],
+        "problems": [_problem(problem) for problem in reading.problems],
+    }
+
+
+def _job_data(job: PlannedJob) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "log": job.path,
+        "level": job.level,
+        "snapshotIndex": job.snapshot_index,
+        "costBytes": job.cost_bytes,
+        "gainBytes": job.gain_bytes,
+        "groups": [
+            {"segments": list(group.sources), "costBytes": group.copy_bytes, "gainBytes": group.gain_bytes}
+            for group in job.groups
+        ],
+        "unreferenced": [{"segment": one.name, "gainBytes": one.gain_bytes} for one in job.unreferenced],
+    }
+
+
+def _group_rows(job: PlannedJob) -> Iterable[dict[str, Any]]:
+    """One row per group, and one for what is only deleted; the job and its log stand in its first row."""
+    rows = [
+        {"group": _short(group.sources), "costBytes": group.copy_bytes, "gainBytes": group.gain_bytes}
+        for group in job.groups
+    ]
+    if job.unreferenced:
+        gain = sum(one.gain_bytes for one in job.unreferenced)
+        names = _short([one.name for one in job.unreferenced], limit=4)
+        rows.append({"group": f"delete {names}", "costBytes": 0, "gainBytes": gain})
+    for number, row in enumerate(rows):
+        yield {"name": job.name if number == 0 else "", "log": job.path if number == 0 else ""} | row
+
+
+def _short(names: Iterable[str], *, limit: int = 8) -> str:
+    """`1+2+3` for 0000000000000001.segment and so on."""
+    numbers = [str(int(Path(name).stem)) for name in names]
+    return "+".join(numbers[:limit]) + (f" and {len(numbers) - limit} more" if len(numbers) > limit else "")
+
+
+def _summary(data: dict[str, Any]) -> str:
+    debt, plan = data["debt"], data["plan"]
+    if not plan["jobs"]:
+        return f"nothing is due ({human_bytes(debt['bytes'])} of debt in {debt['logs']} logs)"
+    return (
+        f"{plan['jobs']} jobs would copy {human_bytes(plan['costBytes'])} and give back "
+        f"{human_bytes(plan['gainBytes'])}; debt: {human_bytes(debt['bytes'])} in {debt['segments']} segments of "
+        f"{debt['logs']} logs"
+    )
+
+
+def show_result(policy: CompactionPolicy, result: RunResult, fmt: OutputFormat) -> None:
+    """A real run: receipts, what was set aside and why, what waits for its deletion."""
+    data = result_data(policy, result)
+    if fmt is not OutputFormat.TABLE:
+        emit(data, fmt)
+        return
+    if data["jobs"]:
+        rows = [row | {"groups": f"{row['groupsCommitted']}/{row['groups']}"} for row in data["jobs"]]
+        print_table(rows, _RECEIPTS)
+    click.echo(_outcome(data))
+    _section(data["quarantined"], _SET_ASIDE)
+    _section(data["leftOut"], _LEFT_OUT)
+    _section(data["problems"], _PROBLEMS)
+
+
+def problems_of(result: RunResult) -> list[str]:
+    """One line per thing that is wrong, for stderr."""
+    lines = [source.message for source in result.quarantined]
+    named = {source.log for source in result.quarantined}
+    for job in result.failed:
+        last = job.status.attempts[-1] if job.status.attempts else None
+        if last is not None and not (last.reason == "SourceCorrupt" and job.path in named):
+            lines.append(f"job {job.name}: {last.reason}: {last.message}")
+    lines += [problem.message for problem in (*result.reading.problems, *result.swept.problems)]
+    return lines
+
+
+def result_data(policy: CompactionPolicy, result: RunResult) -> dict[str, Any]:
+    """The same with exact values."""
+    jobs = [_receipt_row(job) for job in result.jobs]
+    return {
+        "policy": policy.metadata.name,
+        "succeeded": result.succeeded,
+        "bytesReclaimed": sum(job["bytesReclaimed"] for job in jobs),
+        "jobs": jobs,
+        "quarantined": [source.to_object() for source in result.quarantined],
+        "leftOut": [_left_out(row) for row in result.plan.left_out],
+        "problems": [_problem(problem) for problem in (*result.reading.problems, *result.swept.problems)],
+        "cleanup": {
+            "deleted": result.swept.deleted,
+            "bytes": result.swept.bytes,
+            "nextInSeconds": None if result.swept.sweep_in is None else round(result.swept.sweep_in),
+        },
+    }
+
+
+def _receipt_row(job: LocalJob) -> dict[str, Any]:
+    receipt, last = job.status.receipt, job.status.attempts[-1] if job.status.attempts else None
+    row: dict[str, Any] = {
+        "job": job.name,
+        "log": job.path,
+        "state": str(job.state),
+        "reason": last.reason if last is not None else "",
+        "message": last.message if last is not None else "",
+        "groups": len(job.planned.groups),
+        "groupsCommitted": 0,
+        "entries": 0,
+        "bytesBefore": 0,
+        "bytesAfter": 0,
+        "bytesReclaimed": 0,
+        "verified": "",
+        "skipped": [source.to_object() for source in job.status.skipped],
+    }
+    if receipt is not None:
+        equal = receipt.fingerprint_before == receipt.fingerprint_after
+        row |= {
+            "groupsCommitted": receipt.groups_committed,
+            "entries": receipt.entries,
+            "bytesBefore": receipt.bytes_before,
+            "bytesAfter": receipt.bytes_after,
+            "bytesReclaimed": receipt.bytes_reclaimed,
+            "verified": "equal" if equal else "UNEQUAL",
+            "receipt": receipt.to_object(),
+        }
+    return row
+
+
+def _outcome(data: dict[str, Any]) -> str:
+    if not data["jobs"]:
+        text = "nothing is due"
+    else:
+        good = sum(job["state"] == "Succeeded" for job in data["jobs"])
+        text = f"{good} of {len(data['jobs'])} jobs succeeded, {human_bytes(data['bytesReclaimed'])} reclaimed"
+    cleanup = data["cleanup"]
+    if cleanup["deleted"]:
+        text += f"; {cleanup['deleted']} replaced files deleted"
+    if cleanup["nextInSeconds"] is not None:
+        text += f"; replaced files wait for their grace, the next for {cleanup['nextInSeconds']} s (run again then)"
+    return text
+
+
+def _section(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> None:
+    if rows:
+        click.echo()
+        print_table(rows, columns)
+
+
+def _left_out(row: LeftOut) -> dict[str, Any]:
+    return {"reason": str(row.reason), "count": row.count, "example": row.example}
+
+
+def _problem(problem: LogProblem) -> dict[str, Any]:
+    return {"log": problem.log, "reason": str(problem.reason), "message": problem.message}
