@@ -77,10 +77,6 @@ def crashed(shared_fixtures: Path, tmp_path: Path) -> Crashed:
     return make
 
 
-def _needed(directory: Path) -> dict[int, tuple[int, str]]:
-    return content(directory)
-
-
 def _compact(directory: Path, job: str = "after-recovery") -> None:
     live = open_log(directory).live
     assert live is not None
@@ -100,7 +96,7 @@ def test_ras_half_done_compactions(crashed: Crashed, name: str) -> None:
     assert recovery.is_needed(directory)
     report = recovery.recover(directory)
     assert [r.outcome for r in report.ra] == [RA_STATES[name]]
-    assert _needed(directory) == wanted
+    assert content(directory) == wanted
     assert leftovers(directory) == []
     assert not recovery.is_needed(directory)
     assert not recovery.recover(directory).changed
@@ -110,7 +106,7 @@ def test_ras_half_done_compactions(crashed: Crashed, name: str) -> None:
         if path.is_symlink():
             assert not path.readlink().is_absolute() or name in ("g-renamed-one-link", "h-marker-left")
     _compact(directory)
-    assert _needed(directory) == wanted
+    assert content(directory) == wanted
 
 
 @pytest.mark.fixtures
@@ -122,7 +118,7 @@ def test_the_design_notes_half_done_groups(crashed: Crashed, name: str) -> None:
         assert (directory / f"{group}.compacting").stat().st_nlink == 2
     report = recovery.recover(directory)
     assert (report.finished, report.discarded) == (((group,), ()) if NOTE_STATES[name] else ((), (group,)))
-    assert _needed(directory) == wanted
+    assert content(directory) == wanted
     assert leftovers(directory) == []
     assert not recovery.recover(directory).changed
     linked = {p.name for p in directory.glob("*.segment") if p.is_symlink()}
@@ -141,7 +137,7 @@ def test_a_hard_link_backup_is_no_evidence(crashed: Crashed) -> None:
     report = recovery.recover(directory)
     assert report.discarded
     assert not report.finished
-    assert _needed(directory) == wanted
+    assert content(directory) == wanted
 
 
 def _marker(directory: Path, *numbers: int) -> None:
@@ -162,11 +158,11 @@ def log(tmp_path: Path) -> Path:
 
 def test_b1_a_marker_without_compacting_proves_nothing(log: Path) -> None:
     """Ra links the members to the leader that was never compacted, and loses them."""
-    before = _needed(log)
+    before = content(log)
     _marker(log, 1, 2, 3)
     report = recovery.recover(log)
     assert [r.outcome for r in report.ra] == [RaOutcome.UNPROVEN]
-    assert _needed(log) == before
+    assert content(log) == before
     assert not open_log(log).links
     assert leftovers(log) == []
 
@@ -192,7 +188,7 @@ def test_b2_missing_indexes_is_unknown_not_empty(log: Path) -> None:
 
 def test_b3_a_failed_rewrite_can_be_retried_at_once(log: Path) -> None:
     """No space half-way: no leftover, and the very next attempt in the same process succeeds."""
-    before = _needed(log)
+    before = content(log)
     live = open_log(log).live
     assert live is not None
     sources = plan_log(open_log(log), SegmentLimits()).groups[0].sources
@@ -202,18 +198,18 @@ def test_b3_a_failed_rewrite_can_be_retried_at_once(log: Path) -> None:
     assert full.calls[4] == "write"
     assert leftovers(log) == []
     _compact(log)
-    assert _needed(log) == before
+    assert content(log) == before
 
 
 def test_b4_two_markers_are_settled_one_by_one(log: Path) -> None:
-    before = _needed(log)
+    before = content(log)
     _marker(log, 1, 2)
     _marker(log, 3)
     (log / "0000000000000003.compacting").write_bytes(b"RASG\x00\x02\x00\x08torn")
     report = recovery.recover(log)
     assert [r.outcome for r in report.ra] == [RaOutcome.UNPROVEN, RaOutcome.ABORTED]
     assert leftovers(log) == []
-    assert _needed(log) == before
+    assert content(log) == before
 
 
 def test_b5_the_later_of_two_equal_indexes_is_copied(tmp_path: Path) -> None:
@@ -226,10 +222,10 @@ def test_b5_the_later_of_two_equal_indexes_is_copied(tmp_path: Path) -> None:
         for index in range(6, 20):
             writer.append(index, 2, b"tail")
     write_snapshot(directory, index=8, term=2, live=LiveSet.parse("5"))
-    before = _needed(directory)
+    before = content(directory)
     assert before[5][0] == 2
     _compact(directory)
-    assert _needed(directory) == before
+    assert content(directory) == before
     output = read_segment(directory / "0000000000000001.segment")
     assert output.term.tolist() == [2]
 
@@ -284,11 +280,11 @@ def test_b7_a_missing_live_index_fails_the_group_by_name(log: Path) -> None:
     ids=["empty", "garbage", "foreign-name", "numbers", "map", "not-text"],
 )
 def test_a_marker_that_says_nothing_is_removed(log: Path, marker: bytes) -> None:
-    before = _needed(log)
+    before = content(log)
     (log / "0000000000000001.compaction_group").write_bytes(marker)
     assert recovery.recover(log).ra[0].members == ()
     assert leftovers(log) == []
-    assert _needed(log) == before
+    assert content(log) == before
 
 
 def test_ras_compacted_leader_hidden_behind_a_dead_segment_is_kept(tmp_path: Path) -> None:
@@ -303,7 +299,7 @@ def test_ras_compacted_leader_hidden_behind_a_dead_segment_is_kept(tmp_path: Pat
             writer.append(index, 1, b"entry %d" % index)
     live = LiveSet.parse("2,5,18,20")
     write_snapshot(directory, index=32, term=1, live=live)
-    before = _needed(directory)
+    before = content(directory)
     # What Ra's step d and e make of the group 1, 3.
     rewritten = kernel.rewrite_group(
         directory,
@@ -316,17 +312,15 @@ def test_ras_compacted_leader_hidden_behind_a_dead_segment_is_kept(tmp_path: Pat
     os.rename(directory / rewritten.partial, directory / "0000000000000001.segment")
     (directory / "0000000000000003.segment").unlink()
     (directory / "0000000000000003.segment").symlink_to("0000000000000001.segment")
-    assert 18 not in _needed(directory)
+    assert 18 not in content(directory)
     plan = plan_log(open_log(directory), SegmentLimits())
     assert not plan.groups
     assert {(a.name[:16].lstrip("0"), a.reason) for a in plan.left_alone} >= {("1", "StrandedEntries")}
     assert [int(u.name[:16]) for u in plan.unreferenced] == [2, 4]
-    from compaction.stores.segments import sweep
-
     fence.claim(directory, job="j", token=1, holder="test")
     commit.commit_unreferenced(directory, job="j", token=1, names=[u.name for u in plan.unreferenced], holder="test")
     sweep.sweep(directory, grace_seconds=0)
-    assert _needed(directory) == before
+    assert content(directory) == before
 
 
 def test_nothing_to_recover_changes_nothing(log: Path) -> None:
@@ -339,7 +333,7 @@ def test_nothing_to_recover_changes_nothing(log: Path) -> None:
 
 def test_recovery_without_the_fence_file_still_uses_the_inode(log: Path) -> None:
     """The fence was moved away in the middle of a commit: the links are finished from the name alone."""
-    before = _needed(log)
+    before = content(log)
     live = open_log(log).live
     assert live is not None
     fence.claim(log, job="j", token=1, holder="test")
@@ -352,5 +346,5 @@ def test_recovery_without_the_fence_file_still_uses_the_inode(log: Path) -> None
     (log / sources[0]).unlink()
     os.link(compacting, log / sources[0])
     assert recovery.recover(log).finished
-    assert _needed(log) == before
+    assert content(log) == before
     assert open_log(log).links == dict.fromkeys(sources[1:], sources[0])
