@@ -19,7 +19,7 @@ from compaction.exceptions import (
     MissingLiveIndexError,
     StoreIOError,
 )
-from compaction.stores.segments import commit, etf, fence, kernel, recovery
+from compaction.stores.segments import commit, etf, fence, kernel, recovery, sweep
 from compaction.stores.segments.codec import encode_header, encode_records, read_segment
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.plan import plan_log
