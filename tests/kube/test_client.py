@@ -253,7 +253,7 @@ def test_the_administrator_lacks_nothing_and_a_stranger_is_told_what(
     asyncio.run(check(connection))
     with pytest.raises(MissingPermissionsError) as caught:
         asyncio.run(check(load_connection(kubeconfig)))
-    assert f"patch compactionjobs/status.compaction.dev in namespace {namespace}" in str(caught.value)
+    assert f"update compactionjobs/status.compaction.dev in namespace {namespace}" in str(caught.value)
     assert f"create events in namespace {namespace}" in str(caught.value)
 
 

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import kopf
 import pytest
 
-from compaction.api.names import LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
+from compaction.api.names import ANNOTATION_PROGRESS, LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
 from compaction.exceptions import ConnectionConfigError
 from compaction.kube.cache import Change, Delta, ObjectCache, ObjectKey
 from compaction.kube.client import COMPACTION_POLICIES, LEASES, ApiClient, Obj
@@ -69,7 +70,7 @@ class Informer:
 
 async def until(condition: Callable[[], Any], what: str) -> None:
     async with asyncio.timeout(60):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the condition is a file, a cache or a server, not an event
             await asyncio.sleep(0.05)
     assert condition(), what
 
@@ -127,6 +128,42 @@ def test_a_missed_deletion_is_repaired_by_the_sweep(
             deltas = informer.feed.swept(COMPACTION_POLICIES, listed.items, listed.resource_version)
         assert [(delta.change, delta.key.name) for delta in deltas] == [(Change.DELETED, "vanishing")]
         assert {body["metadata"]["name"] for body in informer.cache.policies} == {"kept", "later"}
+
+    asyncio.run(main())
+
+
+def test_a_heartbeat_is_observed_but_nobody_is_woken_for_it() -> None:
+    def lease(version: int, *, second: int = 0, holder: str = "w", progress: str = "1") -> Obj:
+        record = LeaseRecord(holder, 15, 1, None, datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC))
+        labels = {LABEL_POLICY: "p"}
+        found = Lease("j", "ns", record, "u", str(version), labels, {ANNOTATION_PROGRESS: progress})
+        return found.body()
+
+    async def main() -> None:
+        informer = Informer()
+
+        def woken(body: Obj) -> bool:
+            informer.queue = informer.feed._queue = WorkQueue()
+            informer.feed.event(LEASES, "MODIFIED", body)
+            return len(informer.queue) == 1
+
+        assert woken(lease(1))
+        assert not woken(lease(2, second=5))
+        assert informer.listener.deltas[-1] == ("Lease", "Updated", "j")
+        assert woken(lease(3, second=10, progress="2"))
+        assert woken(lease(4, second=10, holder="other"))
+        assert not woken(lease(4, second=10, holder="other")), "nothing new"
+
+    asyncio.run(main())
+
+
+def test_a_resync_looks_at_every_policy_also_at_those_that_are_gone() -> None:
+    async def main() -> None:
+        informer = Informer()
+        informer.feed.event(LEASES, "ADDED", Lease("w", "ns", LeaseRecord(), "u", "1", {LABEL_POLICY: "gone"}).body())
+        informer.queue = informer.feed._queue = WorkQueue()
+        informer.feed.look_at_everything()
+        assert len(informer.queue) == 1
 
     asyncio.run(main())
 

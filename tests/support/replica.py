@@ -25,6 +25,7 @@ class Scribe:
     def __init__(self, journal: Path) -> None:
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._prefix = ""
+        self._stopped = False
 
     async def start(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -39,7 +40,9 @@ class Scribe:
         return 0.2
 
     async def stop(self) -> None:
-        self.write("stop")
+        if not self._stopped:
+            self.write("stop")
+        self._stopped = True
 
     def write(self, text: str) -> None:
         os.write(self._journal, f"{self._prefix} {text}\n".encode())

@@ -38,9 +38,9 @@ class Permission:
 
 _NEEDED: Final[tuple[tuple[Resource, str, tuple[str, ...]], ...]] = (
     (COMPACTION_POLICIES, "", ("get", "list", "watch")),
-    (COMPACTION_POLICIES, "status", ("patch",)),
+    (COMPACTION_POLICIES, "status", ("update",)),
     (COMPACTION_JOBS, "", ("get", "list", "watch", "create", "delete")),
-    (COMPACTION_JOBS, "status", ("patch",)),
+    (COMPACTION_JOBS, "status", ("update",)),
     (LEASES, "", ("get", "list", "watch", "create", "update", "delete")),
     (EVENTS, "", ("create", "patch")),
 )
@@ -71,7 +71,7 @@ async def check(client: ApiClient, *, namespace: str | None, lease_namespace: st
         raise MissingPermissionsError(
             "the operator's account may not: "
             + "; ".join(str(permission) for permission in missing)
-            + ". Grant them (manifests/base/rbac.yaml is the complete set) and start again"
+            + ". Grant them to it (a Role and a RoleBinding, or cluster-wide ones for all namespaces) and start again"
         )
 
 

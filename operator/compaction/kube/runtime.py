@@ -58,5 +58,8 @@ class Controller(Protocol):
         ...
 
     async def stop(self) -> None:
-        """The queue has drained; end what `start` began. Workers are left running: they outlive their coordinator."""
+        """The queue has drained; end what `start` began. Workers are left running: they outlive their coordinator.
+
+        May be called more than once.
+        """
         ...

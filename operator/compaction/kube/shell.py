@@ -46,13 +46,33 @@ class Feed:
             self._dispatch(resource, delta)
         return deltas
 
+    def look_at_everything(self) -> None:
+        """Queue every policy that has an object, also policies that are gone and left some behind."""
+        for store in self._cache.stores():
+            for body in store:
+                for policy in self._cache.policies_of(store.resource, body):
+                    self._queue.add(policy)
+
     def _dispatch(self, resource: Resource, delta: Delta) -> None:
         self._controller.observed(resource, delta)
+        if resource == LEASES and _only_renewed(delta):
+            return  # measured, and nothing to decide: the next look at expiry is a timer already
         policies = set(self._cache.policies_of(resource, delta.body))
         if delta.change is Change.UPDATED and delta.old is not None:
             policies.update(self._cache.policies_of(resource, delta.old))
         for policy in policies:
             self._queue.add(policy)
+
+
+def _only_renewed(delta: Delta) -> bool:
+    """A heartbeat and nothing else: a hundred running jobs send twenty of them a second."""
+    return delta.old is not None and delta.new is not None and _telling(delta.old) == _telling(delta.new)
+
+
+def _telling(lease: Obj) -> tuple[Any, ...]:
+    metadata, spec = lease["metadata"], lease.get("spec") or {}
+    metadata_told = [metadata.get(key) for key in ("uid", "labels", "annotations", "deletionTimestamp")]
+    return (*metadata_told, {key: value for key, value in spec.items() if key != "renewTime"})
 
 
 def build_registry(feed: Feed, connection: Connection) -> kopf.OperatorRegistry:

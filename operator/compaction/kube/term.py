@@ -1,8 +1,8 @@
 """One term of leadership, on the main thread's loop: informer, cache, queue and controller, from election to the end.
 
 Order at the start: controller, then a complete list of all kinds (nothing is decided on half a picture), then the
-queue, then Kopf. Order at the end: no new reconciliations, the running ones end, Events are posted, Kopf stops, the
-controller stops. Our tasks are born before Kopf's: it cancels whatever was born after (research/operator.md §1.1).
+queue, then Kopf. Order at the end: no new reconciliations, the running ones end, the controller stops, Events are
+posted, Kopf stops. Our tasks are born before Kopf's: it cancels whatever was born after (research/operator.md §1.1).
 """
 
 import asyncio
@@ -188,6 +188,8 @@ class Term:
             _, busy = await asyncio.wait([queue], timeout=left)
             if busy:
                 _log.warning("reconciliations cancelled: they did not end in time", seconds=round(left, 1))
+            # Before Kopf stops: it would give tasks born since its start, the controller's among them, only 5 s to end.
+            await self._controller.stop()
             await runtime.events.flush(seconds=min(_FLUSH_SECONDS, left))
         finally:
             kopf_stop.set()
@@ -229,6 +231,7 @@ class Term:
             await asyncio.sleep(self._settings.resync * self._rng.uniform(0.9, 1.1))
             try:
                 await self._relist(client, cache, feed)
+                feed.look_at_everything()
             except ApiError as error:
                 _log.warning("resync failed; the next one will repair", error=str(error))
 
