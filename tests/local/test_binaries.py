@@ -125,6 +125,15 @@ def test_failure_leaves_nothing_half_made(machine):
     assert ensure_binaries(environment=machine, makers=Recorder(archive=False).makers).origin is Origin.BUILT
 
 
+def test_what_a_killed_attempt_left_is_removed(machine):
+    cache = Path(machine["COMPACTION_CACHE"])
+    for leftover in (cache / ".go-x" / "site", cache / "control-plane" / ".making-x" / "envtest"):
+        leftover.mkdir(parents=True)
+    ensure_binaries(environment=machine, makers=Recorder(archive=True).makers)
+    assert not (cache / ".go-x").exists()
+    assert [path.name[0] for path in (cache / "control-plane").iterdir()] == ["e"]
+
+
 def test_two_at_once_make_it_once(machine):
     recorder = Recorder(archive=True, seconds=0.3)
     lines: list[str] = []

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 
 from compaction.exceptions import BinaryError
 from compaction.local import archive, gobuild
@@ -31,6 +33,8 @@ from compaction.local.versions import ENVTEST_VERSION, ETCD_VERSION, KUBERNETES_
 SERVERS = ("etcd", "kube-apiserver")
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 CACHE_VARIABLE = "COMPACTION_CACHE"
+MAKING = ".making-"
+"""Prefix of directories in which a set is made; without it once it is complete."""
 
 Report = Callable[[str], None]
 
@@ -138,6 +142,7 @@ def ensure_binaries(
 def _make(cache: Path, *, environment: Mapping[str, str], makers: Makers, report: Report) -> Origin:
     target = Target.here()
     wanted = missing_programs(environment)
+    _remove_unfinished(cache)
     archive_set, built_set = _cached_sets(cache)
     try:
         _install(archive_set, lambda place: makers.download(place, target.system, target.machine, report))
@@ -161,13 +166,19 @@ def missing_programs(environment: Mapping[str, str]) -> tuple[str, ...]:
 def _install(place: Path, make: Callable[[Path], None]) -> None:
     """Let `make` fill a temporary directory and give it its name in one step; an interrupted attempt leaves nothing."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".making-") as temporary:
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=MAKING) as temporary:
         fresh = Path(temporary) / place.name
         fresh.mkdir()
         make(fresh)
         if place.exists():
             shutil.rmtree(place)
         fresh.rename(place)
+
+
+def _remove_unfinished(cache: Path) -> None:
+    """Remove what a killed attempt left; the lock is ours, so nobody is still working in it."""
+    for leftover in (*cache.glob(f"{gobuild.TEMPORARY}*"), *(cache / "control-plane").glob(f"{MAKING}*")):
+        shutil.rmtree(leftover)
 
 
 def _cached_sets(cache: Path) -> tuple[Path, Path]:
@@ -207,6 +218,9 @@ def main() -> int:
     def report(line: str) -> None:
         print(f"[control plane {int(time.monotonic() - started):4d} s] {line}", flush=True)
 
+    # Started by a shell in the background, where SIGINT is ignored from birth: both must clean up as Ctrl-C does.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _interrupt)
     try:
         binaries = ensure_binaries(report=report)
     except BinaryError as error:
@@ -216,6 +230,10 @@ def main() -> int:
         return 130
     report(f"ready: {binaries.kube_apiserver} ({binaries.origin})")
     return 0
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

