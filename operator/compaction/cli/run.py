@@ -10,7 +10,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -23,7 +23,7 @@ from compaction.api.policy import CompactionPolicy
 from compaction.cli.errors import errors_as_exit_code, report
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.run_view import problems_of, show_plan, show_result
-from compaction.exceptions import CompactionError, InvalidManifestError
+from compaction.exceptions import CompactionError, EngineLostError, EngineStartError, InvalidManifestError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalJob, LocalRun
 from compaction.rewrite.ports import JobRunner
@@ -103,11 +103,17 @@ def _spark(policy: CompactionPolicy, bar: _ProgressBar) -> Iterator[JobRunner]:
         jobs=workers.slots,
         log_file=log_file,
     )
-    with SparkEngine(settings) as engine:
-        bar.say("compacting")
-        yield SegmentRewriter(engine, holder=WORKER)
-    with suppress(OSError):
-        log_file.unlink()
+    keep_log = False
+    try:
+        with SparkEngine(settings) as engine:
+            bar.say("compacting")
+            yield SegmentRewriter(engine, holder=WORKER)
+    except (EngineStartError, EngineLostError):
+        keep_log = True
+        raise
+    finally:
+        if not keep_log:
+            log_file.unlink(missing_ok=True)
 
 
 class _ProgressBar:

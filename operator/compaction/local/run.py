@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,7 +31,6 @@ from compaction.exceptions import (
     CompactionError,
     EngineLostError,
     JobStoppedError,
-    LeaseLostError,
     RootUnreadableError,
     SegmentLogError,
 )
@@ -239,20 +238,22 @@ class LocalRun:
         for job in jobs:
             self._watch(job)
         slots = min(self._spec.workers.slots, self._spec.limits.max_concurrent_jobs)
-        done: queue.SimpleQueue[tuple[LocalJob, JobReport | BaseException]] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[LocalJob, Future[JobReport]]] = queue.SimpleQueue()
         running: set[str] = set()
+
+        def submit(job: LocalJob) -> None:
+            pool.submit(self._attempt, runner, job).add_done_callback(lambda future: done.put((job, future)))
+
         with ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job") as pool:
             try:
                 while running or any(job.is_waiting for job in jobs):
-                    pause = self._start(jobs, running, slots, lambda job: pool.submit(self._attempt, runner, job, done))
+                    pause = self._start(jobs, running, slots, submit)
                     try:
-                        job, outcome = done.get(timeout=pause)
+                        job, attempt = done.get(timeout=pause)
                     except queue.Empty:
                         continue
                     running.discard(job.name)
-                    if isinstance(outcome, BaseException):
-                        raise outcome
-                    self._take(job, outcome)
+                    self._take(job, attempt.result())
             except BaseException:
                 # Also an interrupt: whatever runs stops before its next commit, and the pool waits for it.
                 self._stop.set()
@@ -288,24 +289,23 @@ class LocalRun:
             high_water = None  # the claim will meet the same error, and the attempt will say so
         return next_token(None, job.status.fencing_token, high_water)
 
-    def _attempt(
-        self, runner: JobRunner, job: LocalJob, done: queue.SimpleQueue[tuple[LocalJob, JobReport | BaseException]]
-    ) -> None:
-        """One attempt, in a thread of its own."""
+    def _attempt(self, runner: JobRunner, job: LocalJob) -> JobReport:
+        """One attempt, in a thread of its own. JobStoppedError and EngineLostError end the run."""
         token = job.status.fencing_token
         assignment = Assignment(job_name=job.name, namespace="", token=token, lease_seconds=float("inf"), spec=job.spec)
         with structlog.contextvars.bound_contextvars(policy=self._policy.metadata.name, job=job.name, token=token):
             try:
                 self._store.claim(job.path, job=job.name, token=token)
-                done.put((job, runner.run(assignment, _Held(job, token, self._stop, self._watch))))
+                return runner.run(assignment, _Held(job, token, self._stop, self._watch))
             except SegmentLogError as error:
-                done.put((job, _refused(error, job, token)))
-            except (JobStoppedError, LeaseLostError, EngineLostError) as error:
-                done.put((job, error))
+                failure = failure_of(error, job.sources)
+                return JobReport(token, Outcome.FAILED, failure.reason, failure.message)
+            except (JobStoppedError, EngineLostError):
+                raise
             except Exception as error:
                 log.exception("job failed unexpectedly")
                 message = f"{type(error).__name__}: {error}"
-                done.put((job, JobReport(token, Outcome.FAILED, ReportReason.INTERNAL_ERROR, message)))
+                return JobReport(token, Outcome.FAILED, ReportReason.INTERNAL_ERROR, message)
 
     def _take(self, job: LocalJob, outcome: JobReport) -> None:
         """Enter an attempt's report: the same state machine as in a cluster."""
@@ -349,12 +349,6 @@ def _queued(job: LocalJob) -> QueuedJob:
         ended_at=ended.timestamp() if ended is not None else 0.0,
         not_before=not_before(job.status),
     )
-
-
-def _refused(error: SegmentLogError, job: LocalJob, token: int) -> JobReport:
-    """The store refused the claim."""
-    failure = failure_of(error, job.sources)
-    return JobReport(token, Outcome.FAILED, failure.reason, failure.message)
 
 
 def _reason(job: LocalJob) -> str:
