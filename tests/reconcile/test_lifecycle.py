@@ -54,10 +54,9 @@ class TestFromPolicyToReceipt:
         world = started(groups=3)
         job = world.only_job()
         world.finish(job)
-        later(world, 1)
-        world.settle()
-        later(world, 11)
-        world.settle()
+        for seconds in (1, 11, 1):
+            later(world, seconds)
+            world.settle()
         status = status_of(world)
         assert world.state(job) is S
         assert world.leases == {}
@@ -337,6 +336,18 @@ class TestLosses:
         assert world.jobs[job].status.attempts[0].outcome is AttemptOutcome.LOST
         world.settle()
         assert (world.jobs[job].status.fencing_token, world.jobs[job].status.failures) == (2, 0)
+
+    def test_a_worker_that_missed_a_renewal_gets_nothing_new(self) -> None:
+        world = started()
+        world.add_log("/ra/b")
+        world.wall += 8
+        world.renew(world.only_job())
+        world.change_spec(trigger={"interval": "2s"})
+        world.settle()
+        assert len(world.in_state(U)) == 1
+        world.announce()
+        world.settle()
+        assert len(world.in_state(P)) == 2
 
     def test_a_silent_worker_gets_no_jobs_and_is_stopped_in_the_end(self) -> None:
         world = started()

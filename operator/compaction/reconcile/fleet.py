@@ -24,6 +24,8 @@ LAUNCH_UNSEEN: Final = 60.0
 """A launch of which the launcher knows nothing after so many seconds did not happen."""
 DEAD_AFTER_LEASES: Final = 3.0
 """A worker silent for so many times its lease is stopped, should it still hang somewhere."""
+FRESH: Final = 0.5
+"""A worker renews three times per lease: one silent for half of it gets nothing new (it may have died with its jobs)."""
 STOP_GRACE: Final = 10.0
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0
@@ -83,7 +85,7 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
         launches.pop(worker.name, None)
         if _look_at(worker, processes.get(worker.name), owner_uid, fleet):
             live += 1
-            if not worker.stopping:
+            if not worker.stopping and worker.silence < FRESH * worker.duration:
                 free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
                 fleet.slots.append(WorkerSlots(worker.name, free))
     launching = 0

@@ -156,7 +156,7 @@ def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
         return set_stalled(before, reason=stalled[0], message=stalled[1], **arguments)
     reading = facts.reading
     if reading is None or reading.generation != facts.policy.metadata.generation:
-        message = f"looking at {_root(facts)} for the first time with this spec"
+        message = f"{_root(facts)} was not looked at yet with this spec"
         return set_reconciling(before, reason=PolicyReason.SENSING, message=message, **arguments)
     if facts.policy.spec.suspend:
         message = f"suspended: {counts.active} jobs still run, {counts.queued} wait; set spec.suspend to false to go on"
@@ -165,6 +165,9 @@ def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
         bytes_left = format_bytes(debt.bytes if debt is not None else 0)
         message = f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} to give back"
         return set_reconciling(before, reason=PolicyReason.COMPACTING, message=message, **arguments)
+    if any(at >= reading.started for at in facts.memory.finished.values()):
+        message = f"jobs have finished since {_root(facts)} was looked at; looking again"
+        return set_reconciling(before, reason=PolicyReason.SENSING, message=message, **arguments)
     reason, message = _settled(facts, debt)
     return set_ready(before, reason=reason, message=message, **arguments)
 

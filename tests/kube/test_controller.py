@@ -1,0 +1,401 @@
+"""The controller on a real API server, with workers that speak the lease protocol but need no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.exceptions import ApiUnavailableError
+from compaction.kube.cache import ObjectCache
+from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiCall, ApiClient, Obj
+from compaction.kube.config import Connection
+from compaction.kube.controller import PolicyController
+from compaction.kube.events import EventRecorder
+from compaction.kube.metrics import Metrics
+from compaction.kube.queue import WorkQueue
+from compaction.kube.runtime import Runtime
+from compaction.kube.shell import Feed
+from compaction.stores.segments import fence, lock
+from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.reader import log_fingerprint
+from compaction.stores.segments.view import open_log
+from support.tiny_worker import TinyLauncher
+
+pytestmark = pytest.mark.apiserver
+
+
+@dataclass
+class Bench:
+    """A coordinator of the test's own: lists instead of watches, so that the test says when it sees what."""
+
+    client: ApiClient
+    namespace: str
+    launcher: TinyLauncher
+    tmp_path: Path
+    root: Path
+    calls: list[ApiCall] = field(default_factory=list)
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    async def start(self) -> None:
+        """A new coordinator with nothing in its memory."""
+        self.controller = PolicyController()
+        self.runtime = Runtime(
+            client=self.client,
+            cache=ObjectCache(),
+            queue=WorkQueue(),
+            launcher=self.launcher,
+            events=EventRecorder(self.client),
+            metrics=self.metrics,
+            is_leader=lambda: True,
+            epoch=1,
+            identity="test",
+            namespace=self.namespace,
+            state_dir=self.tmp_path,
+        )
+        self.feed = Feed(self.runtime.cache, self.runtime.queue, self.controller, self.metrics)
+        await self.controller.start(self.runtime)
+        await self.relist()
+        self.tasks = [
+            asyncio.create_task(self.runtime.queue.run(self.controller.reconcile)),
+            asyncio.create_task(self.runtime.events.run()),
+            asyncio.create_task(self._keep_listing()),
+        ]
+
+    async def die(self) -> None:
+        """End it where it is, in the middle of whatever it does."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.controller.stop()
+
+    async def relist(self) -> None:
+        for resource, labels in (
+            (COMPACTION_POLICIES, None),
+            (COMPACTION_JOBS, None),
+            (LEASES, ObjectCache.LEASE_SELECTOR),
+        ):
+            listed = await self.client.list(resource, namespace=self.namespace, labels=labels)
+            self.feed.swept(resource, listed.items, listed.resource_version)
+
+    async def _keep_listing(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            with suppress(ApiUnavailableError):
+                await self.relist()
+
+    async def apply(self, name: str = "logs", **spec: Any) -> Obj:
+        return await self.client.create(
+            COMPACTION_POLICIES,
+            {
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {
+                    "store": {"segmentLogs": {"root": str(self.root)}},
+                    "trigger": {"interval": "2s"},
+                    "lease": {"durationSeconds": 3},
+                    "cleanup": {"delay": "1h"},
+                    **spec,
+                },
+            },
+        )
+
+    def add_log(self, name: str, **more: Any) -> Path:
+        directory = self.root / name
+        options = {"segments": 5, "entries_per_segment": 64, "payload_bytes": 64, "sync": False, **more}
+        generate_log(directory, **options)
+        return directory
+
+    async def policy(self, name: str = "logs") -> Obj:
+        return await self.client.get(COMPACTION_POLICIES, name, namespace=self.namespace)
+
+    async def jobs(self) -> tuple[Obj, ...]:
+        return (await self.client.list(COMPACTION_JOBS, namespace=self.namespace)).items
+
+    async def leases(self) -> tuple[Obj, ...]:
+        return (await self.client.list(LEASES, namespace=self.namespace)).items
+
+    async def until(self, what: str, look: Callable[[], Awaitable[Any]]) -> Any:
+        """Wait until `look` returns something true."""
+        found = None
+        for _ in range(600):
+            found = await look()
+            if found:
+                return found
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"never happened: {what}; jobs {await self.jobs()}; {await self.policy()}")
+
+    async def all_in(self, *states: str) -> tuple[Obj, ...]:
+        async def look() -> Any:
+            jobs = await self.jobs()
+            return jobs if jobs and all(job["status"].get("state") in states for job in jobs) else None
+
+        found: tuple[Obj, ...] = await self.until(f"all jobs {states}", look)
+        return found
+
+    async def settled(self) -> Obj:
+        """The policy once nothing runs or waits and its totals are written."""
+
+        async def look() -> Any:
+            status = (await self.policy()).get("status", {})
+            finished = [job for job in await self.jobs() if job["status"].get("state") in ("Succeeded", "Faulty")]
+            quiet = status.get("active") == 0 and status.get("queued") == 0
+            counted = len(status.get("counted", ())) == len(finished) > 0
+            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ()))
+            return status if quiet and counted and ready else None
+
+        found: Obj = await self.until("a policy at rest", look)
+        return found
+
+
+@asynccontextmanager
+async def bench(connection: Connection, namespace: str, tmp_path: Path) -> AsyncIterator[Bench]:
+    calls: list[ApiCall] = []
+    root = tmp_path / "ra"
+    root.mkdir()
+    async with ApiClient(connection, observe=calls.append) as client, ApiClient(connection) as other:
+        made = Bench(client, namespace, TinyLauncher(other, root), tmp_path, root, calls)
+        await made.start()
+        try:
+            yield made
+        finally:
+            await made.die()
+            await made.launcher.close()
+
+
+def run(connection: Connection, namespace: str, tmp_path: Path, test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with bench(connection, namespace, tmp_path) as made:
+            await test(made)
+        await asyncio.sleep(0.1)  # connections cut off in the middle of a request close themselves
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def on_bench(connection: Connection, namespace: str, tmp_path: Path) -> Callable[..., None]:
+    return lambda test: run(connection, namespace, tmp_path, test)
+
+
+def fingerprint(directory: Path) -> str:
+    return log_fingerprint(open_log(directory)).hexdigest()
+
+
+def test_from_policy_to_receipts_within_the_write_budget(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        logs = [b.add_log(name) for name in "abc"]
+        before = [fingerprint(log) for log in logs]
+        await b.apply()
+        jobs = await b.all_in("Succeeded")
+        status = await b.settled()
+        assert [fingerprint(log) for log in logs] == before
+        assert (status["succeeded"], len(jobs)) == (3, 3)
+        receipts = [job["status"]["receipt"] for job in jobs]
+        assert status["bytesReclaimed"] == sum(r["bytesReclaimed"] for r in receipts) > 0
+        assert status["debt"]["bytes"] == 0
+        names = {job["metadata"]["name"] for job in jobs}
+        assert names.isdisjoint(lease["metadata"]["name"] for lease in await b.leases())
+        writes = [c for c in b.calls if c.verb in ("create", "update", "patch", "delete") and c.resource != "events"]
+        assert len([c for c in writes if c.resource in ("compactionjobs", "leases")]) <= 8 * len(jobs)
+        assert len([c for c in writes if c.resource == "compactionpolicies"]) <= 20
+
+    on_bench(test)
+
+
+def test_a_damaged_segment_is_named_and_its_siblings_are_compacted(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        log = b.add_log("a", segments=20)
+        victim = sorted(log.glob("*.segment"))[3].name
+        for record in range(8):  # some of them are live
+            corrupt_entry(log, segment=victim, record=record)
+        b.add_log("b")
+        await b.apply()
+
+        async def quarantined() -> Any:
+            status = (await b.policy()).get("status", {})
+            return status if status.get("quarantined") and status.get("queued") == status.get("active") == 0 else None
+
+        status = await b.until("a quarantine", quarantined)
+        (entry,) = status["quarantined"]
+        assert (entry["log"], entry["segment"]) == (str(log), victim)
+        states = sorted(job["status"]["state"] for job in await b.jobs())
+        assert states.count("Faulty") == 1
+        assert states.count("Succeeded") >= 1
+
+    on_bench(test)
+
+
+def test_a_silent_worker_loses_its_job_to_the_next_one(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        caught: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+
+        async def hang(worker: str, job: str) -> None:
+            if not caught.done():
+                caught.set_result((worker, job))
+                await asyncio.Event().wait()
+
+        b.launcher.before_commit = hang
+        log = b.add_log("a")
+        await b.apply(workers={"max": 2, "slots": 1})
+        worker, _ = await caught
+        b.launcher.kill(worker, unnoticed=True)
+        (done,) = await b.all_in("Succeeded")
+        first, second = done["status"]["attempts"]
+        assert (first["outcome"], first["charged"], first["worker"]) == ("Expired", True, worker)
+        assert (second["token"], second["outcome"]) == (2, "Succeeded")
+        assert {receipt.token for receipt in fence.read(log).receipts} == {2}
+
+    on_bench(test)
+
+
+def test_a_dead_worker_is_noticed_at_once_and_not_charged(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        caught: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def hang(worker: str, job: str) -> None:
+            if not caught.done():
+                caught.set_result(worker)
+                await asyncio.Event().wait()
+
+        b.launcher.before_commit = hang
+        b.add_log("a")
+        await b.apply(lease={"durationSeconds": 600})
+        b.launcher.kill(await caught, unnoticed=False)
+        (done,) = await b.all_in("Succeeded")
+        assert done["status"]["failures"] == 0
+        assert [attempt["outcome"] for attempt in done["status"]["attempts"]] == ["Lost", "Succeeded"]
+
+    on_bench(test)
+
+
+def test_a_policy_deleted_mid_run_leaves_nothing(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        caught: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def hang(worker: str, job: str) -> None:
+            if not caught.done():
+                caught.set_result(job)
+            await asyncio.Event().wait()
+
+        b.launcher.before_commit = hang
+        log = b.add_log("a")
+        await b.apply()
+        job = await caught
+        await b.client.delete(COMPACTION_POLICIES, "logs", namespace=b.namespace)
+
+        async def gone() -> bool:
+            return not await b.jobs() and not await b.leases()
+
+        await b.until("nothing is left", gone)
+        assert fence.read(log).claimed(job) is None
+        await b.until("its workers have ended", lambda: _ended(b))
+
+    on_bench(test)
+
+
+async def _ended(b: Bench) -> bool:
+    return all(task.done() for task in b.launcher.workers.values())
+
+
+def test_a_coordinator_that_dies_again_and_again_still_gets_everything_done_once(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        logs = [b.add_log(f"log-{i}") for i in range(4)]
+        before = [fingerprint(log) for log in logs]
+        await b.apply(successfulJobsHistoryLimit=1)
+        for pause in (0.3, 0.1, 0.5, 0.2, 0.7, 0.4, 1.0):
+            await asyncio.sleep(pause)
+            await b.die()
+            await b.start()
+
+        async def done() -> Any:
+            status = (await b.policy()).get("status", {})
+            return status if status.get("succeeded") == 4 and len(await b.jobs()) == 1 else None
+
+        status = await b.until("all four succeeded, three forgotten", done)
+        freed = sum(receipt.bytes_reclaimed for log in logs for receipt in fence.read(log).receipts)
+        marked = sum(t.bytes for log in logs for claim in fence.read(log).jobs.values() for t in claim.unreferenced)
+        assert status["bytesReclaimed"] == freed + marked > 0
+        assert [fingerprint(log) for log in logs] == before
+
+    on_bench(test)
+
+
+def test_a_lock_held_by_somebody_else_is_said_and_the_others_go_on(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        held = b.add_log("a")
+        b.add_log("b")
+        with lock.hold(held, holder="somebody", timeout=1):
+            await b.apply()
+
+            async def waits() -> Any:
+                jobs = await b.jobs()
+                stuck = [j for j in jobs if j["status"].get("waiting", {}).get("reason") == "LockHeld"]
+                others = [j for j in jobs if j["status"].get("state") == "Succeeded"]
+                return stuck if stuck and others else None
+
+            (job,) = await b.until("a job that waits for the lock", waits)
+            assert "somebody" in job["status"]["waiting"]["message"]
+            assert job["status"]["state"] == "Unassigned"
+        await b.all_in("Succeeded")
+
+    on_bench(test)
+
+
+def test_a_root_that_is_not_there(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        os.rmdir(b.root)
+        await b.apply()
+
+        async def stalled() -> Any:
+            conditions = (await b.policy()).get("status", {}).get("conditions", ())
+            return next((c for c in conditions if c["type"] == "Stalled"), None)
+
+        condition = await b.until("a condition", stalled)
+        assert condition["reason"] == "RootNotFound"
+        assert str(b.root) in condition["message"]
+        b.root.mkdir()
+        b.add_log("a")
+        await b.all_in("Succeeded")
+
+    on_bench(test)
+
+
+def test_replaced_data_goes_after_the_grace(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        log = b.add_log("a", segments=12)
+        before = fingerprint(log)
+        await b.apply(cleanup={"delay": "1s"})
+        await b.all_in("Succeeded")
+
+        async def clean() -> bool:
+            return not fence.read(log).tombstones and not any(path.is_symlink() for path in log.iterdir())
+
+        await b.until("the sweeper has been here", clean)
+        assert fingerprint(log) == before
+
+    on_bench(test)
+
+
+def test_suspended(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        b.add_log("a")
+        await b.apply(suspend=True)
+
+        async def sensed() -> Any:
+            status = (await b.policy()).get("status", {})
+            return status if status.get("debt", {}).get("bytes") else None
+
+        status = await b.until("debt is shown", sensed)
+        ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+        assert ready["reason"] == "Suspended"
+        assert await b.jobs() == ()
+        await b.client.patch(COMPACTION_POLICIES, "logs", {"spec": {"suspend": False}}, namespace=b.namespace)
+        await b.all_in("Succeeded")
+
+    on_bench(test)

@@ -1,0 +1,136 @@
+"""Random histories of a policy: workers die, renew, report late or wrongly; the coordinator dies at any micro-step.
+
+After every step the store's invariants hold; at the end of a fair run every job has ended and the totals are exact.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from compaction.api.enums import JobState
+from support.world import Crash, World
+
+FINISHED = (JobState.SUCCEEDED, JobState.FAULTY)
+
+
+class ReconcileMachine(RuleBasedStateMachine):
+    @initialize(logs=st.integers(1, 4), groups=st.integers(1, 3), slots=st.integers(1, 2), history=st.integers(0, 2))
+    def begin(self, logs: int, groups: int, slots: int, history: int) -> None:
+        self.world = World(
+            workers={"max": 2, "slots": slots},
+            limits={"maxConcurrentJobs": 3, "maxBytesPerJob": 100},
+            successfulJobsHistoryLimit=history,
+        )
+        for i in range(logs):
+            self.world.add_log(f"/ra/{i}", groups)
+        self.tokens: dict[str, int] = {}
+        self.stale: list[tuple[str, int]] = []
+
+    @rule(crash_after=st.one_of(st.none(), st.integers(1, 15)))
+    def reconcile(self, crash_after: int | None) -> None:
+        with suppress(Crash):
+            self.world.reconcile(crash_after=crash_after)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 16.0, 61.0]), renewing=st.booleans())
+    def time_passes(self, seconds: float, renewing: bool) -> None:
+        self.world.wall += seconds
+        if renewing:
+            self._renew()
+
+    def _renew(self) -> None:
+        for worker in self.world.workers.values():
+            worker.changed_at = self.world.wall
+        for job, lease in self.world.leases.items():
+            worker = self.world.workers.get(lease.holder)
+            if worker is not None and worker.process == "running":
+                self.world.renew(job, progress=50)
+
+    @rule()
+    def workers_announce(self) -> None:
+        self.world.announce()
+
+    @precondition(lambda self: self.world.workers)
+    @rule(pick=st.integers(0, 9), known=st.booleans())
+    def worker_dies(self, pick: int, known: bool) -> None:
+        name = sorted(self.world.workers)[pick % len(self.world.workers)]
+        self.world.die(name, known=known)
+        if not known:
+            self.world.workers[name].has_lease = False
+
+    @precondition(lambda self: self.world.leases)
+    @rule(pick=st.integers(0, 9), how=st.sampled_from(["done", "commit only", "failed", "stopped", "wrong token"]))
+    def worker_acts(self, pick: int, how: str) -> None:
+        job = sorted(self.world.leases)[pick % len(self.world.leases)]
+        lease = self.world.leases[job]
+        self.stale.append((job, lease.token))
+        match how:
+            case "done":
+                if self.world.commit(job, lease.token):
+                    self.world.report(job)
+            case "commit only":
+                self.world.commit(job, lease.token)
+            case "failed":
+                self.world.report(job, outcome="Failed")
+            case "stopped":
+                self.world.report(job, outcome="Failed", reason="WorkerStopped", charged=False)
+            case _:
+                self.world.report(job, token=lease.token + 1)
+
+    @precondition(lambda self: self.stale)
+    @rule(pick=st.integers(0, 99))
+    def zombie_commits(self, pick: int) -> None:
+        job, token = self.stale[pick % len(self.stale)]
+        newest = max((log.claimed.get(job, 0) for log in self.world.logs.values()), default=0)
+        assert not (self.world.commit(job, token) and token < newest)
+
+    @invariant()
+    def tokens_only_grow(self) -> None:
+        for name, job in self.world.jobs.items():
+            token = job.status.fencing_token
+            assert token >= self.tokens.get(name, 0)
+            self.tokens[name] = token
+
+    @invariant()
+    def each_group_is_committed_once(self) -> None:
+        for log in self.world.logs.values():
+            groups = [group for _, _, group in log.commits]
+            assert len(groups) == len(set(groups))
+
+    @invariant()
+    def never_too_many_at_once(self) -> None:
+        running = self.world.in_state(JobState.IN_PROGRESS)
+        assert len(running) <= 3
+        logs = [self.world.jobs[name].spec.sources.segment_log for name in running]
+        assert len({log.path for log in logs if log is not None}) == len(running)
+
+    @invariant()
+    def totals_never_exceed_what_was_given_back(self) -> None:
+        assert self.world.policy is not None
+        assert self.world.policy.status.bytes_reclaimed <= self.world.committed
+
+    def teardown(self) -> None:
+        world = self.world
+        for _ in range(250):
+            world.announce()
+            for job, lease in list(world.leases.items()):
+                if lease.report is None and job in world.jobs and world.commit(job, lease.token):
+                    world.report(job)
+            world.reconcile()
+            world.wall += 3
+            self._renew()
+        assert all(world.state(name) in FINISHED for name in world.jobs), "a job never ended"
+        assert world.leases == {}
+        assert world.policy is not None
+        status = world.policy.status
+        assert (status.active, status.queued) == (0, 0)
+        parked = {name for name in world.jobs if world.state(name) is JobState.FAULTY}
+        if not parked and not any(log.groups for log in world.logs.values()):
+            assert status.bytes_reclaimed == world.committed
+
+
+ReconcileMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestReconcileMachine = ReconcileMachine.TestCase
