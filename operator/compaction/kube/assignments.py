@@ -58,6 +58,7 @@ from compaction.rewrite.receipts import JobReport
 
 log = structlog.get_logger(__name__)
 
+CLOSING_SECONDS: Final = 0.2
 _TRIES: Final = 4
 """Looks after conflicts in one call. Only the coordinator writes to the same Leases, a few times in a job's life."""
 
@@ -82,6 +83,8 @@ def lease_port(
         deadline = identity.lease_seconds / 3
         async with ApiClient(connection, user_agent="compactor-worker", deadline=deadline) as client:
             yield KubeLeasePort(client, identity)
+        # A watch that was cancelled closes its TLS connection in later turns of the loop, which ends here.
+        await asyncio.sleep(CLOSING_SECONDS)
 
     return open_port
 
