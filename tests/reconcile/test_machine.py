@@ -46,7 +46,8 @@ class ReconcileMachine(RuleBasedStateMachine):
             worker.changed_at = self.world.wall
         for job, lease in self.world.leases.items():
             worker = self.world.workers.get(lease.holder)
-            if worker is not None and worker.process == "running":
+            # A worker's last word is its last: from then on its Lease is silent.
+            if worker is not None and worker.process == "running" and lease.report is None:
                 self.world.renew(job, progress=50)
 
     @rule()
