@@ -40,11 +40,13 @@ def up(state_dir: Path, detach: bool, audit: bool) -> None:
     if os.environ.get("KUBECONFIG"):
         click.echo(f"note: KUBECONFIG={os.environ['KUBECONFIG']} stays what the other commands use", err=True)
     signal.signal(signal.SIGTERM, _interrupt)
-    running = lifecycle.up(state_dir, detached=detach, audit=audit, report=_report)
-    click.echo(f"export KUBECONFIG={running.kubeconfig}")
     if detach:
+        click.echo(
+            f"export KUBECONFIG={lifecycle.up(state_dir, detached=True, audit=audit, report=_report).kubeconfig}"
+        )
         return
-    with running:
+    with lifecycle.up(state_dir, detached=False, audit=audit, report=_report) as running:
+        click.echo(f"export KUBECONFIG={running.kubeconfig}")
         click.echo(f"ready at {running.url}; Ctrl-C stops it", err=True)
         while all(process.alive() for process in running.processes):
             time.sleep(POLL_SECONDS)
