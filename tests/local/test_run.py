@@ -20,7 +20,8 @@ from compaction.api.enums import JobState
 from compaction.api.manifest import load_policies
 from compaction.cli.main import main
 from compaction.exceptions import InvalidManifestError, RootUnreadableError
-from compaction.local.run import LocalRun, RunResult
+from compaction.local.run import LocalRun
+from compaction.local.run_job import RunResult
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
 from compaction.rewrite.segment import SegmentRewriter

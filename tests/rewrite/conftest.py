@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.rewrite.session import SparkEngine, SparkSettings
+from compaction.rewrite.session import SparkEngine
+from compaction.rewrite.spark_settings import SparkSettings
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern, generate_log
 from support.worker_ports import ThreadEngine

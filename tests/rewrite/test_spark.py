@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
-from compaction.rewrite.heartbeat import Heartbeat, Inbox
+from compaction.rewrite.events import Inbox
+from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.java import find_java
 from compaction.rewrite.receipts import Outcome, ReportReason
 from compaction.rewrite.scratch import PREFIX, scratch_directory
@@ -44,7 +45,8 @@ from pathlib import Path
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from compaction.rewrite.session import SparkEngine, SparkSettings
+from compaction.rewrite.session import SparkEngine
+from compaction.rewrite.spark_settings import SparkSettings
 with SparkEngine(SparkSettings(master="local[2]", scratch_parent=Path.cwd())) as engine:
 {textwrap.indent(body, "    ")}
 """
@@ -231,7 +233,8 @@ SegmentRewriter(engine, holder="doomed").run(assignment(spec), Announcing())
 def test_master_that_is_no_master_is_a_clear_error(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
-from compaction.rewrite.session import SparkEngine, SparkSettings
+from compaction.rewrite.session import SparkEngine
+from compaction.rewrite.spark_settings import SparkSettings
 from compaction.exceptions import EngineStartError
 try:
     SparkEngine(SparkSettings(master="lokal", log_file=Path({str(tmp_path / "log")!r}))).start()

@@ -12,7 +12,8 @@ from itertools import pairwise
 import pytest
 
 from compaction.exceptions import CompactionError, EngineLostError, PortUnavailableError
-from compaction.rewrite.heartbeat import Ended, EndReason, Heartbeat, Inbox
+from compaction.rewrite.events import Ended, EndReason, Inbox
+from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
 from compaction.rewrite.worker import Worker, WorkerExit
@@ -311,11 +312,11 @@ def test_defect_of_ours_is_reported_and_charged(start: Start) -> None:
 
 def test_assignment_at_the_last_moment_keeps_the_worker(start: Start) -> None:
     cluster = Cluster()
-    worker = start(cluster, idle=0.3)
-    cluster.announced.wait(60)
+    worker = start(cluster, idle=1)
+    wait_until(lambda: cluster.looks)
     cluster.assign("job", spec(), quietly=True)  # the watch has not told yet; only the look before leaving sees it
-    time.sleep(1)
-    assert cluster.workers == {"w": 2}
+    wait_until(lambda: cluster.looks_before_leaving >= 2)
+    wait_until(lambda: cluster.workers == {"w": 2}, what="the slots to be offered again")
     cluster.wake()
     assert cluster.wait_for_report("job").outcome is Outcome.SUCCEEDED
     assert worker.exit() is WorkerExit.IDLE

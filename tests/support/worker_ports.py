@@ -158,6 +158,8 @@ class Cluster:
         self.lost_replies: list[str] = []
         self.worker_renewals: list[float] = []
         self.announced = threading.Event()
+        self.looks = 0
+        self.looks_before_leaving = 0
         self._changed = 0
 
     def assign(
@@ -256,6 +258,9 @@ class MemoryPort:
         await self._arrive()
         if wait:
             self._seen = self._cluster.version
+            self._cluster.looks += 1
+        else:
+            self._cluster.looks_before_leaving += 1
         return [
             Offer(job_name=name, token=lease.token, lease_seconds=lease.seconds)
             for name, lease in self._cluster.leases.items()

@@ -25,10 +25,12 @@ from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.run_view import problems_of, show_plan, show_result
 from compaction.exceptions import CompactionError, EngineLostError, EngineStartError, InvalidManifestError
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run import WORKER, LocalJob, LocalRun
+from compaction.local.run import WORKER, LocalRun
+from compaction.local.run_job import LocalJob
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.segment import SegmentRewriter
-from compaction.rewrite.session import SparkEngine, SparkSettings
+from compaction.rewrite.session import SparkEngine
+from compaction.rewrite.spark_settings import SparkSettings
 from compaction.stores.adapter import open_store
 
 

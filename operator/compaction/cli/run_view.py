@@ -10,7 +10,7 @@ import click
 
 from compaction.api.policy import CompactionPolicy
 from compaction.cli.output import Column, OutputFormat, emit, human_bytes, optional, print_table
-from compaction.local.run import LocalJob, RunResult
+from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.debt import total_debt
 from compaction.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.planning.reading import LogProblem, Reading

@@ -20,9 +20,11 @@ from compaction.exceptions import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.config import load_connection
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.rewrite.heartbeat import Ended, EndReason, Heartbeat, Inbox
+from compaction.rewrite.events import Ended, EndReason, Inbox
+from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.segment import SegmentRewriter
-from compaction.rewrite.session import SparkEngine, SparkSettings
+from compaction.rewrite.session import SparkEngine
+from compaction.rewrite.spark_settings import SparkSettings
 from compaction.rewrite.worker import Worker, WorkerExit
 
 log = structlog.get_logger(__name__)

@@ -19,13 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from compaction.api.enums import JobState
-from compaction.api.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.policy import CompactionPolicy, QuarantinedSource
 from compaction.exceptions import (
     CompactionError,
@@ -35,6 +33,7 @@ from compaction.exceptions import (
     SegmentLogError,
 )
 from compaction.leases.tokens import next_token
+from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.reading import Reading
 from compaction.planning.scheduler import QueuedJob, WorkerSlots, assign
@@ -47,7 +46,7 @@ from compaction.reconcile.reports import WorkerReport, parse_report
 from compaction.rewrite.ports import Assignment, JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
 from compaction.rewrite.task import failure_of
-from compaction.stores.adapter import SenseRequest, StoreAdapter, Swept
+from compaction.stores.adapter import SenseRequest, StoreAdapter
 
 log = structlog.get_logger(__name__)
 
@@ -55,71 +54,6 @@ WORKER: Final = "local"
 OWNER: Final = "compactor-run"
 """Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""
 _GENERATION: Final = 1
-
-
-@dataclass(slots=True)
-class LocalJob:
-    """One job of this run. `percent` is 0 to 100."""
-
-    planned: PlannedJob
-    spec: CompactionJobSpec
-    created_at: float
-    status: CompactionJobStatus = field(default_factory=CompactionJobStatus)
-    percent: int = 0
-
-    @property
-    def name(self) -> str:
-        """The job's name: the same for the same work on the same files."""
-        return self.planned.name
-
-    @property
-    def path(self) -> str:
-        """Directory of the log."""
-        return self.planned.path
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Every segment the job names."""
-        grouped = (name for group in self.planned.groups for name in group.sources)
-        return (*grouped, *(one.name for one in self.planned.unreferenced))
-
-    @property
-    def state(self) -> JobState:
-        """Where the job is."""
-        return self.status.state
-
-    @property
-    def is_waiting(self) -> bool:
-        """True before an attempt, and between two."""
-        return self.state in (JobState.UNASSIGNED, JobState.ABANDONED)
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What a run did. `plan` is the first plan, `reading` the last look at the store."""
-
-    plan: Plan
-    jobs: tuple[LocalJob, ...]
-    reading: Reading
-    quarantined: tuple[QuarantinedSource, ...]
-    swept: Swept
-
-    @property
-    def succeeded(self) -> bool:
-        """True when every job ended well and every log could be read."""
-        problems = (*self.reading.problems, *self.swept.problems)
-        return not problems and not self.quarantined and not self.failed
-
-    @property
-    def failed(self) -> tuple[LocalJob, ...]:
-        """Jobs that did not succeed and whose work was not done by a later one either."""
-        return tuple(job for job in self.jobs if job.state is not JobState.SUCCEEDED and not self._is_redone(job))
-
-    def _is_redone(self, job: LocalJob) -> bool:
-        done = [other for other in self.jobs if other.state is JobState.SUCCEEDED and other.path == job.path]
-        covered = {name for other in done for name in other.sources}
-        changed = _reason(job) == ReportReason.SOURCES_CHANGED  # its successors have other sources
-        return bool(done) and (changed or covered >= set(job.sources))
 
 
 class _Held:
@@ -349,7 +283,3 @@ def _queued(job: LocalJob) -> QueuedJob:
         ended_at=ended.timestamp() if ended is not None else 0.0,
         not_before=not_before(job.status),
     )
-
-
-def _reason(job: LocalJob) -> str:
-    return job.status.attempts[-1].reason if job.status.attempts else ""

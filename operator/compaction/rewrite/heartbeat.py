@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,7 +30,9 @@ from compaction.exceptions import (
     StopRequestedError,
     WorkerLeaseGoneError,
 )
+from compaction.rewrite.events import Assigned, Ended, EndReason, Inbox
 from compaction.rewrite.held import Clock, JobLease
+from compaction.rewrite.patience import SILENCE_LIMIT, Patience
 from compaction.rewrite.ports import LeasePort, Offer
 from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
 
@@ -41,45 +40,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 Connect = Callable[[], AbstractAsyncContextManager[LeasePort]]
-
-SILENCE_LIMIT = 4
-"""Lease durations without any answer after which a worker gives up: by then its jobs are someone else's."""
-
-
-class EndReason(StrEnum):
-    """Why the worker can or should not go on."""
-
-    STOP_REQUESTED = "StopRequested"
-    LEASE_GONE = "LeaseGone"
-    UNREACHABLE = "Unreachable"
-    HEARTBEAT_LOST = "HeartbeatLost"
-    ENGINE_LOST = "EngineLost"
-    TERMINATED = "Terminated"
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """A job was assigned to this worker and its lease is renewed already."""
-
-    lease: JobLease
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The worker has to end."""
-
-    reason: EndReason
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A job's thread is done (reported or not)."""
-
-    lease: JobLease
-
-
-Inbox = queue.SimpleQueue[Assigned | Ended | Finished]
-"""What the worker reacts to. A SimpleQueue, because a signal handler may put into it."""
 
 
 class Heartbeat:
@@ -100,6 +60,7 @@ class Heartbeat:
         self._slots = slots
         self._lease_seconds = lease_seconds
         self._clock = clock
+        self._patience = Patience(lease_seconds, clock)
         # A copy of the context: log lines of the heartbeat carry the policy as well.
         self._thread = threading.Thread(target=partial(copy_context().run, self._run), name="heartbeat", daemon=True)
         self._ready = threading.Event()
@@ -191,7 +152,8 @@ class Heartbeat:
         self._closing = asyncio.Event()
         async with self._connect() as self._port:
             sent_at = self._clock()
-            await self._announce()
+            announce = partial(self._port.announce, slots=self._slots)
+            await self._patience.until_answered(announce, leases=SILENCE_LIMIT)
             async with asyncio.TaskGroup() as self._tasks:
                 forever = [
                     self._tasks.create_task(self._keep_worker(sent_at)),
@@ -202,17 +164,6 @@ class Heartbeat:
                 for task in [*forever, *self._keepers.values()]:
                     task.cancel()
 
-    async def _announce(self) -> None:
-        give_up_at = self._clock() + SILENCE_LIMIT * self._lease_seconds
-        while True:
-            try:
-                return await self._answered(self._port.announce(slots=self._slots))
-            except PortUnavailableError as error:
-                if self._clock() >= give_up_at:
-                    raise
-                log.warning("cannot announce the worker yet", error=str(error))
-                await self._pause()
-
     # --- the worker's own lease ---
 
     async def _keep_worker(self, sent_at: float) -> None:
@@ -222,7 +173,7 @@ class Heartbeat:
             await asyncio.sleep(max(0.0, sent_at + self._lease_seconds / 3 - self._clock()))
             attempt_at = self._clock()
             try:
-                await self._answered(self._port.renew_worker(slots=0 if self._refusing else self._slots))
+                await self._patience.answered(self._port.renew_worker(slots=0 if self._refusing else self._slots))
             except WorkerLeaseGoneError as error:
                 log.error("the worker's lease is gone", error=str(error))
                 return self._inbox.put(Ended(EndReason.LEASE_GONE))
@@ -237,7 +188,7 @@ class Heartbeat:
                 log.warning("cannot renew the worker's lease", silence_seconds=round(silence, 1), error=str(error))
                 if silence > SILENCE_LIMIT * self._lease_seconds:
                     return self._inbox.put(Ended(EndReason.UNREACHABLE))
-                await self._pause()
+                await self._patience.pause()
             else:
                 sent_at = attempt_at
 
@@ -245,13 +196,13 @@ class Heartbeat:
         # First say that nothing should be assigned, then look, then leave: what is assigned after the look finds no
         # worker and goes to another, at nobody's cost.
         try:
-            await self._answered(self._port.renew_worker(slots=0))
-            offers = await self._answered(self._port.offers(wait=False))
+            await self._patience.answered(self._port.renew_worker(slots=0))
+            offers = await self._patience.answered(self._port.offers(wait=False))
             # `_keepers`: an assignment that is being accepted just now, slowly.
             if self._keepers or any((offer.job_name, offer.token) not in self._seen for offer in offers):
-                await self._answered(self._port.renew_worker(slots=self._slots))
+                await self._patience.answered(self._port.renew_worker(slots=self._slots))
                 return False
-            await self._answered(self._port.leave())
+            await self._patience.answered(self._port.leave())
         except (PortUnavailableError, StopRequestedError, WorkerLeaseGoneError) as error:
             log.info("not leaving yet", error=str(error))
             return False
@@ -263,7 +214,7 @@ class Heartbeat:
     async def _close(self, *, leave: bool) -> None:
         if leave:
             try:
-                await self._answered(self._port.leave())
+                await self._patience.answered(self._port.leave())
             except PortUnavailableError as error:
                 log.warning("the worker's lease could not be deleted; it will expire", error=str(error))
         self._closing.set()
@@ -276,7 +227,7 @@ class Heartbeat:
                 offers = await self._port.offers(wait=True)
             except PortUnavailableError as error:
                 log.warning("cannot read the assignments", error=str(error))
-                await self._pause()
+                await self._patience.pause()
                 continue
             current = {(offer.job_name, offer.token): offer for offer in offers}
             for key in self._seen.keys() - current.keys():
@@ -295,9 +246,9 @@ class Heartbeat:
             if self._refusing is not None:
                 await self._hand_back(offer, self._refusing)
                 return
-            assignment = await self._until_answered(lambda: self._port.fetch(offer))
+            assignment = await self._patience.until_answered(lambda: self._port.fetch(offer))
             sent_at = self._clock()
-            await self._until_answered(lambda: self._port.renew_job(offer.job_name, offer.token, progress=0))
+            await self._patience.until_answered(lambda: self._port.renew_job(offer.job_name, offer.token, progress=0))
         except LeaseLostError as error:
             bound.info("assignment withdrawn before it began", error=str(error))
             return
@@ -326,7 +277,7 @@ class Heartbeat:
             message=f"handed back unstarted: {why}",
             charged=False,
         )
-        await self._until_answered(lambda: self._port.report(offer.job_name, report))
+        await self._patience.until_answered(lambda: self._port.report(offer.job_name, report))
 
     async def _keep_job(self, lease: JobLease) -> None:
         """Renew a job's lease until it is lost; cancelled when the job has something to report."""
@@ -335,12 +286,14 @@ class Heartbeat:
             await asyncio.sleep(wait)
             sent_at = self._clock()
             try:
-                await self._answered(self._port.renew_job(lease.job_name, lease.token, progress=lease.progress))
+                await self._patience.answered(
+                    self._port.renew_job(lease.job_name, lease.token, progress=lease.progress)
+                )
             except LeaseLostError as error:
                 lease.lose(str(error))
             except PortUnavailableError as error:
                 log.warning("cannot renew a job's lease", job=lease.job_name, token=lease.token, error=str(error))
-                wait = self._retry_seconds
+                wait = self._patience.retry_seconds
             else:
                 lease.renewed(sent_at=sent_at)
                 wait = max(0.0, sent_at + lease.assignment.lease_seconds / 3 - self._clock())
@@ -361,13 +314,13 @@ class Heartbeat:
         give_up_at = self._clock() + SILENCE_LIMIT * self._lease_seconds
         while not is_over() and self._clock() < give_up_at and not self._closing.is_set():
             try:
-                await self._answered(self._port.report(job_name, report))
+                await self._patience.answered(self._port.report(job_name, report))
             except LeaseLostError as error:
                 log.warning("nobody waits for the report", job=job_name, token=report.token, error=str(error))
                 return False
             except PortUnavailableError as error:
                 log.warning("report not delivered yet", job=job_name, token=report.token, error=str(error))
-                await self._pause()
+                await self._patience.pause()
             else:
                 return True
         return False
@@ -376,29 +329,3 @@ class Heartbeat:
 
     def _held(self) -> list[JobLease]:
         return [lease for lease in self._seen.values() if lease is not None]
-
-    @property
-    def _retry_seconds(self) -> float:
-        return min(1.0, self._lease_seconds / 15)
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._retry_seconds)
-
-    async def _answered(self, call: Awaitable[T]) -> T:
-        """One request, bounded by a third of the lease: a hung connection must leave time for another try."""
-        try:
-            async with asyncio.timeout(self._lease_seconds / 3):
-                return await call
-        except TimeoutError as error:
-            raise PortUnavailableError(f"no answer within {self._lease_seconds / 3:.1f} s") from error
-
-    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a request for one lease duration."""
-        give_up_at = self._clock() + self._lease_seconds
-        while True:
-            try:
-                return await self._answered(call())
-            except PortUnavailableError:
-                if self._clock() >= give_up_at:
-                    raise
-                await self._pause()

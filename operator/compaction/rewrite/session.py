@@ -7,8 +7,6 @@ Rules:
 * A local master listens on loopback only and keeps all its files in one private directory.
 * Nothing survives the driver: the JVM ends when its standard input closes (also when the driver is killed), its Python
   workers end with it.
-
-The settings are few on purpose: data never passes through the JVM, so it needs next to no memory.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeVar
@@ -30,58 +27,14 @@ import structlog
 from compaction.exceptions import EngineLostError, EngineStartError, TaskCancelledError, TaskFailedError
 from compaction.rewrite.java import find_java
 from compaction.rewrite.scratch import scratch_directory
+from compaction.rewrite.spark_settings import SparkSettings, spark_conf
 
 log = structlog.get_logger(__name__)
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_DEFAULTS: Final[Mapping[str, str]] = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "512m",
-    "spark.python.worker.reuse": "true",
-    "spark.python.task.killTimeout": "500ms",
-    # Two copies of one task would write the same partial file.
-    "spark.speculation": "false",
-}
-_LOCAL: Final[Mapping[str, str]] = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
-_JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={scratch}"
-_LOG4J: Final = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark %c{1}: %m%n%ex
-logger.native.name = org.apache.hadoop.util.NativeCodeLoader
-logger.native.level = error
-logger.conf.name = org.apache.spark.SparkConf
-logger.conf.level = error
-"""
 _STOP_SECONDS: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
-    """What to start: master URL, extra configuration (wins over ours, except what a local master needs to stay local),
-    and how many jobs will run at a time. `log_file`: where the JVM's output goes; None = to our own standard error."""
-
-    master: str = "local[*]"
-    conf: Mapping[str, str] = field(default_factory=dict)
-    app_name: str = "compactor"
-    jobs: int = 1
-    scratch_parent: Path | None = None
-    log_file: Path | None = None
-
-    @property
-    def is_local(self) -> bool:
-        """True when driver and executors are one JVM on this machine."""
-        return self.master == "local" or self.master.startswith("local[")
 
 
 class SparkEngine:
@@ -285,27 +238,6 @@ class SparkEngine:
     def _obituary(self) -> str:
         code = None if self._gateway is None else self._gateway.proc.poll()
         return "the connection to Spark broke" if code is None else f"Spark's JVM ended with exit code {code}"
-
-
-def spark_conf(settings: SparkSettings, scratch: Path) -> Any:
-    """The `SparkConf`: our defaults, then the settings' own, then what keeps a local master local."""
-    from pyspark import SparkConf
-
-    log4j = scratch / "log4j2.properties"
-    log4j.write_text(_LOG4J)
-    merged = {**_DEFAULTS, **settings.conf}
-    java_options = [
-        f"-Dlog4j2.configurationFile=file:{log4j}",
-        _JAVA_OPTIONS.format(scratch=scratch),
-        merged.get("spark.driver.extraJavaOptions", ""),
-    ]
-    merged["spark.driver.extraJavaOptions"] = " ".join(filter(None, java_options))
-    merged.setdefault("spark.local.dir", str(scratch))
-    merged.setdefault("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    if settings.is_local:
-        merged |= _LOCAL
-    conf = SparkConf(loadDefaults=False).setMaster(settings.master).setAppName(settings.app_name)
-    return conf.setAll(list(merged.items()))
 
 
 def _import_kernel(_: int) -> int:

@@ -23,7 +23,8 @@ from functools import partial
 import structlog
 
 from compaction.exceptions import EngineLostError, InvalidAssignmentError, JobStoppedError, LeaseLostError
-from compaction.rewrite.heartbeat import Assigned, Ended, EndReason, Finished, Heartbeat, Inbox
+from compaction.rewrite.events import Assigned, Ended, EndReason, Finished, Inbox
+from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.held import Clock, JobLease
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome, ReportReason

@@ -1,0 +1,82 @@
+"""The jobs of one run without Kubernetes, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compaction.api.enums import JobState
+from compaction.api.job import CompactionJobSpec, CompactionJobStatus
+from compaction.api.policy import QuarantinedSource
+from compaction.planning.planner import Plan, PlannedJob
+from compaction.planning.reading import Reading
+from compaction.rewrite.receipts import ReportReason
+from compaction.stores.adapter import Swept
+
+
+@dataclass(slots=True)
+class LocalJob:
+    """One job of this run. `percent` is 0 to 100."""
+
+    planned: PlannedJob
+    spec: CompactionJobSpec
+    created_at: float
+    status: CompactionJobStatus = field(default_factory=CompactionJobStatus)
+    percent: int = 0
+
+    @property
+    def name(self) -> str:
+        """The job's name: the same for the same work on the same files."""
+        return self.planned.name
+
+    @property
+    def path(self) -> str:
+        """Directory of the log."""
+        return self.planned.path
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Every segment the job names."""
+        grouped = (name for group in self.planned.groups for name in group.sources)
+        return (*grouped, *(one.name for one in self.planned.unreferenced))
+
+    @property
+    def state(self) -> JobState:
+        """Where the job is."""
+        return self.status.state
+
+    @property
+    def is_waiting(self) -> bool:
+        """True before an attempt, and between two."""
+        return self.state in (JobState.UNASSIGNED, JobState.ABANDONED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run did. `plan` is the first plan, `reading` the last look at the store."""
+
+    plan: Plan
+    jobs: tuple[LocalJob, ...]
+    reading: Reading
+    quarantined: tuple[QuarantinedSource, ...]
+    swept: Swept
+
+    @property
+    def succeeded(self) -> bool:
+        """True when every job ended well and every log could be read."""
+        problems = (*self.reading.problems, *self.swept.problems)
+        return not problems and not self.quarantined and not self.failed
+
+    @property
+    def failed(self) -> tuple[LocalJob, ...]:
+        """Jobs that did not succeed and whose work was not done by a later one either."""
+        return tuple(job for job in self.jobs if job.state is not JobState.SUCCEEDED and not self._is_redone(job))
+
+    def _is_redone(self, job: LocalJob) -> bool:
+        done = [other for other in self.jobs if other.state is JobState.SUCCEEDED and other.path == job.path]
+        covered = {name for other in done for name in other.sources}
+        changed = _reason(job) == ReportReason.SOURCES_CHANGED  # its successors have other sources
+        return bool(done) and (changed or covered >= set(job.sources))
+
+
+def _reason(job: LocalJob) -> str:
+    return job.status.attempts[-1].reason if job.status.attempts else ""

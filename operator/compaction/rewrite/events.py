@@ -1,0 +1,45 @@
+"""What a worker reacts to: one queue, three kinds of events."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compaction.rewrite.held import JobLease
+
+
+class EndReason(StrEnum):
+    """Why the worker can or should not go on."""
+
+    STOP_REQUESTED = "StopRequested"
+    LEASE_GONE = "LeaseGone"
+    UNREACHABLE = "Unreachable"
+    HEARTBEAT_LOST = "HeartbeatLost"
+    ENGINE_LOST = "EngineLost"
+    TERMINATED = "Terminated"
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A job was assigned to this worker and its lease is renewed already."""
+
+    lease: JobLease
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The worker has to end."""
+
+    reason: EndReason
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job's thread is done (reported or not)."""
+
+    lease: JobLease
+
+
+Inbox = queue.SimpleQueue[Assigned | Ended | Finished]
+"""What the worker reacts to. A SimpleQueue, because a signal handler may put into it."""

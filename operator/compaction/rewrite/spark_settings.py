@@ -1,0 +1,75 @@
+"""How a Spark application of ours is configured: few settings, because data never passes through the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "512m",
+    "spark.python.worker.reuse": "true",
+    "spark.python.task.killTimeout": "500ms",
+    # Two copies of one task would write the same partial file.
+    "spark.speculation": "false",
+}
+_LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={scratch}"
+_LOG4J: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark %c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.conf.name = org.apache.spark.SparkConf
+logger.conf.level = error
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What to start: master URL, extra configuration (wins over ours, except what a local master needs to stay local),
+    and how many jobs will run at a time. `log_file`: where the JVM's output goes; None = to our own standard error."""
+
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    app_name: str = "compactor"
+    jobs: int = 1
+    scratch_parent: Path | None = None
+    log_file: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """True when driver and executors are one JVM on this machine."""
+        return self.master == "local" or self.master.startswith("local[")
+
+
+def spark_conf(settings: SparkSettings, scratch: Path) -> Any:
+    """The `SparkConf`: our defaults, then the settings' own, then what keeps a local master local."""
+    from pyspark import SparkConf
+
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    merged = {**_DEFAULTS, **settings.conf}
+    java_options = [
+        f"-Dlog4j2.configurationFile=file:{log4j}",
+        _JAVA_OPTIONS.format(scratch=scratch),
+        merged.get("spark.driver.extraJavaOptions", ""),
+    ]
+    merged["spark.driver.extraJavaOptions"] = " ".join(filter(None, java_options))
+    merged.setdefault("spark.local.dir", str(scratch))
+    merged.setdefault("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    if settings.is_local:
+        merged |= _LOCAL
+    conf = SparkConf(loadDefaults=False).setMaster(settings.master).setAppName(settings.app_name)
+    return conf.setAll(list(merged.items()))
