@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -86,6 +87,7 @@ class SparkEngine:
         if self._is_alive():
             raise EngineStartError("Spark is already running in this process")
         java = find_java()
+        logging.getLogger("py4j").setLevel(logging.WARNING)  # else it tells of each connection it closes
         with ExitStack() as resources:
             scratch = resources.enter_context(scratch_directory(self._settings.scratch_parent))
             self._start_context(scratch, java_home=java.home, resources=resources)
