@@ -7,7 +7,7 @@ can fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,11 +140,12 @@ class World:
 
     # -- the picture ------------------------------------------------------------------------------
 
-    def sense(self) -> None:
-        """Look at the store."""
+    def sense(self, quarantined: Mapping[str, frozenset[str]] | None = None) -> None:
+        """Look at the store, a moment after the decision to do so."""
         assert self.policy is not None
         self.readings += 1
-        held = {(q.log, q.segment) for q in self.policy.status.quarantined}
+        self.wall += 0.001
+        held = {(log, segment) for log, segments in (quarantined or {}).items() for segment in segments}
         candidates = []
         for path, log in self.logs.items():
             groups = tuple(
@@ -242,7 +243,7 @@ class World:
     def _apply(self, decision: Decision) -> Iterator[None]:
         for task in decision.store_tasks:
             if task.task is StoreTask.SENSE:
-                self.sense()
+                self.sense(task.quarantined)
             else:
                 self.memory = replace(self.memory, sweep_running=False, sweep_due=None)
             yield

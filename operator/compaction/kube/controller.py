@@ -17,7 +17,7 @@ import structlog
 from pydantic import ValidationError
 
 from compaction.api.conditions import set_stalled
-from compaction.api.enums import JobState, PolicyReason
+from compaction.api.enums import PolicyReason
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.exceptions import CompactionError
@@ -42,7 +42,6 @@ from compaction.reconcile.observations import (
     frozen,
 )
 from compaction.reconcile.policy import reconcile
-from compaction.reconcile.quarantine import by_log
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
 
 log = structlog.get_logger(__name__)
@@ -291,13 +290,8 @@ class PolicyController:
                 request = SenseRequest(
                     number=state.readings,
                     generation=policy.metadata.generation,
-                    quarantined=by_log(policy.status.quarantined),
-                    busy=frozenset(
-                        view.job.spec.sources.segment_log.path
-                        for view in snapshot.jobs
-                        if view.job.spec.sources.segment_log is not None
-                        and view.job.status.state is JobState.IN_PROGRESS
-                    ),
+                    quarantined=task.quarantined,
+                    busy=task.busy,
                 )
                 self._sensed(state, await asyncio.to_thread(store.sense, request))
             elif runtime.is_leader():

@@ -7,12 +7,13 @@ harm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from compaction.api.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.policy import CompactionPolicyStatus
-from compaction.reconcile.observations import Identity, Memory
+from compaction.reconcile.observations import Identity, Memory, frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +107,17 @@ class StoreTask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStoreTask:
-    """Start a look at the store, or a sweep of it. `active`: attempts (job, token) whose unfinished files must stay."""
+    """Start a look at the store, or a sweep of it.
+
+    For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a look, `quarantined`
+    are the segments by log as this very decision knows them (the status is written later), `busy` the logs a job is
+    working on.
+    """
 
     task: StoreTask
     active: frozenset[tuple[str, int]] = frozenset()
+    quarantined: Mapping[str, frozenset[str]] = field(default_factory=frozen)
+    busy: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ LAUNCH_UNSEEN: Final = 60.0
 DEAD_AFTER_LEASES: Final = 3.0
 """A worker silent for so many times its lease is stopped, should it still hang somewhere."""
 FRESH: Final = 0.5
-"""A worker renews three times per lease: one silent for half of it gets nothing new (it may have died with its jobs)."""
+"""A worker renews three times per lease: one silent for half of it gets nothing new (it may be dead)."""
 STOP_GRACE: Final = 10.0
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0

@@ -77,7 +77,8 @@ class _Reconcile:
         planned, deletions = self._plan(steps)
         totals = counting.count(self._totals(), steps)
         history = self._history(steps, deletions)
-        store_tasks = self._store_tasks(steps)
+        quarantined = self._quarantined(steps)
+        store_tasks = self._store_tasks(steps, quarantined)
         after = status.assemble(
             status.Facts(
                 policy=self.policy,
@@ -86,7 +87,7 @@ class _Reconcile:
                 memory=self.memory,
                 now=self.now,
                 totals=totals,
-                quarantined=self._quarantined(steps),
+                quarantined=quarantined,
                 created=len(planned.jobs) if planned is not None else 0,
                 workers=workers.live,
                 waits=assigned.waits,
@@ -224,17 +225,19 @@ class _Reconcile:
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
-    def _store_tasks(self, steps: Iterable[JobStep]) -> tuple[RunStoreTask, ...]:
+    def _store_tasks(
+        self, steps: Iterable[JobStep], quarantined: Iterable[QuarantinedSource]
+    ) -> tuple[RunStoreTask, ...]:
         tasks = []
+        running = [step for step in steps if step.state is JobState.IN_PROGRESS]
         if not self.memory.sense_running and self._sense_in() <= 0:
-            tasks.append(RunStoreTask(StoreTask.SENSE))
+            busy = frozenset(step.log for step in running)
+            tasks.append(RunStoreTask(StoreTask.SENSE, quarantined=quarantine.by_log(quarantined), busy=busy))
             self.memory = replace(self.memory, sense_running=True)
         due = self.memory.sweep_due
         if not self.memory.sweep_running and due is not None and due <= self.now.monotonic:
-            active = frozenset(
-                (step.name, token_of(step.status)) for step in steps if step.state is JobState.IN_PROGRESS
-            )
-            tasks.append(RunStoreTask(StoreTask.SWEEP, active))
+            active = frozenset((step.name, token_of(step.status)) for step in running)
+            tasks.append(RunStoreTask(StoreTask.SWEEP, active=active))
             self.memory = replace(self.memory, sweep_running=True)
         return tuple(tasks)
 
