@@ -130,6 +130,7 @@ def test_sources_replaced_since_the_plan(make_log: MakeLog, engine: ThreadEngine
     names = sorted(os.listdir(directory))
     report = run(directory, engine, spec=spec)
     assert (report.outcome, report.reason) == (Outcome.SKIPPED, ReportReason.SOURCES_CHANGED)
+    assert report.skipped == (), "nothing is damaged: nothing is to be set aside"
     assert report.receipt is None or report.receipt.groups_committed == 0
     assert sorted(os.listdir(directory)) == names
 

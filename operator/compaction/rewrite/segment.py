@@ -266,13 +266,13 @@ class _Attempt:
             reason=worst.reason,
             message=worst.message + others,
             charged=worst.reason not in _NOT_THE_JOBS_FAULT,
-            skipped=tuple(map(_skipped, self.failures)),
+            skipped=tuple(_skipped(f) for f in self.failures if f.reason is ReportReason.SOURCE_CORRUPT),
             receipt=receipt,
         )
 
 
 def _skipped(failure: GroupFailure) -> SkippedSource:
-    """The report's line about a failed group: the damaged segment, or the group's first one."""
+    """The report's line about a damaged segment: it will be set aside. Whatever else failed is in the message only."""
     return SkippedSource(
         segment=failure.segment or failure.sources[0],
         index=failure.index,
