@@ -177,7 +177,7 @@ def test_entries_in_every_format(run: Run, log: Path) -> None:
             "index": entry.index,
             "term": entry.term,
             "length": entry.length,
-            "crc32": f"{entry.crc32:08x}",
+            "crc32": entry.crc32,
             "sha256": hashlib.sha256(entry.payload).hexdigest(),
             "file": entry.file,
         }

@@ -126,7 +126,7 @@ def _entry_rows(log: LogState, errors: list[CompactionError], *, live_only: bool
             "index": entry.index,
             "term": entry.term,
             "length": entry.length,
-            "crc32": f"{entry.crc32:08x}",
+            "crc32": entry.crc32,
             "sha256": hashlib.sha256(entry.payload).hexdigest(),
             "file": entry.file,
         }

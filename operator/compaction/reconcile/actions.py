@@ -33,7 +33,7 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AssignJob:
-    """Give a job to a worker: token, claim in the store, Lease, status (in this order; ARCH of the lease protocol).
+    """Give a job to a worker: token, claim in the store, Lease, status (in this order; docs/control-plane.md).
 
     `status` is the job's status before the assignment; `lease` the Lease to take over, if one exists.
     """

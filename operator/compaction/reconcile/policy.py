@@ -319,11 +319,16 @@ def _delete(step: JobStep, reason: str) -> DeleteJob:
 
 
 def _step_events(steps: Iterable[JobStep]) -> list[Announce]:
-    """Events of the steps; jobs that succeeded share one on the policy (DESIGN §7.6: writes per job are bounded)."""
+    """Events of the steps, each on its job. One for a job that goes well: writes per job are bounded (DESIGN §7.6)."""
     events = [event for step in steps for event in step.events]
-    done = [step for step in steps if step.finished_now and step.state is JobState.SUCCEEDED]
-    if done:
-        freed = sum(step.status.receipt.bytes_reclaimed for step in done if step.status.receipt is not None)
-        names = ", ".join(step.name for step in done[:3]) + (" ..." if len(done) > 3 else "")
-        events.append(Announce("Succeeded", f"{len(done)} jobs gave back {format_bytes(freed)}: {names}"))
+    events += [_succeeded(step) for step in steps if step.finished_now and step.state is JobState.SUCCEEDED]
     return events
+
+
+def _succeeded(step: JobStep) -> Announce:
+    receipt = step.status.receipt
+    what = "nothing was left to do"
+    if receipt is not None:
+        freed = format_bytes(receipt.bytes_reclaimed)
+        what = f"{receipt.groups_committed} groups committed with token {receipt.token}, {freed} reclaimed"
+    return Announce("Succeeded", what, job=step.view.identity)

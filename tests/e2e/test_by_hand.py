@@ -1,0 +1,94 @@
+"""What a person does beside writing policies: a job made by hand, the plugin, and what it all costs the API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cluster import Cluster, LogRoot, condition
+from support.operators import OperatorFleet
+from support.waiting import eventually
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
+
+WRITES = {"create", "update", "patch", "delete"}
+
+
+def by_hand(log: Path, *names: str, unreferenced: tuple[str, ...] = ()) -> dict[str, Any]:
+    source = {"path": str(log), "groups": [{"segments": list(names)}], "unreferenced": list(unreferenced)}
+    return {
+        "apiVersion": "compaction.dev/v1alpha1",
+        "kind": "CompactionJob",
+        "metadata": {"name": "by-hand"},
+        "spec": {"policyRef": {"name": "logs"}, "kind": "SegmentRewrite", "sources": {"segmentLog": source}},
+    }
+
+
+def test_a_job_made_by_hand_runs_on_its_policys_workers(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
+    directory = logs.add("a", entries_per_segment=256, payload_bytes=256)
+    fleet.start()
+    # The policy itself is suspended: it plans nothing, and what people ask for by hand waits for it, too.
+    cluster.apply_policy(logs.path, suspend=True)
+    eventually(lambda: condition(cluster.policy(), "Ready").get("reason") == "Suspended", "the policy to be suspended")
+    cluster.apply(by_hand(directory, "0000000000000002.segment", "0000000000000003.segment"))
+    eventually(
+        lambda: cluster.policy()["status"].get("waiting", {}).get("reason") == "Suspended",
+        "the policy to say what its job waits for",
+    )
+    cluster.kubectl(
+        "patch", "cpol", "logs", "--type=merge", "-p",
+        '{"spec":{"suspend":false,"trigger":{"thresholds":{"debtBytes":"1Ti"}}}}',
+    )  # fmt: skip
+    cluster.kubectl("wait", "--for=condition=Complete", "cjob/by-hand", "--timeout=120s")
+    assert [job["metadata"]["name"] for job in cluster.jobs()] == ["by-hand"]
+    assert (directory / "0000000000000003.segment").is_symlink()
+    logs.assert_unchanged()
+
+
+def test_a_job_outside_of_its_policys_root_is_refused(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
+    logs.add("a", entries_per_segment=64, payload_bytes=64)
+    inside = logs.path / "inside"
+    inside.mkdir()
+    fleet.start()
+    cluster.apply_policy(inside)
+    cluster.apply(by_hand(logs.path / "a", "0000000000000002.segment"))
+    job = cluster.await_job_state("Faulty")
+    assert condition(job, "Failed")["reason"] == "OutsideRoot"
+    logs.assert_unchanged()
+
+
+def test_writes_per_job_are_bounded(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any) -> None:
+    for name in "abcdef":
+        logs.add(name, entries_per_segment=64, payload_bytes=64)
+    fleet.start()
+    cluster.apply_policy(logs.path, limits={"maxConcurrentJobs": 6})
+    jobs = {job["metadata"]["name"] for job in cluster.await_all_succeeded(at_least=6)}
+    cluster.await_idle()
+    eventually(lambda: not cluster.leases("job"), "the job Leases to be deleted")
+
+    writes: Counter[str] = Counter()
+    for line in control_plane.running.audit_log.read_text().splitlines():
+        entry = json.loads(line)
+        target = entry.get("objectRef", {})
+        if entry["verb"] in WRITES and target.get("namespace") == cluster.namespace:
+            # Of the job and its Lease, which share a name, and of Events about it, whose names begin with it.
+            name = str(target.get("name", ""))
+            writes.update(job for job in jobs if name == job or name.startswith(f"{job}."))
+    assert set(writes) == jobs
+    # Creation, Lease, assignment, the worker's report, the end, the Event about it, and the Lease's deletion.
+    assert max(writes.values()) <= 8, writes
+
+
+def test_kubectl_finds_the_plugin(control_plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    kubectl = str(control_plane.binaries.kubectl)
+    answer = subprocess.run([kubectl, "compaction", "segments", "--help"], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "Look into segment logs" in answer.stdout
