@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
-from compaction.cli.segments import group
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.reader import iter_entries
 from compaction.stores.segments.view import open_log
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run() -> Run:
-    def invoke(*args: str | Path) -> Result:
-        result = CliRunner().invoke(group, [str(arg) for arg in args])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result
-
-    return invoke
+from support.commands import Run
 
 
 @pytest.fixture

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
-from compaction.cli.segments import group
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.writer import LogWriter
+from support.commands import Run
 from support.segment_logs import content, regular
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run() -> Run:
-    def invoke(*args: str | Path) -> Result:
-        result = CliRunner().invoke(group, [str(arg) for arg in args])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result
-
-    return invoke
 
 
 @pytest.fixture

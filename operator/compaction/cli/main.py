@@ -8,7 +8,6 @@ expects.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from importlib.metadata import version
@@ -17,6 +16,7 @@ from typing import Any
 import click
 
 from compaction.cli.errors import describe
+from compaction.cli.lazy import LazyGroup
 from compaction.exceptions import CompactionError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -34,26 +34,13 @@ EXIT_DATA_ERROR = 1
 EXIT_INTERRUPTED = 130
 
 
-class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports each one only when it is asked for."""
+class Compactor(LazyGroup):
+    """All commands."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute = COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click's own version imports every command only to read its help text.
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+    commands_by_name = COMMANDS
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Compactor, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("compaction-operator"), prog_name="compactor")
 def cli() -> None:
     """Keep storage compacted: policies in YAML, rewrites on Spark, commits with a fencing token."""

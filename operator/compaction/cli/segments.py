@@ -5,11 +5,10 @@ Reading commands are in segments_read, writing ones in segments_write; each modu
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
 from compaction.cli.errors import ErrorGroup
+from compaction.cli.lazy import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("compaction.cli.segments_read:inspect", "Show the segments of a log, its snapshot and its debt."),
@@ -21,23 +20,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 
 
-class SegmentsGroup(ErrorGroup):
-    """Knows its commands by name, imports them on demand, ends errors in one line."""
+class SegmentsGroup(LazyGroup, ErrorGroup):
+    """Imports its commands on demand, ends errors in one line."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute = COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click's own version imports every command only to read its help text.
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+    commands_by_name = COMMANDS
 
 
 @click.group(cls=SegmentsGroup, name="segments", context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,0 +1,21 @@
+"""Runs the segment commands in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from compaction.cli.segments import group
+from support.commands import Run
+
+
+@pytest.fixture
+def run() -> Run:
+    def invoke(*args: str | Path) -> Result:
+        result = CliRunner().invoke(group, [str(arg) for arg in args])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return invoke
