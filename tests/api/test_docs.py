@@ -10,7 +10,6 @@ import pytest
 
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
 from compaction.planning.candidates import LeftOutReason
-from compaction.rewrite.receipts import ReportReason
 from compaction.stores.segments.plan import LeftAloneReason
 from compaction.stores.segments.sense import LogErrorReason
 
@@ -18,7 +17,6 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "resources.md").read_text
 WORDS: tuple[type[StrEnum], ...] = (
     PolicyReason,
     JobReason,
-    ReportReason,
     WaitReason,
     LogErrorReason,
     LeftAloneReason,

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.api.enums import JobState
+from compaction.api.enums import JobReason, JobState
 from compaction.api.manifest import load_policies
 from compaction.cli.main import main
 from compaction.exceptions import InvalidManifestError, RootUnreadableError
 from compaction.local.run import LocalRun
 from compaction.local.run_job import RunResult
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.stores.adapter import open_store
 from compaction.stores.segments import fence
@@ -163,7 +163,7 @@ def test_failed_attempts_are_repeated_with_a_larger_token(root: Path, run: Run) 
         def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
             tokens.append((assignment.job_name, assignment.token))
             if assignment.token == 1:
-                return JobReport(1, Outcome.FAILED, ReportReason.STORE_UNREADABLE, "no space")
+                return JobReport(1, Outcome.FAILED, JobReason.STORE_UNREADABLE, "no space")
             return SegmentRewriter(engine, holder="local").run(assignment, lease)
 
     result = run(runner=Flaky())

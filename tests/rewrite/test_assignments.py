@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from compaction.api.enums import JobReason
 from compaction.api.job import CompactionJobSpec
 from compaction.api.names import (
     ANNOTATION_PROGRESS,
@@ -37,7 +38,7 @@ from compaction.kube.assignments import KubeLeasePort, WorkerIdentity, lease_por
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, Resource
 from compaction.kube.config import Connection, load_connection, no_token
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 from support.worker_ports import small_spec
 
 pytestmark = pytest.mark.apiserver
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.apiserver
 POLICY = "policy"
 WORKER = "policy-w-abcde"
 JOB = "policy-0123456789"
-DONE = JobReport(token=4, outcome=Outcome.SUCCEEDED, reason=ReportReason.COMPLETED, message="done")
+DONE = JobReport(token=4, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message="done")
 
 Scenario = Callable[["World"], Coroutine[Any, Any, None]]
 

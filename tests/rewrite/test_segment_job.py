@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from compaction.api.enums import JobReason
 from compaction.api.job import CompactionJobSpec, SegmentGroup
 from compaction.exceptions import InvalidAssignmentError, JobStoppedError, LeaseLostError, TaskFailedError
 from compaction.reconcile.reports import parse_report
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.codec import read_segment
@@ -99,7 +100,7 @@ def test_corrupt_entry_fails_its_group_only(make_log: MakeLog, engine: ThreadEng
     before = content(directory)
     bad = _corrupt_live_entry(directory, victim)
     report = run(directory, engine, spec=spec)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, ReportReason.SOURCE_CORRUPT, True)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT, True)
     (skipped,) = report.skipped
     assert (skipped.segment, skipped.index) == (victim, bad.index)
     assert skipped.offset is not None
@@ -117,7 +118,7 @@ def test_corrupt_header_names_the_segment(make_log: MakeLog, engine: ThreadEngin
     spec = job_spec(directory, limits=SMALL)
     (directory / "0000000000000003.segment").write_bytes(b"RASX\x00\x02")
     report = run(directory, engine, spec=spec)
-    assert report.reason is ReportReason.SOURCE_CORRUPT
+    assert report.reason is JobReason.SOURCE_CORRUPT
     assert report.skipped[0].segment == "0000000000000003.segment"
 
 
@@ -129,7 +130,7 @@ def test_sources_replaced_since_the_plan(make_log: MakeLog, engine: ThreadEngine
     SegmentRewriter(engine, holder="w").run(assignment(other, job="job-2"), FakeLease())
     names = sorted(os.listdir(directory))
     report = run(directory, engine, spec=spec)
-    assert (report.outcome, report.reason) == (Outcome.SKIPPED, ReportReason.SOURCES_CHANGED)
+    assert (report.outcome, report.reason) == (Outcome.SKIPPED, JobReason.SOURCES_CHANGED)
     assert report.skipped == (), "nothing is damaged: nothing is to be set aside"
     assert report.receipt is None or report.receipt.groups_committed == 0
     assert sorted(os.listdir(directory)) == names
@@ -140,7 +141,7 @@ def test_snapshot_older_than_the_plan_commits_nothing(make_log: MakeLog, engine:
     snapshot = newest_snapshot(directory)
     assert snapshot is not None
     report = run(directory, engine, spec=job_spec(directory, limits=SMALL, snapshot_index=snapshot.index + 1))
-    assert report.reason is ReportReason.SOURCES_CHANGED
+    assert report.reason is JobReason.SOURCES_CHANGED
     assert not fence.read(directory).receipts
 
 
@@ -165,7 +166,7 @@ def test_missing_indexes_are_refused(make_log: MakeLog, engine: ThreadEngine) ->
     for path in directory.glob("snapshots/*/indexes"):
         path.unlink()
     report = run(directory, engine, spec=spec)
-    assert report.reason is ReportReason.LIVE_SET_UNKNOWN
+    assert report.reason is JobReason.LIVE_SET_UNKNOWN
     assert not fence.read(directory).receipts
 
 
@@ -174,7 +175,7 @@ def test_zombie_commits_nothing(make_log: MakeLog, engine: ThreadEngine, claimed
     directory = make_log(claim=claimed)
     before = sorted(os.listdir(directory))
     report = run(directory, engine, token=1)
-    assert (report.reason, report.charged) == (ReportReason.STALE_TOKEN, False)
+    assert (report.reason, report.charged) == (JobReason.STALE_TOKEN, False)
     assert sorted(n for n in os.listdir(directory) if n != lock.LOCK_FILE) == sorted(
         n for n in before if n != lock.LOCK_FILE
     )
@@ -197,7 +198,7 @@ def test_attempt_fenced_off_half_way_commits_no_more(make_log: MakeLog) -> None:
     before = content(directory)
     report = run(directory, engine)
     engine.close()
-    assert (report.reason, report.charged) == (ReportReason.STALE_TOKEN, False)
+    assert (report.reason, report.charged) == (JobReason.STALE_TOKEN, False)
     assert len(fence.read(directory).receipts) == 1
     assert leftovers(directory) == []
     assert content(directory) == before
@@ -248,14 +249,14 @@ def test_log_locked_by_another_process(make_log: MakeLog, engine: ThreadEngine) 
     finally:
         release.set()
         holder.join()
-    assert (report.reason, report.charged) == (ReportReason.STORE_LOCKED, False)
+    assert (report.reason, report.charged) == (JobReason.STORE_LOCKED, False)
     assert "somebody" in report.message
 
 
 def test_log_that_is_gone(tmp_path: Path, make_log: MakeLog, engine: ThreadEngine) -> None:
     spec = job_spec(make_log(), limits=SMALL, path=str(tmp_path / "nowhere"))
     report = run(tmp_path, engine, spec=spec)
-    assert report.reason is ReportReason.STORE_UNREADABLE
+    assert report.reason is JobReason.STORE_UNREADABLE
     assert "nowhere" in report.message
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from compaction.api.enums import JobReason
 from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
 from compaction.rewrite.events import Inbox
 from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.java import find_java
-from compaction.rewrite.receipts import Outcome, ReportReason
+from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.scratch import PREFIX, scratch_directory
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.session import SparkEngine
@@ -226,7 +227,7 @@ SegmentRewriter(engine, holder="doomed").run(assignment(spec), Announcing())
     assert {receipt.token for receipt in receipts} == {1, 2}
     assert content(directory) == before
     zombie = SegmentRewriter(spark, holder="zombie").run(assignment(spec, token=1), FakeLease(token=1))
-    assert zombie.reason is ReportReason.STALE_TOKEN
+    assert zombie.reason is JobReason.STALE_TOKEN
     assert fence.read(directory).receipts == receipts
 
 

@@ -11,11 +11,12 @@ from itertools import pairwise
 
 import pytest
 
+from compaction.api.enums import JobReason
 from compaction.exceptions import CompactionError, EngineLostError, PortUnavailableError
 from compaction.rewrite.events import Ended, EndReason, Inbox
 from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.ports import Assignment, HeldLease
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.worker import Worker, WorkerExit
 from support.worker_ports import Cluster, wait_until
 from support.worker_ports import small_spec as spec
@@ -25,7 +26,7 @@ LONG = 60.0
 
 
 def success(token: int) -> JobReport:
-    return JobReport(token=token, outcome=Outcome.SUCCEEDED, reason=ReportReason.COMPLETED, message="done")
+    return JobReport(token=token, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message="done")
 
 
 @dataclass
@@ -195,7 +196,7 @@ def test_silence_longer_than_the_lease_stops_the_job_before_its_commit(start: St
     wait_until(lambda: not runner.running)
     cluster.down = False
     report = cluster.wait_for_report("job")
-    assert (report.reason, report.charged) == (ReportReason.LEASE_EXPIRED, False)
+    assert (report.reason, report.charged) == (JobReason.LEASE_EXPIRED, False)
     assert runner.committed == []
 
 
@@ -250,7 +251,7 @@ def test_terminated_worker_stops_before_the_commit_and_says_so(
     for name in ("running", "waiting"):
         report = cluster.leases[name].report
         assert report is not None
-        assert (report.reason, report.charged) == (ReportReason.WORKER_STOPPED, False)
+        assert (report.reason, report.charged) == (JobReason.WORKER_STOPPED, False)
     assert runner.committed == []
     assert cluster.workers == {}
 
@@ -296,7 +297,7 @@ def test_dead_engine_is_not_the_jobs_fault_and_ends_the_worker(start: Start) -> 
     cluster.assign("job", spec())
     worker = start(cluster, runner=runner)
     report = cluster.wait_for_report("job")
-    assert (report.reason, report.charged) == (ReportReason.ENGINE_LOST, False)
+    assert (report.reason, report.charged) == (JobReason.ENGINE_LOST, False)
     assert worker.exit() is WorkerExit.ENGINE_LOST
 
 
@@ -305,7 +306,7 @@ def test_defect_of_ours_is_reported_and_charged(start: Start) -> None:
     cluster.assign("job", spec())
     worker = start(cluster, runner=runner)
     report = cluster.wait_for_report("job")
-    assert (report.reason, report.charged) == (ReportReason.INTERNAL_ERROR, True)
+    assert (report.reason, report.charged) == (JobReason.INTERNAL_ERROR, True)
     assert "ZeroDivisionError: oops" in report.message
     assert worker.exit() is WorkerExit.IDLE
 

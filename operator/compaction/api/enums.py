@@ -105,6 +105,7 @@ class JobReason(StrEnum):
     VERIFICATION_FAILED = "VerificationFailed"  # the result did not read back equal; it was thrown away
     WORKER_STOPPED = "WorkerStopped"  # the worker was asked to stop
     ENGINE_LOST = "EngineLost"  # Spark went away under the job
+    INVALID_JOB = "InvalidJob"  # the spec cannot be carried out; the message says what is wrong with it
     INTERNAL_ERROR = "InternalError"  # an unexpected failure in the worker; its log has the details
     # What the coordinator finds.
     TOO_MANY_ATTEMPTS = "TooManyAttempts"  # spec.limits.maxAttempts of the policy is used up

@@ -23,7 +23,7 @@ from typing import Final
 
 import structlog
 
-from compaction.api.enums import JobState
+from compaction.api.enums import JobReason, JobState
 from compaction.api.policy import CompactionPolicy, QuarantinedSource
 from compaction.exceptions import (
     CompactionError,
@@ -44,7 +44,7 @@ from compaction.reconcile.observations import Moment
 from compaction.reconcile.replan import spec_of
 from compaction.reconcile.reports import WorkerReport, parse_report
 from compaction.rewrite.ports import Assignment, JobRunner
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.task import failure_of
 from compaction.stores.adapter import SenseRequest, StoreAdapter
 
@@ -239,13 +239,13 @@ class LocalRun:
             except Exception as error:
                 log.exception("job failed unexpectedly")
                 message = f"{type(error).__name__}: {error}"
-                return JobReport(token, Outcome.FAILED, ReportReason.INTERNAL_ERROR, message)
+                return JobReport(token, Outcome.FAILED, JobReason.INTERNAL_ERROR, message)
 
     def _take(self, job: LocalJob, outcome: JobReport) -> None:
         """Enter an attempt's report: the same state machine as in a cluster."""
         report: WorkerReport = parse_report(outcome.to_json())
         # Fenced off means that another process works on this very job: leave it to that one.
-        attempts = 1 if report.reason == ReportReason.STALE_TOKEN else self._spec.limits.max_attempts
+        attempts = 1 if report.reason == JobReason.STALE_TOKEN else self._spec.limits.max_attempts
         if attempts == 1:
             report = report.model_copy(update={"charged": True})
         now = _now()
@@ -253,7 +253,7 @@ class LocalRun:
         if job.state in (JobState.SUCCEEDED, JobState.FAULTY):
             job.percent = 100
             self._retire(job)
-        damaged = [source for source in report.skipped if source.reason == ReportReason.SOURCE_CORRUPT]
+        damaged = [source for source in report.skipped if source.reason == JobReason.SOURCE_CORRUPT]
         self._quarantined = quarantine.updated(
             self._quarantined, found=[(job.path, source) for source in damaged], reading=None, now=now
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compaction.api.enums import JobState
+from compaction.api.enums import JobReason, JobState
 from compaction.api.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.policy import QuarantinedSource
 from compaction.planning.planner import Plan, PlannedJob
 from compaction.planning.reading import Reading
-from compaction.rewrite.receipts import ReportReason
 from compaction.stores.adapter import Swept
 
 
@@ -74,7 +73,7 @@ class RunResult:
     def _is_redone(self, job: LocalJob) -> bool:
         done = [other for other in self.jobs if other.state is JobState.SUCCEEDED and other.path == job.path]
         covered = {name for other in done for name in other.sources}
-        changed = _reason(job) == ReportReason.SOURCES_CHANGED  # its successors have other sources
+        changed = _reason(job) == JobReason.SOURCES_CHANGED  # its successors have other sources
         return bool(done) and (changed or covered >= set(job.sources))
 
 

@@ -27,9 +27,15 @@ UNCHARGED_ATTEMPTS: Final = 10
 LONGEST_BACKOFF: Final = 60.0
 
 AT_ONCE_FAULTY: Final = frozenset(
-    {JobReason.SOURCE_CORRUPT, JobReason.SOURCES_CHANGED, JobReason.LIVE_SET_UNKNOWN, JobReason.TOO_MANY_ATTEMPTS}
+    {
+        JobReason.SOURCE_CORRUPT,
+        JobReason.SOURCES_CHANGED,
+        JobReason.LIVE_SET_UNKNOWN,
+        JobReason.INVALID_JOB,
+        JobReason.TOO_MANY_ATTEMPTS,
+    }
 )
-"""Another attempt would end the same: the sources are damaged, or are no longer what the plan saw."""
+"""Another attempt would end the same: the sources are damaged or no longer what the plan saw, or the job is wrong."""
 NOT_THE_SOURCES: Final = frozenset(
     {JobReason.STORE_UNREADABLE, JobReason.STORE_LOCKED, JobReason.LIVE_SET_UNKNOWN, JobReason.SOURCES_CHANGED}
 )
@@ -178,7 +184,9 @@ def reported(
         if report.reason in AT_ONCE_FAULTY:
             ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=True)
         after = ended(status, ending, max_attempts=max_attempts, now=now, generation=generation)
-        return evolve(after, skipped=report.skipped or status.skipped, receipt=receipt)
+        # What is committed stays committed, whoever takes the rest.
+        percent = 100 * receipt.groups_committed // receipt.groups if receipt is not None and receipt.groups else 0
+        return evolve(with_progress(after, percent), skipped=report.skipped or status.skipped, receipt=receipt)
     done = Ending(AttemptOutcome.SUCCEEDED, report.reason, report.message, charged=False)
     conditions = set_complete(
         status.conditions,

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from compaction.api.enums import JobReason
 from compaction.exceptions import (
     CompactionError,
     InvalidAssignmentError,
@@ -34,7 +35,7 @@ from compaction.rewrite.events import Assigned, Ended, EndReason, Inbox
 from compaction.rewrite.held import Clock, JobLease
 from compaction.rewrite.patience import SILENCE_LIMIT, Patience
 from compaction.rewrite.ports import LeasePort, Offer
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -258,7 +259,7 @@ class Heartbeat:
             return
         except InvalidAssignmentError as error:
             report = JobReport(
-                token=offer.token, outcome=Outcome.FAILED, reason=ReportReason.INVALID_JOB, message=str(error)
+                token=offer.token, outcome=Outcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)
             )
             await self._report_until_delivered(offer.job_name, report, is_over=lambda: False)
             return
@@ -273,7 +274,7 @@ class Heartbeat:
         report = JobReport(
             token=offer.token,
             outcome=Outcome.FAILED,
-            reason=ReportReason.WORKER_STOPPED,
+            reason=JobReason.WORKER_STOPPED,
             message=f"handed back unstarted: {why}",
             charged=False,
         )

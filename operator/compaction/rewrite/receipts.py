@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from compaction.api.enums import JobReason
 from compaction.api.job import JobReceipt, SkippedSource
 from compaction.api.text import MESSAGE_LIMIT, cut
 
@@ -22,43 +23,13 @@ class Outcome(StrEnum):
     SKIPPED = "Skipped"
 
 
-class ReportReason(StrEnum):
-    """Why an attempt did not (wholly) succeed."""
-
-    COMPLETED = "Completed"
-    SOURCE_CORRUPT = "SourceCorrupt"
-    """A source holds damaged data, or lacks a live entry. The other groups of the job were committed."""
-    SOURCES_CHANGED = "SourcesChanged"
-    """The log is no longer what the plan saw (sources replaced, gone, or grown): plan again."""
-    STORE_UNREADABLE = "StoreUnreadable"
-    """The log's directory could not be read or written (permission, no space, input/output error)."""
-    LIVE_SET_UNKNOWN = "LiveSetUnknown"
-    """A snapshot without a (readable) `indexes` file, and the policy says to refuse."""
-    STORE_LOCKED = "StoreLocked"
-    """Another process held the log's lock for too long."""
-    VERIFICATION_FAILED = "VerificationFailed"
-    """The rewritten group did not read back equal to its sources; it was thrown away."""
-    STALE_TOKEN = "StaleToken"
-    """The store knows a newer attempt of this job: this one was fenced off and committed nothing more."""
-    INVALID_JOB = "InvalidJob"
-    """The job's spec cannot be carried out by this worker."""
-    LEASE_EXPIRED = "LeaseExpired"
-    """The worker could not renew the job's lease in time and stopped before its next commit."""
-    WORKER_STOPPED = "WorkerStopped"
-    """The worker was asked to stop before the job was done."""
-    ENGINE_LOST = "EngineLost"
-    """Spark went away under the job."""
-    INTERNAL_ERROR = "InternalError"
-    """A defect of ours; the worker's log has the traceback."""
-
-
 @dataclass(frozen=True, slots=True)
 class JobReport:
     """The worker's last word about an attempt. `charged` says whether a failure counts against the job."""
 
     token: int
     outcome: Outcome
-    reason: ReportReason
+    reason: JobReason
     message: str
     charged: bool = True
     skipped: tuple[SkippedSource, ...] = ()

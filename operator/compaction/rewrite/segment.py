@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from compaction.api.enums import JobReason
 from compaction.api.job import SkippedSource
 from compaction.exceptions import SegmentLogError
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.progress import Progress
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment_job import SegmentJob
 from compaction.rewrite.segment_receipt import combine
 from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
@@ -45,17 +46,17 @@ LOOK_SECONDS = 0.25
 """How often a running job looks whether it must stop."""
 
 _WORST_FIRST = (
-    ReportReason.STALE_TOKEN,
-    ReportReason.STORE_LOCKED,
-    ReportReason.STORE_UNREADABLE,
-    ReportReason.LIVE_SET_UNKNOWN,
-    ReportReason.VERIFICATION_FAILED,
-    ReportReason.SOURCE_CORRUPT,
-    ReportReason.INVALID_JOB,
-    ReportReason.SOURCES_CHANGED,
+    JobReason.STALE_TOKEN,
+    JobReason.STORE_LOCKED,
+    JobReason.STORE_UNREADABLE,
+    JobReason.LIVE_SET_UNKNOWN,
+    JobReason.VERIFICATION_FAILED,
+    JobReason.SOURCE_CORRUPT,
+    JobReason.INVALID_JOB,
+    JobReason.SOURCES_CHANGED,
 )
-_NOT_THE_JOBS_FAULT = frozenset({ReportReason.STALE_TOKEN, ReportReason.STORE_LOCKED})
-_END_THE_JOB = frozenset({ReportReason.STALE_TOKEN, ReportReason.STORE_LOCKED, ReportReason.STORE_UNREADABLE})
+_NOT_THE_JOBS_FAULT = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED})
+_END_THE_JOB = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.STORE_UNREADABLE})
 """Failures that every other group would meet as well."""
 
 
@@ -254,7 +255,7 @@ class _Attempt:
             return JobReport(
                 token=self.token,
                 outcome=Outcome.SUCCEEDED,
-                reason=ReportReason.COMPLETED,
+                reason=JobReason.COMPLETED,
                 message=done,
                 receipt=receipt,
             )
@@ -262,11 +263,11 @@ class _Attempt:
         others = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
         return JobReport(
             token=self.token,
-            outcome=Outcome.SKIPPED if worst.reason is ReportReason.SOURCES_CHANGED else Outcome.FAILED,
+            outcome=Outcome.SKIPPED if worst.reason is JobReason.SOURCES_CHANGED else Outcome.FAILED,
             reason=worst.reason,
             message=worst.message + others,
             charged=worst.reason not in _NOT_THE_JOBS_FAULT,
-            skipped=tuple(_skipped(f) for f in self.failures if f.reason is ReportReason.SOURCE_CORRUPT),
+            skipped=tuple(_skipped(f) for f in self.failures if f.reason is JobReason.SOURCE_CORRUPT),
             receipt=receipt,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from compaction.api.enums import JobReason
 from compaction.exceptions import (
     CompactionError,
     CorruptEntryError,
@@ -30,7 +31,6 @@ from compaction.exceptions import (
     StaleTokenError,
     VerificationFailedError,
 )
-from compaction.rewrite.receipts import ReportReason
 from compaction.stores.segments import fence
 from compaction.stores.segments.faults import storage_error
 from compaction.stores.segments.kernel import rewrite_group
@@ -63,7 +63,7 @@ class GroupFailure:
     """Why a group was not rewritten, and where it is damaged (base name, index, byte offset) if it is."""
 
     sources: tuple[str, ...]
-    reason: ReportReason
+    reason: JobReason
     message: str
     segment: str | None = None
     index: int | None = None
@@ -99,26 +99,26 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
     match error:
         case CorruptEntryError():
             place = Path(error.file).name, error.index, error.offset
-            return GroupFailure(sources, ReportReason.SOURCE_CORRUPT, message, *place)
+            return GroupFailure(sources, JobReason.SOURCE_CORRUPT, message, *place)
         case MissingLiveIndexError():
-            return GroupFailure(sources, ReportReason.SOURCE_CORRUPT, message, Path(error.file).name, error.index)
+            return GroupFailure(sources, JobReason.SOURCE_CORRUPT, message, Path(error.file).name, error.index)
         case CorruptSegmentError():
-            return GroupFailure(sources, ReportReason.SOURCE_CORRUPT, message, Path(error.file).name)
+            return GroupFailure(sources, JobReason.SOURCE_CORRUPT, message, Path(error.file).name)
         case SourcesChangedError() | LogChangedError() | GroupTooLargeError() | GroupEmptyError():
-            return GroupFailure(sources, ReportReason.SOURCES_CHANGED, message)
+            return GroupFailure(sources, JobReason.SOURCES_CHANGED, message)
         case InvalidGroupError():
-            return GroupFailure(sources, ReportReason.INVALID_JOB, message)
+            return GroupFailure(sources, JobReason.INVALID_JOB, message)
         case VerificationFailedError():
-            return GroupFailure(sources, ReportReason.VERIFICATION_FAILED, message)
+            return GroupFailure(sources, JobReason.VERIFICATION_FAILED, message)
         case RewriteStoppedError() | StaleTokenError():
-            return GroupFailure(sources, ReportReason.STALE_TOKEN, message)
+            return GroupFailure(sources, JobReason.STALE_TOKEN, message)
         case LockHeldError():
-            return GroupFailure(sources, ReportReason.STORE_LOCKED, message)
+            return GroupFailure(sources, JobReason.STORE_LOCKED, message)
         case LiveSetUnknownError() | CorruptIndexesError():
-            return GroupFailure(sources, ReportReason.LIVE_SET_UNKNOWN, message)
+            return GroupFailure(sources, JobReason.LIVE_SET_UNKNOWN, message)
         case SegmentLogError():
             # Not writable, no space, no such directory, an unreadable fence: all of it is about the log as a whole.
-            return GroupFailure(sources, ReportReason.STORE_UNREADABLE, message)
+            return GroupFailure(sources, JobReason.STORE_UNREADABLE, message)
     raise error
 
 

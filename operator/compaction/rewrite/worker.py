@@ -22,12 +22,13 @@ from functools import partial
 
 import structlog
 
+from compaction.api.enums import JobReason
 from compaction.exceptions import EngineLostError, InvalidAssignmentError, JobStoppedError, LeaseLostError
 from compaction.rewrite.events import Assigned, Ended, EndReason, Finished, Inbox
 from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.held import Clock, JobLease
 from compaction.rewrite.ports import JobRunner
-from compaction.rewrite.receipts import JobReport, Outcome, ReportReason
+from compaction.rewrite.receipts import JobReport, Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -179,15 +180,15 @@ class Worker:
             log.info("job started", kind=lease.assignment.spec.kind)
             return self._runner.run(lease.assignment, lease)
         except JobStoppedError as error:
-            return self._not_done(lease, ReportReason.WORKER_STOPPED, error)
+            return self._not_done(lease, JobReason.WORKER_STOPPED, error)
         except LeaseLostError as error:
-            return self._not_done(lease, ReportReason.LEASE_EXPIRED, error)
+            return self._not_done(lease, JobReason.LEASE_EXPIRED, error)
         except EngineLostError as error:
             self._inbox.put(Ended(EndReason.ENGINE_LOST))
-            return self._not_done(lease, ReportReason.ENGINE_LOST, error)
+            return self._not_done(lease, JobReason.ENGINE_LOST, error)
         except InvalidAssignmentError as error:
             return JobReport(
-                token=lease.token, outcome=Outcome.FAILED, reason=ReportReason.INVALID_JOB, message=str(error)
+                token=lease.token, outcome=Outcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)
             )
         except Exception as error:
             # The one place where a defect of ours becomes a report instead of silence until the lease expires.
@@ -195,10 +196,10 @@ class Worker:
             return JobReport(
                 token=lease.token,
                 outcome=Outcome.FAILED,
-                reason=ReportReason.INTERNAL_ERROR,
+                reason=JobReason.INTERNAL_ERROR,
                 message=f"{type(error).__name__}: {error} (the worker's log has the traceback)",
             )
 
-    def _not_done(self, lease: JobLease, reason: ReportReason, error: Exception) -> JobReport:
+    def _not_done(self, lease: JobLease, reason: JobReason, error: Exception) -> JobReport:
         """A report of an attempt that ended for reasons outside the job: not charged."""
         return JobReport(token=lease.token, outcome=Outcome.FAILED, reason=reason, message=str(error), charged=False)
