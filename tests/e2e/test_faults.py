@@ -79,7 +79,7 @@ def test_a_killed_worker_is_replaced_and_the_job_finishes_once(
 def test_a_woken_zombie_worker_commits_nothing(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
     directory = one_long_log(logs)
     fleet.start()
-    cluster.apply_policy(logs.path, workers={"max": 2, "slots": 1, "idleSeconds": 60, "sparkMaster": "local[1]"})
+    cluster.apply_policy(logs.path, workers={"max": 2, "slots": 1, "idleSeconds": 10, "sparkMaster": "local[1]"})
     with Caught(cluster, directory) as caught:
         fleet.signal_worker(caught.worker, signal.SIGSTOP)
     assert_finished_once(cluster, logs, directory, token=2)
