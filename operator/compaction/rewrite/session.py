@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeVar
@@ -36,6 +36,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _STOP_SECONDS: Final = 10.0
+_OBITUARY_SECONDS: Final = 2.0
 
 
 class SparkEngine:
@@ -238,8 +239,11 @@ class SparkEngine:
         return self._gateway is not None and self._gateway.proc.poll() is None
 
     def _obituary(self) -> str:
-        code = None if self._gateway is None else self._gateway.proc.poll()
-        return "the connection to Spark broke" if code is None else f"Spark's JVM ended with exit code {code}"
+        if self._gateway is not None:
+            # The connection breaks a moment before the kernel has the exit code.
+            with suppress(subprocess.TimeoutExpired):
+                return f"Spark's JVM ended with exit code {self._gateway.proc.wait(_OBITUARY_SECONDS)}"
+        return "the connection to Spark broke"
 
 
 def _import_kernel(_: int) -> int:
