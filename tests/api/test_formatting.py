@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.formatting import format_age, format_bytes
+from compaction.api.formatting import format_age, format_bytes, plural
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,7 @@ def test_bytes_are_short_and_close(count: int) -> None:
 )
 def test_ages(seconds: float, text: str) -> None:
     assert format_age(seconds) == text
+
+
+def test_plural() -> None:
+    assert [plural(count, "group") for count in (0, 1, 2)] == ["0 groups", "1 group", "2 groups"]

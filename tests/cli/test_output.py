@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from compaction.cli.errors import ErrorGroup, describe
-from compaction.cli.output import Column, OutputFormat, emit, human_bytes, output_option, plural, print_table
+from compaction.cli.output import Column, OutputFormat, emit, human_bytes, output_option, print_table
 from compaction.exceptions import NotALogDirectoryError
 
 ROWS = [{"name": "a", "size": 5}, {"name": "long name", "size": None}]
@@ -69,10 +69,6 @@ def test_one_object(printed: Callable[..., str]) -> None:
 )
 def test_human_bytes(value: int | None, text: str) -> None:
     assert human_bytes(value) == text
-
-
-def test_plural() -> None:
-    assert [plural(count, "group") for count in (0, 1, 2)] == ["0 groups", "1 group", "2 groups"]
 
 
 @pytest.mark.parametrize(

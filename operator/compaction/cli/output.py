@@ -68,11 +68,6 @@ def human_bytes(value: int | None) -> str:
     return f"{value / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 group`, `2 groups`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def optional(value: Any) -> str:
     """`-` for None."""
     return "-" if value is None else str(value)

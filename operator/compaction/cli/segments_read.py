@@ -10,6 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
+from compaction.api.formatting import plural
 from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
 from compaction.cli.output import (
     Column,
@@ -18,7 +19,6 @@ from compaction.cli.output import (
     human_bytes,
     optional,
     output_option,
-    plural,
     print_pairs,
     print_table,
     stream,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from compaction.api.enums import JobState, WaitReason
-from compaction.api.formatting import format_bytes
+from compaction.api.formatting import format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource
 from compaction.api.policy_status import Waiting
@@ -284,7 +284,7 @@ class _Reconcile:
         events = []
         if planned is not None and planned.jobs:
             gain, cost = format_bytes(planned.gain_bytes), format_bytes(planned.cost_bytes)
-            message = f"{len(planned.jobs)} jobs planned ({planned.hash}): copy {cost}, give back {gain}"
+            message = f"{plural(len(planned.jobs), 'job')} planned ({planned.hash}): copy {cost}, give back {gain}"
             events.append(Announce("Planned", message))
         known = {(entry.log, entry.segment) for entry in self.policy.status.quarantined}
         for entry in after.quarantined:
@@ -330,5 +330,5 @@ def _succeeded(step: JobStep) -> Announce:
     what = "nothing was left to do"
     if receipt is not None:
         freed = format_bytes(receipt.bytes_reclaimed)
-        what = f"{receipt.groups_committed} groups committed with token {receipt.token}, {freed} reclaimed"
+        what = f"{plural(receipt.groups_committed, 'group')} committed with token {receipt.token}, {freed} reclaimed"
     return Announce("Succeeded", what, job=step.view.identity)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from compaction.api.conditions import Conditions, set_ready, set_reconciling, set_stalled
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason
-from compaction.api.formatting import format_bytes
+from compaction.api.formatting import format_bytes, plural
 from compaction.api.policy import (
     CompactionPolicy,
     CompactionPolicyStatus,
@@ -209,7 +209,7 @@ def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
         return PolicyReason.SOURCES_QUARANTINED, f"{message}{first.message}; restore the file to end its quarantine"
     logs = len(facts.reading.logs) if facts.reading is not None else 0
     left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
-    return PolicyReason.SCHEDULED, f"{logs} logs looked at, nothing to do now{left}"
+    return PolicyReason.SCHEDULED, f"{plural(logs, 'log')} looked at, nothing to do now{left}"
 
 
 def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> float | None:
