@@ -222,7 +222,7 @@ def test_data_errors_are_exit_code_1(run: Run, tmp_path: Path, command: str) -> 
     assert result.stderr == (
         f"error: {tmp_path}: not a segment log directory: it holds no segment file (NNNNNNNNNNNNNNNN.segment)\n"
     )
-    (tmp_path / segment_name(1)).write_bytes(b"")
+    (tmp_path / segment_name(1)).write_bytes(b"RASG")
     assert run(command, tmp_path).exit_code == 1
 
 

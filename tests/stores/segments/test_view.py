@@ -19,10 +19,10 @@ from compaction.exceptions import (
     NotALogDirectoryError,
     SegmentNameError,
 )
-from compaction.stores.segments import view
+from compaction.stores.segments import scan
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.model import SegmentIndex, segment_name
-from compaction.stores.segments.reader import iter_entries
+from compaction.stores.segments.reader import SegmentFile, iter_entries
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import is_log_directory, open_log, scan_log
@@ -161,33 +161,37 @@ def test_a_commit_between_listing_and_reading_is_looked_at_again(
 ) -> None:
     write(tmp_path, list(range(1, 13)))
 
-    def link_then_read(path: Path) -> SegmentIndex:
+    def link_then_read(path: Path, *, newest: bool = False) -> SegmentIndex:
         if path.name == segment_name(2) and not path.is_symlink():
             path.unlink()
             path.symlink_to(segment_name(1))
-        return read_segment(path)
+        return read_segment(path, newest=newest)
 
-    monkeypatch.setattr(view, "read_segment", link_then_read)
+    monkeypatch.setattr(scan, "read_segment", link_then_read)
     log = open_log(tmp_path)
     assert log.links == {segment_name(2): segment_name(1)}
     assert [segment.name for segment in log.segments] == [segment_name(1), segment_name(3)]
 
-    def always_gone(path: Path) -> SegmentIndex:
+    def always_gone(path: Path, *, newest: bool = False) -> SegmentIndex:
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(view, "read_segment", always_gone)
+    monkeypatch.setattr(scan, "read_segment", always_gone)
     with pytest.raises(LogChangedError, match="run again"):
         open_log(tmp_path)
 
 
 def test_a_replaced_segment_is_noticed_by_its_reader(tmp_path: Path) -> None:
+    """The reader looks again, and goes on with what is there now."""
     write(tmp_path, [1, 2, 3])
     log = open_log(tmp_path)
     path = tmp_path / segment_name(1)
     shutil.copyfile(path, tmp_path / "copy")
     (tmp_path / "copy").rename(path)
     with pytest.raises(LogChangedError, match=str(tmp_path)):
-        list(iter_entries(log))
+        SegmentFile(log.segment(path.name))
+    assert [entry.index for entry in iter_entries(log)] == [1, 2, 3]
     path.unlink()
     with pytest.raises(LogChangedError):
+        SegmentFile(log.segment(path.name))
+    with pytest.raises(NotALogDirectoryError):
         list(iter_entries(log))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from compaction.exceptions import (
     SegmentIsLinkError,
 )
 from compaction.stores.segments.model import (
+    DEFAULT_MAX_COUNT,
     HEADER_BYTES,
     MAX_COUNT_LIMIT,
     SLOT_BYTES,
@@ -34,6 +36,7 @@ from compaction.stores.segments.model import (
 
 MAGIC: Final = b"RASG"
 CURRENT_VERSION: Final = 2
+_READS: Final = 5
 _HEADER: Final = struct.Struct(">4sHH")
 
 RECORD_DTYPES: Final[dict[int, np.dtype[np.void]]] = {
@@ -110,10 +113,12 @@ def decode_segment(head: bytes, *, path: Path, identity: FileIdentity) -> Segmen
     )
 
 
-def read_segment(path: Path) -> SegmentIndex:
+def read_segment(path: Path, *, newest: bool = False) -> SegmentIndex:
     """Parse the index of the segment file at `path` (a symlink is refused: its name is not its own).
 
-    CorruptSegmentError names the file; OSError (missing, no permission) passes through.
+    `newest`: a file of 0 bytes is a segment without entries, which its owner has created and not yet written the
+    header of (research/ra.md §5: Ra makes it again). CorruptSegmentError names the file; OSError (missing, no
+    permission) passes through.
     """
     # O_NONBLOCK: a FIFO under a segment's name must not hang us.
     try:
@@ -123,20 +128,34 @@ def read_segment(path: Path) -> SegmentIndex:
             raise SegmentIsLinkError(str(path)) from error
         raise
     try:
-        return read_segment_fd(fd, path)
+        return read_segment_fd(fd, path, newest=newest)
     finally:
         os.close(fd)
 
 
-def read_segment_fd(fd: int, path: Path) -> SegmentIndex:
+def read_segment_fd(fd: int, path: Path, *, newest: bool = False) -> SegmentIndex:
     """Parse the index of an open segment file; `path` names it in the result and in errors."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise CorruptSegmentError(str(path), "not a regular file")
+    index = _read_index(fd, path, FileIdentity.of(status), newest=newest)
+    for _ in range(_READS):
+        now = FileIdentity.of(os.fstat(fd))
+        if now == index.identity:
+            return index
+        index = _read_index(fd, path, now, newest=newest)
+    # Written to all the time. Data come before the records that point to them, so all of these lie within the size as
+    # it is afterwards; the mixed identity is that of no state of the file, and takes no other one for the same.
+    return replace(index, identity=replace(index.identity, size=os.fstat(fd).st_size))
+
+
+def _read_index(fd: int, path: Path, identity: FileIdentity, *, newest: bool) -> SegmentIndex:
     head = os.pread(fd, HEADER_BYTES, 0)
+    if newest and not head:
+        return decode_segment(encode_header(max_count=DEFAULT_MAX_COUNT), path=path, identity=identity)
     version, max_count = decode_header(head, file=str(path))
     head += pread_up_to(fd, data_start(version, max_count) - HEADER_BYTES, HEADER_BYTES)
-    return decode_segment(head, path=path, identity=FileIdentity.of(status))
+    return decode_segment(head, path=path, identity=identity)
 
 
 def pread_up_to(fd: int, size: int, offset: int) -> bytes:

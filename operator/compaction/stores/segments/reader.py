@@ -2,11 +2,13 @@
 
 Neighbouring payloads are fetched in one read of up to `CHUNK_BYTES` (a single larger payload alone in its own read), so
 memory is bounded by max(CHUNK_BYTES, largest payload). Every payload is compared with its stored CRC-32; a stored 0
-means unchecked (research/ra.md §1.2). Nothing is believed before it is checked against the file's size.
+means unchecked (research/ra.md §1.2). Nothing is believed before it is checked against the file's size. A scan
+outlives the compactions that replace files under it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import zlib
@@ -17,14 +19,19 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import CorruptEntryError, LogChangedError
-from compaction.stores.segments.codec import pread_up_to
+from compaction.exceptions import CorruptEntryError, CorruptSegmentError, LogChangedError
+from compaction.stores.segments.codec import pread_up_to, read_segment_fd
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array
 from compaction.stores.segments.view import LogState
 
 CHUNK_BYTES: Final = 1 << 20
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10
+
+# What opening says when the name is gone, or a symlink to the compacted segment by now.
+_REPLACED: Final = frozenset({errno.ENOENT, errno.ELOOP})
+# Looks without any progress; each finds what one more commit left.
+_LOOKS: Final = 20
 
 CorruptSink = Callable[[CorruptEntryError], None]
 
@@ -67,18 +74,48 @@ class SegmentFile:
     """An open segment file, for reading the payloads of an index parsed earlier."""
 
     def __init__(self, segment: SegmentIndex, *, buffer: bytearray | None = None) -> None:
-        """LogChangedError when the name now belongs to another file than the one that was parsed.
+        """LogChangedError when the name is gone, or belongs to another file than the one that was parsed.
 
         With `buffer`, reads that fit go there: no fresh memory per read, and a batch is only valid until the next one.
         """
         self.segment = segment
         self._buffer = memoryview(buffer) if buffer is not None else None
-        self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-        now = FileIdentity.of(os.fstat(self._fd))
-        # A growing newest segment keeps its inode: its parsed records are still there.
-        if (now.device, now.inode) != (segment.identity.device, segment.identity.inode):
+        try:
+            self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno in _REPLACED:
+                raise LogChangedError(str(segment.path.parent)) from error
+            raise
+        try:
+            same = self._is_still(segment)
+        except CorruptSegmentError:
+            same = False
+        if not same:
             self.close()
             raise LogChangedError(str(segment.path.parent))
+
+    def _is_still(self, segment: SegmentIndex) -> bool:
+        """Whether the open file holds the records that were parsed.
+
+        A newest segment grows: its size and time change, its first records never do. Name and inode alone prove
+        nothing: the number of a deleted file's inode is given to the next file.
+        """
+        now, then = FileIdentity.of(os.fstat(self._fd)), segment.identity
+        if now == then:
+            return True
+        if (now.device, now.inode) != (then.device, then.inode):
+            return False
+        grown = read_segment_fd(self._fd, segment.path, newest=True)
+        return grown.version == segment.version and all(
+            np.array_equal(new[: old.size], old)
+            for new, old in (
+                (grown.idx, segment.idx),
+                (grown.term, segment.term),
+                (grown.offset, segment.offset),
+                (grown.length, segment.length),
+                (grown.crc, segment.crc),
+            )
+        )
 
     def close(self) -> None:
         os.close(self._fd)
@@ -161,22 +198,35 @@ def _cuts(offsets: RowArray, lengths: RowArray) -> Iterator[int]:
 def read_batches(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:
     """All readable records of a log in index order, as checked batches; `live_only` drops dead ones below the snapshot.
 
-    CorruptEntryError at the first bad one (with `on_corrupt`: handed over, left out), LogChangedError when a file was
-    replaced since the log was opened, LiveSetUnknownError when `live_only` is asked of a log whose live set is unknown.
+    Compactions may go on meanwhile: where a file was replaced since the log was opened, the segments are looked at
+    again, and the scan goes on behind the last index it delivered: in order, nothing twice, nothing live left out. The
+    snapshot and live set stay those of `log`; what died since may or may not appear.
+
+    CorruptEntryError at the first bad one (with `on_corrupt`: handed over, left out), LiveSetUnknownError when
+    `live_only` is asked of a log whose live set is unknown; LogChangedError when files were replaced at each of many
+    looks; errors of `LogState.look_again`.
     """
-    for ref in log.refs:
+    todo, following, looks = list(reversed(log.refs)), 0, 0
+    while todo:
+        ref = todo.pop()
         segment = log.segment(ref.name)
         rows = log.readable(ref)
+        rows = rows[segment.idx[rows] >= np.uint64(following)]
         if live_only:
             rows = rows[log.live_mask(segment.idx[rows])]
-        if not rows.size:
-            continue
-        try:
-            file = SegmentFile(segment)
-        except FileNotFoundError as error:
-            raise LogChangedError(str(log.directory)) from error
-        with closing(file):
-            yield from file.batches(rows, on_corrupt=on_corrupt)
+        if rows.size:
+            try:
+                file = SegmentFile(segment)
+            except LogChangedError:
+                looks += 1
+                if looks > _LOOKS:
+                    raise
+                log = log.look_again()
+                todo = [ref for ref in reversed(log.refs) if ref.last >= following]
+                continue
+            with closing(file):
+                yield from file.batches(rows, on_corrupt=on_corrupt)
+        following, looks = ref.last + 1, 0
 
 
 def iter_entries(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Entry]:

@@ -258,9 +258,13 @@ def state_fingerprint(path: Path) -> str:
     """A hash over the identity of everything that a plan is made from: segments, links, snapshots."""
     digest = hashlib.sha256()
     for directory, wanted in ((path, _matters), (path / SNAPSHOTS, None)):
+        # A link in place of `snapshots` is refused by whoever reads the log; here it is only not followed.
+        if wanted is None and directory.is_symlink():
+            digest.update(f"{directory}|{_identity(directory)}\n".encode(errors="surrogateescape"))
+            continue
         try:
             listing = sorted(os.listdir(directory))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         for name in listing:
             if wanted is not None and not wanted(name):
@@ -279,7 +283,7 @@ def _matters(name: str) -> bool:
 def _identity(path: Path) -> str:
     try:
         s = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return "-"
     return f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}:{stat.S_IFMT(s.st_mode)}"
 

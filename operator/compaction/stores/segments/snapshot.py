@@ -6,10 +6,14 @@ term, cluster, machine_version), then the machine's state, opaque here.
 
 A missing `indexes` file means UNKNOWN, never empty: Ra does not write it for an empty set, but a crash between the two
 files leaves the same picture, and taking it for empty loses every live entry (research/ra.md §8, B2).
+
+The owner deletes its older snapshots whenever it likes, and not at once: a look that found something missing or torn
+counts only if nothing changed while it was made. Symbolic links are not followed, so nothing outside the log is read.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -19,7 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from compaction.exceptions import CompactionError, CorruptIndexesError, CorruptSnapshotError, TermFormatError
+from compaction.exceptions import (
+    CompactionError,
+    CorruptIndexesError,
+    CorruptSnapshotError,
+    LogChangedError,
+    TermFormatError,
+)
 from compaction.stores.segments import etf
 from compaction.stores.segments.seq import LiveSet, decode_indexes, encode_indexes
 
@@ -36,6 +46,13 @@ _CHUNK: Final = 1 << 20
 # on hostile files; 256 MiB of `indexes` is more than 20 million scattered indexes.
 MAX_META_BYTES: Final = 1 << 20
 MAX_INDEXES_BYTES: Final = 256 << 20
+# An owner completes a snapshot every few seconds at most; a look takes milliseconds.
+LOOKS: Final = 5
+# What opening a link or a file says when a directory, or no link, is asked for.
+_NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
+_NOT_FOLLOWED: Final = "it is a symbolic link, which is not followed"
+
+_Listing = dict[str, tuple[tuple[int, ...] | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +97,54 @@ def newest_snapshot(directory: Path) -> Snapshot | None:
 
 
 def find_snapshots(directory: Path) -> SnapshotSearch:
-    """Newest (by name) snapshot whose snapshot.dat is valid; newer invalid ones are named in `rejected`."""
+    """Newest (by name) snapshot whose snapshot.dat is valid; newer invalid ones are named in `rejected`.
+
+    Raises:
+        CorruptSnapshotError: `snapshots` is a symbolic link (never followed), or not a directory.
+        LogChangedError: the owner replaced its snapshots at every look.
+    """
     root = directory / SNAPSHOTS
+    for _ in range(LOOKS):
+        listing = _list(root)
+        search = _search(root, sorted(listing, reverse=True))
+        # Whole means consistent, even if a newer one was completed meanwhile. Anything else may be a snapshot that its
+        # owner deletes because a newer one exists, or one that it has not finished: then something has changed.
+        whole = search.newest is not None and search.newest.live is not None and not search.rejected
+        if whole or _list(root) == listing:
+            return search
+    raise LogChangedError(str(directory))
+
+
+def _list(root: Path) -> _Listing:
+    """The snapshot directories by name, and what identifies their files; nothing when there is no `snapshots`."""
     try:
-        names = sorted((name for name in os.listdir(root) if _NAME.fullmatch(name)), reverse=True)
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return SnapshotSearch(newest=None, rejected=())
+        return {}
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY:
+            raise
+        raise CorruptSnapshotError(
+            str(root), _NOT_FOLLOWED if root.is_symlink() else "it is not a directory"
+        ) from error
+    try:
+        names = [name for name in os.listdir(fd) if _NAME.fullmatch(name)]
+        files = ("", f"/{DATA_FILE}", f"/{INDEXES_FILE}")
+        return {name: tuple(_identity(name + file, dir_fd=fd) for file in files) for name in names}
+    finally:
+        os.close(fd)
+
+
+def _identity(name: str, *, dir_fd: int) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _search(root: Path, names: list[str]) -> SnapshotSearch:
+    """The first valid one of `names`, newest first."""
     rejected: list[CorruptSnapshotError] = []
     for name in names:
         try:
@@ -117,7 +176,7 @@ def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
     except FileNotFoundError:
         return None
     except _NotAFileError as error:
-        raise CorruptIndexesError(str(path), "it is not a file") from error
+        raise CorruptIndexesError(str(path), error.reason) from error
     if len(data) > MAX_INDEXES_BYTES:
         raise CorruptIndexesError(str(path), f"it is larger than {MAX_INDEXES_BYTES} bytes")
     live = decode_indexes(data, file=str(path))
@@ -146,19 +205,33 @@ def read_snapshot_meta(path: Path) -> SnapshotMeta:
     except FileNotFoundError as error:
         raise CorruptSnapshotError(str(path), "the file is missing") from error
     except _NotAFileError as error:
-        raise CorruptSnapshotError(str(path), "it is not a file") from error
+        raise CorruptSnapshotError(str(path), error.reason) from error
 
 
 class _NotAFileError(Exception):
-    """A directory, FIFO or device where a regular file is expected."""
+    """A directory, FIFO, device or symbolic link where a regular file is expected."""
+
+    def __init__(self, reason: str = "it is not a file") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Open for reading; O_NONBLOCK so that a FIFO under the name cannot hang the reader."""
+    """Open for reading, following no link in the last two parts of the path; O_NONBLOCK so that a FIFO cannot hang
+    the reader.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except NotADirectoryError as error:
-        raise _NotAFileError from error
+        parent = os.open(path.parent, flags | os.O_DIRECTORY)
+        try:
+            fd = os.open(path.name, flags | os.O_NONBLOCK, dir_fd=parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY:
+            raise
+        linked = path.parent.is_symlink() or path.is_symlink()
+        raise _NotAFileError(_NOT_FOLLOWED if linked else "it is not a file") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise _NotAFileError

@@ -38,10 +38,19 @@ class DeadSegment:
 
 
 def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
-    """What is live at or below the snapshot; LiveSetUnknownError when nobody knows and the policy is to refuse."""
+    """What is live at or below the snapshot that is in force; without any snapshot nothing is below it.
+
+    "Treat as empty" speaks of one thing only: the directory's own snapshot, in force, without its `indexes` file. A
+    snapshot index that somebody gave without a live set, whatever the directory holds, is of a state that nobody
+    described: LiveSetUnknownError, as for a missing file when the policy is to refuse.
+    """
     if log.live is not None:
         return log.live
-    if log.snapshot_index is None or indexes_missing is IndexesMissing.TREAT_AS_EMPTY:
+    if log.snapshot_index is None:
+        return LiveSet.empty()
+    own = log.snapshot if log.snapshot and log.snapshot.index == log.snapshot_index else None
+    missing = own is not None and own.live is None and own.live_error is None
+    if missing and indexes_missing is IndexesMissing.TREAT_AS_EMPTY:
         return LiveSet.empty()
     raise LiveSetUnknownError(str(log.directory))
 

@@ -7,28 +7,20 @@ index on. Invariant: `refs` are ascending and disjoint, so every index is read f
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from compaction.exceptions import (
-    CorruptSegmentError,
     CorruptSnapshotError,
     LiveSetUnknownError,
-    LogChangedError,
-    NotALogDirectoryError,
-    SegmentIsLinkError,
     SegmentLogError,
-    SegmentNameError,
 )
-from compaction.stores.segments.codec import read_segment
-from compaction.stores.segments.model import SEGMENT_NAME, SEGMENT_SUFFIX, BoolArray, RowArray, SegmentIndex, U64Array
+from compaction.stores.segments.model import SEGMENT_NAME, BoolArray, RowArray, SegmentIndex, U64Array
+from compaction.stores.segments.scan import read_segments
 from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import Snapshot, find_snapshots
-
-# A commit renames at most 8 names; a second look finds it finished unless the log is being rewritten all the time.
-LOOKS = 5
+from compaction.stores.segments.snapshot import Snapshot, SnapshotSearch, find_snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +39,11 @@ class LogState:
     `segments`: regular files in name order (= write order), header-only ones included. `orphans`: names of segments
     whose every record is hidden by newer files. `links`: symlink name -> target's base name.
     `snapshot_index` None: no snapshot, so nothing may be dropped. `live` None beside a snapshot: unknown.
+    `unreadable`: paths of files that `scan_log` left out.
+
+    Memory: 33 bytes per record of every segment (overwritten and dead ones too), so 135 kB per full segment of 4096
+    entries and 660 MB for 20 million entries; beside it the live set (24 bytes per range) and, while one segment is
+    parsed, its index area (at most 2 MiB). Payloads are never held.
     """
 
     directory: Path
@@ -58,10 +55,13 @@ class LogState:
     live: LiveSet | None
     snapshot: Snapshot | None = None
     rejected_snapshots: tuple[CorruptSnapshotError, ...] = ()
+    unreadable: frozenset[str] = frozenset()
     _by_name: dict[str, SegmentIndex] = field(init=False, repr=False)
+    _refs_by_name: dict[str, SegmentRef] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {segment.name: segment for segment in self.segments})
+        object.__setattr__(self, "_refs_by_name", {ref.name: ref for ref in self.refs})
 
     @property
     def newest(self) -> str:
@@ -71,6 +71,22 @@ class LogState:
     def segment(self, name: str) -> SegmentIndex:
         """KeyError when no regular segment has this name."""
         return self._by_name[name]
+
+    def ref(self, name: str) -> SegmentRef | None:
+        """What is read from a segment; None when nothing is, or there is no such segment."""
+        return self._refs_by_name.get(name)
+
+    def look_again(self) -> LogState:
+        """The segments as they are now, under the same snapshot and live set; unchanged files are not read again.
+
+        Errors as `read_segments`, and of a file that cannot be parsed now but was not left out before.
+        """
+        files = read_segments(self.directory, known=self._by_name)
+        for error in files.errors:
+            if error.file not in self.unreadable:
+                raise error
+        refs, orphans = limit_refs(files.segments)
+        return replace(self, segments=files.segments, links=files.links, refs=refs, orphans=orphans)
 
     def readable(self, ref: SegmentRef) -> RowArray:
         """Positions of the records that a reader gets from this ref, ascending in index and in file order."""
@@ -129,7 +145,12 @@ def open_log(directory: Path, *, snapshot_index: int | None = None, live: LiveSe
     """Parse every segment's index and the newest snapshot. Explicit values win over the snapshot directory.
 
     An explicit `snapshot_index` without `live` takes the live set of the directory's snapshot only if that is of the
-    same index. The first corrupt segment, or a corrupt `indexes` file that no explicit value replaces, is raised.
+    same index. The newest segment may have 0 bytes: its owner has created it and not yet written the header.
+
+    Raises:
+        CorruptSegmentError, SegmentNameError: the first segment file that cannot be parsed.
+        CorruptIndexesError, CorruptSnapshotError: the snapshot directory cannot be read, and no explicit values
+        replace it. NotALogDirectoryError: no segment at all. LogChangedError: it never held still.
     """
     scan = scan_log(directory, snapshot_index=snapshot_index, live=live)
     if scan.errors:
@@ -142,22 +163,29 @@ def scan_log(directory: Path, *, snapshot_index: int | None = None, live: LiveSe
 
     NotALogDirectoryError when there is no segment at all.
     """
-    segments, links, errors = _read_segments(directory)
-    search = find_snapshots(directory)
-    index, members, error = _effective_snapshot(search.newest, snapshot_index, live)
-    if error is not None:
-        errors.append(error)
-    refs, orphans = limit_refs(segments)
+    files = read_segments(directory)
+    errors: list[SegmentLogError] = [*files.errors]
+    try:
+        search = find_snapshots(directory)
+    except CorruptSnapshotError as error:
+        search = SnapshotSearch(newest=None, rejected=())
+        if snapshot_index is None or live is None:
+            errors.append(error)
+    index, members, corrupt = _effective_snapshot(search.newest, snapshot_index, live)
+    if corrupt is not None:
+        errors.append(corrupt)
+    refs, orphans = limit_refs(files.segments)
     log = LogState(
         directory=directory,
-        segments=segments,
-        links=links,
+        segments=files.segments,
+        links=files.links,
         refs=refs,
         orphans=orphans,
         snapshot_index=index,
         live=members,
         snapshot=search.newest,
         rejected_snapshots=search.rejected,
+        unreadable=frozenset(error.file for error in files.errors),
     )
     return LogScan(log=log, errors=tuple(errors))
 
@@ -171,49 +199,3 @@ def _effective_snapshot(
     if live is not None or newest is None or newest.index != snapshot_index:
         return snapshot_index, live, None
     return snapshot_index, newest.live, newest.live_error
-
-
-def _read_segments(directory: Path) -> tuple[tuple[SegmentIndex, ...], dict[str, str], list[SegmentLogError]]:
-    """Segments, links and errors; looks again when a commit or the sweeper changed names while they were read."""
-    for _ in range(LOOKS):
-        found = _list_segments(directory)
-        try:
-            return _parse_segments(directory, found)
-        except (FileNotFoundError, SegmentIsLinkError):
-            continue
-    raise LogChangedError(str(directory))
-
-
-def _list_segments(directory: Path) -> list[tuple[str, bool]]:
-    """(name, is a symlink) of everything named *.segment, in name order."""
-    try:
-        with os.scandir(directory) as entries:
-            return sorted((e.name, e.is_symlink()) for e in entries if e.name.endswith(SEGMENT_SUFFIX))
-    except FileNotFoundError as error:
-        raise NotALogDirectoryError(str(directory), "it does not exist") from error
-    except NotADirectoryError as error:
-        raise NotALogDirectoryError(str(directory), "it is not a directory") from error
-
-
-def _parse_segments(
-    directory: Path, found: list[tuple[str, bool]]
-) -> tuple[tuple[SegmentIndex, ...], dict[str, str], list[SegmentLogError]]:
-    segments: list[SegmentIndex] = []
-    links: dict[str, str] = {}
-    errors: list[SegmentLogError] = []
-    for name, is_link in found:
-        path = directory / name
-        if not SEGMENT_NAME.fullmatch(name):
-            errors.append(SegmentNameError(str(path)))
-        elif is_link:
-            links[name] = os.path.basename(os.readlink(path))
-        else:
-            try:
-                segments.append(read_segment(path))
-            except SegmentIsLinkError:
-                raise
-            except CorruptSegmentError as error:
-                errors.append(error)
-    if not segments and not errors:
-        raise NotALogDirectoryError(str(directory), "it holds no segment file (NNNNNNNNNNNNNNNN.segment)")
-    return tuple(segments), links, errors
