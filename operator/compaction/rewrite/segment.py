@@ -35,10 +35,11 @@ from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failur
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.lock import DEFAULT_TIMEOUT
 from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.plan import GroupRanges
 from compaction.stores.segments.records import GroupReceipt, RewrittenGroup, Tombstone
 from compaction.stores.segments.sense import SenseSettings
 from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.store import PreparedGroup, PreparedJob, SegmentLogStore
+from compaction.stores.segments.store import PreparedJob, SegmentLogStore
 
 log = structlog.get_logger(__name__)
 
@@ -166,18 +167,17 @@ class _Attempt:
             size = self._size(group.sources)
             if group.error is not None:
                 self._settle(failure_of(group.error, group.sources), size, progress)
-            else:
-                tasks.append((size, self._task(group, prepared.live)))
+            elif group.ranges is not None:
+                tasks.append((size, self._task(group.sources, group.ranges, prepared.live)))
         return tasks
 
-    def _task(self, group: PreparedGroup, live: LiveSet) -> GroupTask:
-        ranges = group.ranges or ()
-        spans = [span for span in ranges if span is not None]
+    def _task(self, sources: tuple[str, ...], ranges: GroupRanges, live: LiveSet) -> GroupTask:
+        spans = [span for span in ranges.spans if span is not None]
         return GroupTask(
             directory=str(self.job.directory),
             job=self.job.name,
             token=self.token,
-            sources=group.sources,
+            sources=sources,
             ranges=ranges,
             live=live.clip(spans[0][0], spans[-1][1]) if spans else LiveSet.empty(),
             limits=self.job.limits,

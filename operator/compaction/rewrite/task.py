@@ -35,7 +35,7 @@ from compaction.stores.segments import fence
 from compaction.stores.segments.faults import storage_error
 from compaction.stores.segments.kernel import rewrite_group
 from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.plan import IndexRange
+from compaction.stores.segments.plan import GroupRanges
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.seq import LiveSet
 
@@ -45,7 +45,7 @@ FENCE_LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GroupTask:
-    """One group to rewrite. `ranges` say what is read from each source (plan.group_ranges), so that a task need not
+    """One group to rewrite. `ranges` say what is read from each source (plan.GroupCheck), so that a task need not
     open the whole log; `live` is cut to them, so that it carries no more than it needs.
     """
 
@@ -53,7 +53,7 @@ class GroupTask:
     job: str
     token: int
     sources: tuple[str, ...]
-    ranges: tuple[IndexRange | None, ...]
+    ranges: GroupRanges
     live: LiveSet
     limits: SegmentLimits
 

@@ -142,7 +142,7 @@ def test_limited_refs_copy_only_what_is_current(tmp_path: Path) -> None:
     result = plan_log(state, SegmentLimits())
     assert groups(result) == [[1, 2, 3, 4]]
     assert result.groups[0].live_entries == 6
-    assert group_ranges(state, result.groups[0].sources, live) == ((1, 10), (11, 15), (16, 25), (26, 35))
+    assert group_ranges(state, result.groups[0].sources, live).spans == ((1, 10), (11, 15), (16, 25), (26, 35))
 
 
 def test_fully_overwritten_and_empty_segments_are_deleted_below_the_snapshot(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_groups_that_no_longer_hold_are_refused(log: Path) -> None:
     live = LiveSet.parse("1,11,21-30,31")
     state = open_log(log, snapshot_index=50, live=live)
     one, two, three, five, six = (f"{i:016d}.segment" for i in (1, 2, 3, 5, 6))
-    assert group_ranges(state, [one, two], live) == ((1, 10), (11, 20))
+    assert group_ranges(state, [one, two], live).spans == ((1, 10), (11, 20))
     for sources, words in [
         ([one, three], "lies between"),
         ([five, six], "must not be compacted"),

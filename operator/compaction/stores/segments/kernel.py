@@ -40,10 +40,11 @@ from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.listing import regular_identity, regular_segments
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start
 from compaction.stores.segments.names import group_key, partial_name
-from compaction.stores.segments.plan import IndexRange, group_ranges
+from compaction.stores.segments.plan import GroupRanges, IndexRange, group_ranges
 from compaction.stores.segments.reader import CHUNK_BYTES, Batch, Fingerprint, SegmentFile
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.unreferenced import DeadSegment
 from compaction.stores.segments.view import open_log
 
 
@@ -63,15 +64,15 @@ def rewrite_group(
     limits: SegmentLimits,
     job: str,
     token: int,
-    ranges: Sequence[IndexRange | None] | None = None,
+    ranges: GroupRanges | None = None,
     snapshot_index: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> RewrittenGroup:
     """Write, sync and verify the output of one group under an attempt-unique name.
 
-    `ranges` are those of `plan.group_ranges`, one per source, so that a task need not open the whole log; without them
-    the log is opened here (`snapshot_index` as in `open_log`). Segments between the sources are dead (`group_ranges`
-    has checked that) and are carried along.
+    `ranges` is what `plan.GroupCheck` found, so that a task need not open the whole log; without it the log is opened
+    here (`snapshot_index` as in `open_log`). It holds for the very files it was found of: a source that another job
+    compacted since stands for more than its range, and only segments that were dead then are carried along.
 
     Raises:
         CorruptEntryError, CorruptSegmentError: a source is damaged (names file, index, offset).
@@ -88,17 +89,14 @@ def rewrite_group(
     with storage_errors(directory):
         if ranges is None:
             ranges = group_ranges(open_log(directory, snapshot_index=snapshot_index, live=live), sources, live)
-        if len(ranges) != len(sources):
-            raise InvalidGroupError(f"{len(sources)} sources but {len(ranges)} ranges")
-        picked = [_pick(directory / name, span, live) for name, span in zip(sources, ranges, strict=True)]
+        if len(ranges.spans) != len(sources):
+            raise InvalidGroupError(f"{len(sources)} sources but {len(ranges.spans)} ranges")
+        picked = [
+            _pick(directory / name, span, live, expected=identity)
+            for name, span, identity in zip(sources, ranges.spans, ranges.identities, strict=True)
+        ]
         _check_size(picked, limits, key=key)
-        carried = {
-            name: identity
-            for name in regular_segments(directory)
-            if sources[0] < name < sources[-1]
-            and name not in sources
-            and (identity := regular_identity(directory / name)) is not None
-        }
+        carried = _carried(directory, sources, ranges.carried)
         path = directory / partial_name(key, job=job, token=token)
         before, after, identity = _write_partial(path, picked, should_stop)
         return RewrittenGroup(
@@ -118,12 +116,29 @@ def rewrite_group(
         )
 
 
-def _pick(path: Path, span: IndexRange | None, live: LiveSet) -> _Picked:
+def _carried(directory: Path, sources: Sequence[str], dead: Sequence[DeadSegment]) -> dict[str, FileIdentity]:
+    """The segments between the sources that are still there. SourcesChangedError for one that was not proved dead."""
+    proved = {segment.name: segment.identity for segment in dead}
+    found: dict[str, FileIdentity] = {}
+    for name in regular_segments(directory):
+        if not sources[0] < name < sources[-1] or name in sources:
+            continue
+        identity = regular_identity(directory / name)
+        if identity is not None and identity != proved.get(name):
+            raise SourcesChangedError(f"{directory / name}: lies between the sources, and may hold something live")
+        if identity is not None:
+            found[name] = identity
+    return found
+
+
+def _pick(path: Path, span: IndexRange | None, live: LiveSet, *, expected: FileIdentity) -> _Picked:
     """The records to copy; MissingLiveIndexError when one that must survive is not there (research/ra.md §8, B7)."""
     try:
         segment = read_segment(path)
     except (FileNotFoundError, SegmentIsLinkError) as error:
         raise SourcesChangedError(f"{path}: not a segment of its own any more") from error
+    if segment.identity != expected:
+        raise SourcesChangedError(f"{path}: no longer the file that was looked at")
     if span is None:
         return _Picked(segment, np.empty(0, dtype=np.int64))
     first, last = span

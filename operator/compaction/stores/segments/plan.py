@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from compaction.exceptions import SourcesChangedError
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES, RowArray
+from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES, FileIdentity, RowArray
 from compaction.stores.segments.records import UnreferencedReason
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import (
@@ -187,7 +187,8 @@ def plan_log(
     """
     live = known_live(log, indexes_missing)
     refs = {ref.name: ref for ref in compactable_refs(log)}
-    dead, stranded = find_dead(log, live), find_stranded(log, live)
+    stranded = find_stranded(log, live)
+    dead = find_dead(log, live, stranded=stranded)
     grouping = _Grouping(limits)
     left_alone: list[LeftAlone] = []
     live_entries = live_bytes = 0
@@ -256,7 +257,7 @@ def _above(log: LogState, name: str) -> LeftAlone:
         return LeftAlone(name, LeftAloneReason.NO_SNAPSHOT, "no snapshot, so every entry is needed")
     if name == log.newest or (log.refs and name >= log.refs[-1].name):
         return LeftAlone(name, LeftAloneReason.NEWEST_SEGMENT, "the newest segment is its owner's")
-    ref = next((ref for ref in log.refs if ref.name == name), None)
+    ref = log.ref(name)
     if ref is None:
         detail = f"hidden by newer segments, but not wholly below snapshot {log.snapshot_index}"
     else:
@@ -292,18 +293,31 @@ def _assemble(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRanges:
+    """What one look at a log says about a group, and of which files it says it: plain data, to be checked against.
+
+    `spans`: for each source the range that is read from it, None for one that nobody needs; `identities`: the
+    sources' files at that look; `carried`: the segments between them, all dead at that look.
+    """
+
+    spans: tuple[IndexRange | None, ...]
+    identities: tuple[FileIdentity, ...]
+    carried: tuple[DeadSegment, ...] = ()
+
+
 class GroupCheck:
     """Whether groups may (still) be rewritten on this log; computed once for any number of groups."""
 
     def __init__(self, log: LogState, live: LiveSet) -> None:
-        self._directory = log.directory
+        self._log = log
         self._refs = {ref.name: ref for ref in compactable_refs(log)}
-        self._dead = frozenset(find_dead(log, live))
-        self._stranded = frozenset(find_stranded(log, live))
+        self._stranded = find_stranded(log, live)
+        self._dead = find_dead(log, live, stranded=self._stranded)
         self._present = [segment.name for segment in log.segments]
 
-    def ranges(self, sources: Iterable[str]) -> tuple[IndexRange | None, ...]:
-        """For each source of a group, the range that is read from it; None for one that nobody needs.
+    def ranges(self, sources: Iterable[str]) -> GroupRanges:
+        """What is read from the sources of a group, and what is dead between them.
 
         SourcesChangedError names the segment that is in the way.
         """
@@ -312,13 +326,19 @@ class GroupCheck:
             if name in self._stranded or (name not in self._refs and name not in self._dead):
                 gone = name not in self._present
                 reason = "not a segment of its own any more" if gone else "must not be compacted now"
-                raise SourcesChangedError(f"{self._directory / name}: {reason}")
-        for name in self._present[bisect_right(self._present, names[0]) : bisect_left(self._present, names[-1])]:
-            if name not in names and name not in self._dead:
-                raise SourcesChangedError(f"{self._directory / name}: lies between the sources of the group")
-        return tuple((self._refs[n].first, self._refs[n].last) if n in self._refs else None for n in names)
+                raise SourcesChangedError(f"{self._log.directory / name}: {reason}")
+        inside = self._present[bisect_right(self._present, names[0]) : bisect_left(self._present, names[-1])]
+        between = [name for name in inside if name not in names]
+        for name in between:
+            if name not in self._dead:
+                raise SourcesChangedError(f"{self._log.directory / name}: lies between the sources of the group")
+        return GroupRanges(
+            spans=tuple((self._refs[n].first, self._refs[n].last) if n in self._refs else None for n in names),
+            identities=tuple(self._log.segment(n).identity for n in names),
+            carried=tuple(self._dead[n] for n in between),
+        )
 
 
-def group_ranges(log: LogState, sources: Iterable[str], live: LiveSet) -> tuple[IndexRange | None, ...]:
-    """The ranges of one group; see `GroupCheck`."""
+def group_ranges(log: LogState, sources: Iterable[str], live: LiveSet) -> GroupRanges:
+    """The ranges of one group; for several, `GroupCheck` looks for dead segments only once."""
     return GroupCheck(log, live).ranges(sources)

@@ -16,7 +16,7 @@ from compaction.exceptions import NotALogDirectoryError, SegmentLogError, Source
 from compaction.stores.segments import commit, fence, kernel, lock, recovery, sweep
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.names import group_key
-from compaction.stores.segments.plan import GroupCheck, IndexRange, LogPlan, plan_log
+from compaction.stores.segments.plan import GroupCheck, GroupRanges, LogPlan, plan_log
 from compaction.stores.segments.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
 from compaction.stores.segments.sense import SenseCache, SenseResult, SenseSettings, sense_root
 from compaction.stores.segments.seq import LiveSet
@@ -28,11 +28,12 @@ from compaction.stores.segments.view import open_log
 class PreparedGroup:
     """A group of a job at the moment the job starts: exactly one of `receipt`, `error`, `ranges` is set.
 
-    `receipt`: an earlier attempt committed it. `error`: it must not be rewritten any more. `ranges`: to be rewritten.
+    `receipt`: an earlier attempt committed it. `error`: it must not be rewritten any more. `ranges`: to be rewritten,
+    as long as every file is the one that this was found of.
     """
 
     sources: tuple[str, ...]
-    ranges: tuple[IndexRange | None, ...] | None = None
+    ranges: GroupRanges | None = None
     receipt: GroupReceipt | None = None
     error: SegmentLogError | None = None
 

@@ -87,8 +87,8 @@ def find_stranded(log: LogState, live: LiveSet) -> dict[str, int]:
     return {name: int(keys[0]) for name, keys in stranded.items() if keys.size}
 
 
-def find_dead(log: LogState, live: LiveSet) -> dict[str, DeadSegment]:
-    """Dead segments by name."""
+def find_dead(log: LogState, live: LiveSet, *, stranded: dict[str, int] | None = None) -> dict[str, DeadSegment]:
+    """Dead segments by name. `stranded`: the answer of `find_stranded`, when it is known already."""
     refs = compactable_refs(log)
     if not refs:
         return {}
@@ -101,7 +101,8 @@ def find_dead(log: LogState, live: LiveSet) -> dict[str, DeadSegment]:
             reasons[segment.name] = UnreferencedReason.NO_ENTRIES
         elif segment.name in orphans:
             reasons[segment.name] = UnreferencedReason.OVERWRITTEN
-    stranded = find_stranded(log, live)
+    if stranded is None:
+        stranded = find_stranded(log, live)
     return {
         name: DeadSegment(name=name, reason=reason, identity=log.segment(name).identity)
         for name, reason in sorted(reasons.items())
