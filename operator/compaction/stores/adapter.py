@@ -234,9 +234,7 @@ class SegmentLogsAdapter:
 
     def _sweep_in(self, result: SenseResult) -> float | None:
         now = time.time()
-        due = [
-            log.oldest_tombstone_at + self._grace - now for log in result.logs if log.oldest_tombstone_at is not None
-        ]
+        due = [wait for log in result.logs if (wait := log.sweep_in(now, self._grace)) is not None]
         due += [self._grace for log in result.logs if log.partials]
         return max(0.0, min(due)) if due else None
 

@@ -20,6 +20,7 @@ from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.names import job_key, parse_partial, partial_name
 from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.records import FenceRecord
+from compaction.stores.segments.sense import SenseSettings, sense_log
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
@@ -223,3 +224,46 @@ def test_a_directory_that_cannot_be_written_is_a_clear_error() -> None:
     """/sys takes no files from anybody, root included."""
     with pytest.raises(LogNotWritableError, match=r"/sys/kernel/compaction\.lock: cannot be written"):
         fence.claim(Path("/sys/kernel"), job="job", token=1, holder="x")
+
+
+def test_a_clock_that_was_ahead_at_the_commit_does_not_keep_names_forever(log: Path) -> None:
+    """The grace of what is marked in the future begins at the next sweep."""
+    compact(log, now=1000.0 + 10 * 365 * 86_400)
+    early = sweep.sweep(log, now=1000.0, grace_seconds=600)
+    assert (early.deleted, early.waiting, early.next_due) == ((), 2, 1600.0)
+    assert {t.since for t in fence.read(log).tombstones} == {1000.0}
+    assert sweep.sweep(log, now=1599.0, grace_seconds=600).deleted == ()
+    assert {d.name for d in sweep.sweep(log, now=1600.0, grace_seconds=600).deleted} == {seg(1), seg(3)}
+
+
+def test_what_is_marked_in_the_future_is_swept_soon_to_set_it_right(log: Path) -> None:
+    compact(log, now=5000.0)
+    debt = sense_log(log, SenseSettings())
+    assert debt.sweep_in(5100.0, 600) == 500.0
+    assert debt.sweep_in(9000.0, 600) == 0.0
+    assert debt.sweep_in(4000.0, 600) == 0.0
+
+
+def test_a_sweep_that_knows_no_attempts_leaves_fresh_partials_of_claimed_ones(log: Path) -> None:
+    """A command by hand cannot know which workers run: a short grace must not cost them their work."""
+    group = seg(2)[:16]
+    fence.claim(log, job="job", token=2, holder="x")
+    mine, older = (log / partial_name(group, job="job", token=t) for t in (2, 1))
+    for file in (mine, older):
+        file.write_bytes(b"half")
+        os.utime(file, (1000, 1000))
+    assert [d.name for d in sweep.sweep(log, now=1599.0, grace_seconds=0).deleted] == [older.name]
+    assert sweep.sweep(log, now=1700.0, grace_seconds=1000).deleted == ()
+    assert [d.name for d in sweep.sweep(log, now=1600.0, grace_seconds=0).deleted] == [mine.name]
+    mine.write_bytes(b"half")
+    fence.retire(log, "job")
+    assert [d.name for d in sweep.sweep(log, grace_seconds=0).deleted] == [mine.name]
+
+
+def test_adopting_many_links_asks_for_each_tombstone_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compact(log)
+    for number in range(100, 120):
+        (log / seg(number)).symlink_to(seg(2))
+    (log / seg(200)).write_bytes((log / seg(5)).read_bytes())
+    monkeypatch.setattr(FenceRecord, "tombstone", None)
+    assert sweep.sweep(log, now=1000.0, grace_seconds=600).waiting == 22

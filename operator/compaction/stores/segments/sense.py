@@ -85,9 +85,19 @@ class LogDebt:
     def segments(self) -> int:
         return self.plan.debt_segments
 
+    def sweep_in(self, now: float, grace_seconds: float) -> float | None:
+        """Seconds until a sweep has something to do; None without tombstones. At once when the clock was set back
+        since they were made: the sweep then lets their grace begin anew.
+        """
+        if self.oldest_tombstone_at is None:
+            return None
+        if self.oldest_tombstone_at > now:
+            return 0.0
+        return max(0.0, self.oldest_tombstone_at + grace_seconds - now)
+
     def tombstones_due(self, now: float, grace_seconds: float) -> bool:
-        """Whether a sweep would find a tombstone whose grace is over."""
-        return self.oldest_tombstone_at is not None and self.oldest_tombstone_at + grace_seconds <= now
+        """Whether a sweep would find something to do among the tombstones."""
+        return self.sweep_in(now, grace_seconds) == 0.0
 
 
 @dataclass(frozen=True, slots=True)

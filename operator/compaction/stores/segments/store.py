@@ -204,11 +204,11 @@ class SegmentLogStore:
         log: str | os.PathLike[str],
         *,
         grace_seconds: float,
-        active: frozenset[tuple[str, int]] = frozenset(),
+        active: frozenset[tuple[str, int]] | None = None,
         now: float | None = None,
     ) -> sweep.SweepReport:
         """Delete what was replaced longer than the grace ago. `active`: (job, token) of attempts that may be
-        running.
+        running; None: nobody knows.
         """
         return sweep.sweep(
             self.directory(log),

@@ -3,7 +3,7 @@
 Invariants: a name is deleted only if its tombstone is older than the grace AND it still is what the tombstone says; a
 dead segment is checked again against the log as it is now; never the newest segment; deletions go from old to new, so
 that a file which hides an older one's dead records outlives it; a tombstone is dropped only after the deletion is
-durable and confirmed. Idempotent.
+durable and confirmed; what a running attempt may still be writing stays. Idempotent.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import stat
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from compaction.exceptions import LiveSetUnknownError
 from compaction.stores.segments import fence, fs, lock, recovery
@@ -24,6 +25,9 @@ from compaction.stores.segments.names import job_key, parse_partial
 from compaction.stores.segments.records import FenceRecord, Tombstone, TombstoneKind
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import DeadSegment, dead_segments
+
+UNKNOWN_ATTEMPT_SECONDS: Final = 600.0
+"""Age below which the output of a claimed attempt stays when the caller does not know which attempts are running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +74,14 @@ def sweep(
     *,
     now: float | None = None,
     grace_seconds: float,
-    active: frozenset[tuple[str, int]] = frozenset(),
+    active: frozenset[tuple[str, int]] | None = None,
     snapshot_index: int | None = None,
     live: LiveSet | None = None,
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
     holder: str = "sweeper",
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> SweepReport:
-    """Delete what is due. `active`: (job, token) of the attempts that may be writing now.
+    """Delete what is due. `active`: (job, token) of the attempts that may be writing now; None: nobody knows.
 
     Raises:
         LockHeldError, LogNotWritableError, StoreIOError, CorruptFenceError
@@ -86,7 +90,7 @@ def sweep(
     now = time.time() if now is None else now
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout):
         recovery.recover_locked(directory, now=now)
-        record = _adopt_links(directory, fence.read(directory), now)
+        record = _caught_up(directory, fence.read(directory), now)
         due = [t for t in record.tombstones if t.since + grace_seconds <= now]
         dead: dict[str, DeadSegment] | None = {}
         if any(t.kind is TombstoneKind.UNREFERENCED for t in due):
@@ -101,21 +105,37 @@ def sweep(
         )
 
 
+def _caught_up(directory: Path, record: FenceRecord, now: float) -> FenceRecord:
+    """The record after what it cannot know: links that others made, and a clock that has been set back."""
+    caught_up = _begun(_adopt_links(directory, record, now), now)
+    if caught_up != record:
+        fence.write(directory, caught_up)
+    return caught_up
+
+
+def _begun(record: FenceRecord, now: float) -> FenceRecord:
+    """Nothing was marked in the future: the clock was ahead then, and what it marked would wait until it is there
+    again. Its grace begins now.
+    """
+    if all(t.since <= now for t in record.tombstones):
+        return record
+    return replace(record, tombstones=tuple(replace(t, since=min(t.since, now)) for t in record.tombstones))
+
+
 def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecord:
     """Symlinks without a tombstone (Ra's own, or from before the fence) begin their grace now, dangling ones too.
 
     A link that dangles here may not dangle for the owner, who may see the directory under another path.
     """
+    known = {t.name for t in record.tombstones if t.kind is TombstoneKind.LINKED}
     new = [
         Tombstone(name=name, kind=TombstoneKind.LINKED, since=now)
         for name in segment_links(directory)
-        if (known := record.tombstone(name)) is None or known.kind is not TombstoneKind.LINKED
+        if name not in known
     ]
     if not new:
         return record
-    adopted = fence.with_tombstones(fence.without_tombstones(record, (t.name for t in new)), new)
-    fence.write(directory, adopted)
-    return adopted
+    return fence.with_tombstones(fence.without_tombstones(record, (t.name for t in new)), new)
 
 
 def _dead_now(
@@ -152,10 +172,17 @@ def _judge(directory: Path, due: list[Tombstone], dead: dict[str, DeadSegment] |
 
 
 def _orphan_partials(
-    directory: Path, record: FenceRecord, *, active: frozenset[tuple[str, int]], now: float, grace_seconds: float
+    directory: Path,
+    record: FenceRecord,
+    *,
+    active: frozenset[tuple[str, int]] | None,
+    now: float,
+    grace_seconds: float,
 ) -> list[Deleted]:
     """Outputs of attempts that cannot commit any more, or have not been touched for the grace and are not active."""
-    running = {(job_key(job), token) for job, token in active}
+    running = {(job_key(job), token) for job, token in active or ()}
+    # A grace is about readers of old names. It says nothing about writers that the caller does not know of.
+    untouched = max(grace_seconds, UNKNOWN_ATTEMPT_SECONDS) if active is None else grace_seconds
     claimed = {(job_key(job), record.claimed(job)) for job in record.jobs}
     orphans: list[Deleted] = []
     for name in sorted(os.listdir(directory)):
@@ -163,7 +190,7 @@ def _orphan_partials(
         found = status(directory / name) if partial else None
         if partial is None or found is None or (partial.job, partial.token) in running:
             continue
-        if (partial.job, partial.token) not in claimed or found.st_mtime + grace_seconds <= now:
+        if (partial.job, partial.token) not in claimed or found.st_mtime + untouched <= now:
             orphans.append(Deleted(name, found.st_size))
     return orphans
 
