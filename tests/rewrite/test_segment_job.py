@@ -14,14 +14,22 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job import CompactionJobSpec, SegmentGroup
-from compaction.exceptions import InvalidAssignmentError, JobStoppedError, LeaseLostError, TaskFailedError
+from compaction.exceptions import (
+    InvalidAssignmentError,
+    JobStoppedError,
+    LeaseLostError,
+    MissingSegmentHeaderError,
+    TaskFailedError,
+)
 from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.task import failure_of
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.model import segment_name, segment_number
 from compaction.stores.segments.reader import read_batches
 from compaction.stores.segments.snapshot import newest_snapshot, write_snapshot
 from compaction.stores.segments.view import open_log
@@ -120,6 +128,25 @@ def test_corrupt_header_names_the_segment(make_log: MakeLog, engine: ThreadEngin
     report = run(directory, engine, spec=spec)
     assert report.reason is JobReason.SOURCE_CORRUPT
     assert report.skipped[0].segment == "0000000000000003.segment"
+
+
+def test_the_owners_next_segment_is_no_damage(make_log: MakeLog, engine: ThreadEngine) -> None:
+    """Created, its header not yet written: the normal instant between two steps of the owner."""
+    directory = make_log()
+    spec = job_spec(directory, limits=SMALL)
+    newest = max(regular(directory))
+    (directory / segment_name(segment_number(newest) + 1)).touch()
+    report = run(directory, engine, spec=spec)
+    assert (report.outcome, report.skipped) == (Outcome.SUCCEEDED, ())
+
+
+def test_a_headerless_file_above_the_sources_is_not_held_against_them() -> None:
+    """Only what the job was to read can be damaged by its fault; one above is looked at again with the next plan."""
+    sources = (segment_name(1), segment_name(2))
+    above = failure_of(MissingSegmentHeaderError(f"/log/{segment_name(7)}"), sources)
+    assert (above.reason, above.segment) == (JobReason.SOURCES_CHANGED, None)
+    source = failure_of(MissingSegmentHeaderError(f"/log/{segment_name(2)}"), sources)
+    assert (source.reason, source.segment) == (JobReason.SOURCE_CORRUPT, segment_name(2))
 
 
 def test_sources_replaced_since_the_plan(make_log: MakeLog, engine: ThreadEngine) -> None:

@@ -25,6 +25,7 @@ from compaction.exceptions import (
     LockHeldError,
     LogChangedError,
     MissingLiveIndexError,
+    MissingSegmentHeaderError,
     RewriteStoppedError,
     SegmentLogError,
     SourcesChangedError,
@@ -102,6 +103,9 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
             return GroupFailure(sources, JobReason.SOURCE_CORRUPT, message, *place)
         case MissingLiveIndexError():
             return GroupFailure(sources, JobReason.SOURCE_CORRUPT, message, Path(error.file).name, error.index)
+        case MissingSegmentHeaderError() if Path(error.file).name > max(sources, default=""):
+            # Not a source, and possibly only just created by the log's owner: the next plan looks at it again.
+            return GroupFailure(sources, JobReason.SOURCES_CHANGED, message)
         case CorruptSegmentError():
             return GroupFailure(sources, JobReason.SOURCE_CORRUPT, message, Path(error.file).name)
         case SourcesChangedError() | LogChangedError() | GroupTooLargeError() | GroupEmptyError():
