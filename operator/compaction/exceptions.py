@@ -134,13 +134,22 @@ class LiveSetSyntaxError(CompactionError):
 
 
 class LiveSetUnknownError(SegmentLogError):
-    """What is live below the snapshot is unknown (`indexes` is missing), which never means that nothing is."""
+    """What is live below the snapshot is unknown (`indexes` is missing), which never means that nothing is.
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    `given_index`: a snapshot index that somebody gave, and that the log's own snapshot does not have.
+    """
+
+    def __init__(self, path: str, given_index: int | None = None) -> None:
+        super().__init__(path, given_index)
         self.path = path
+        self.given_index = given_index
 
     def __str__(self) -> str:
+        if self.given_index is not None:
+            return (
+                f"{self.path}: its own snapshot is not of index {self.given_index}, so what is live at or below that "
+                f"is unknown (not empty): say what is live with --live"
+            )
         return (
             f"{self.path}: the snapshot has no `indexes` file, so what is live below it is unknown (not empty): "
             f"say what is live with --live, or set whenIndexesMissing: TreatAsEmpty if the owner keeps no live indexes"

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import LiveSetUnknownError
 from compaction.stores.segments.limits import IndexesMissing
 from compaction.stores.segments.model import FileIdentity, U64Array
 from compaction.stores.segments.records import UnreferencedReason
@@ -52,7 +51,7 @@ def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
     missing = own is not None and own.live is None and own.live_error is None
     if missing and indexes_missing is IndexesMissing.TREAT_AS_EMPTY:
         return LiveSet.empty()
-    raise LiveSetUnknownError(str(log.directory))
+    raise log.live_unknown()
 
 
 def compactable_refs(log: LogState) -> tuple[SegmentRef, ...]:

@@ -76,6 +76,11 @@ class LogState:
         """What is read from a segment; None when nothing is, or there is no such segment."""
         return self._refs_by_name.get(name)
 
+    def live_unknown(self) -> LiveSetUnknownError:
+        """The error that says why nobody knows what is live."""
+        own = self.snapshot is not None and self.snapshot.index == self.snapshot_index
+        return LiveSetUnknownError(str(self.directory), None if own else self.snapshot_index)
+
     def look_again(self) -> LogState:
         """The segments as they are now, under the same snapshot and live set; unchanged files are not read again.
 
@@ -101,7 +106,7 @@ class LogState:
         if self.snapshot_index is None:
             return np.ones(indexes.shape, dtype=np.bool_)
         if self.live is None:
-            raise LiveSetUnknownError(str(self.directory))
+            raise self.live_unknown()
         return (indexes > np.uint64(self.snapshot_index)) | self.live.mask(indexes)
 
 
