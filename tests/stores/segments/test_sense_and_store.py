@@ -143,6 +143,26 @@ def test_unchanged_logs_are_not_read_again(root: Path, monkeypatch: pytest.Monke
     assert [log.path.name for log in result.logs] == ["a", "b"]
 
 
+def test_a_name_that_is_not_utf8_is_said_and_hides_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make(root / "a")
+    for parent, name in ((root, b"bad\xff"), (root / "a", b"in\xfe"), (tmp_path, b"out\xfd")):
+        os.mkdir(os.fsencode(parent) + b"/" + name)
+    os.symlink(os.fsencode(tmp_path) + b"/out\xfd", os.fsencode(root) + b"/link\xfc")
+    result = sense.sense_root(root, SenseSettings())
+    assert [log.path for log in result.logs] == [root / "a"]
+    assert [(e.path.name, e.reason) for e in result.errors] == [
+        ("in\\xfe", LogErrorReason.LOG_INVALID),
+        ("bad\\xff", LogErrorReason.LOG_INVALID),
+        ("link\\xfc", LogErrorReason.OUTSIDE_ROOT),
+    ]
+    assert result.errors[1].message == f"{root}/bad\\xff: name is not valid UTF-8: rename it"
+    assert f"to {tmp_path}/out\\xfd" in result.errors[2].message
+    assert all(f"{error.path}{error.message}".encode() for error in result.errors)
+    excluded = sense.sense_root(root, SenseSettings(exclude=("bad*", "link*", "a/in*")))
+    assert excluded.errors == ()
+
+
 def test_one_broken_log_never_hides_its_siblings(root: Path, tmp_path: Path) -> None:
     (root / "team/b/0000000000000002.segment").write_bytes(b"RASG\x00\x07\x00\x01")
     next((root / "team/archive/c/snapshots").glob("*/indexes")).unlink()

@@ -185,7 +185,22 @@ def find_logs(root: Path, *, include: tuple[str, ...], exclude: tuple[str, ...])
                 if matches(wanted, below) and not matches(unwanted, below) and (refused := _leads_out(root, entry)):
                     yield refused
             elif entry.is_dir(follow_symlinks=False) and not (is_log and entry.name in _INSIDE_A_LOG):
-                pending.append(below)
+                if _printable(below) == below:
+                    pending.append(below)
+                elif not matches(unwanted, below):
+                    yield _unnameable(entry)
+
+
+def _unnameable(entry: os.DirEntry[str]) -> LogError:
+    """An error for a directory that no resource can name: strings of the API are UTF-8, and so are jobs' sources."""
+    path = _printable(entry.path)
+    message = f"{path}: name is not valid UTF-8: rename it"
+    return LogError(path=Path(path), reason=LogErrorReason.LOG_INVALID, message=message)
+
+
+def _printable(path: str) -> str:
+    """The path itself when it is UTF-8, else with its other bytes written as `\\xff`."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _leads_out(root: Path, entry: os.DirEntry[str]) -> LogError | None:
@@ -200,8 +215,12 @@ def _leads_out(root: Path, entry: os.DirEntry[str]) -> LogError | None:
         return None
     if target.is_relative_to(root.resolve()):
         return None
-    message = f"{entry.path}: a symbolic link to {target}, outside of {root}: not followed; make that directory a root"
-    return LogError(path=Path(entry.path), reason=LogErrorReason.OUTSIDE_ROOT, message=message)
+    path = _printable(entry.path)
+    message = (
+        f"{path}: a symbolic link to {_printable(str(target))}, outside of {root}: not followed; "
+        "make that directory a root"
+    )
+    return LogError(path=Path(path), reason=LogErrorReason.OUTSIDE_ROOT, message=message)
 
 
 def _cached(path: Path, settings: SenseSettings, held: frozenset[str], cache: SenseCache) -> LogDebt:
