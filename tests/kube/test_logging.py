@@ -74,6 +74,19 @@ def test_tracebacks_stay_on_one_json_line(stream: io.StringIO) -> None:
     assert "RuntimeError: a defect" in str(line["exception"])
 
 
+@pytest.mark.parametrize("format", LogFormat)
+def test_a_traceback_shows_no_values_of_variables(stream: io.StringIO, format: LogFormat) -> None:
+    setup_logging(format, stream=stream)
+    spark_conf = {"spark.hadoop.fs.secret.key": "".join(("swo", "rdfish"))}
+    try:
+        raise RuntimeError(f"a defect with {len(spark_conf)} settings")
+    except RuntimeError:
+        structlog.get_logger("x").exception("failed")
+        logging.getLogger("kopf").exception("failed")
+    assert stream.getvalue().count("RuntimeError: a defect with 1 settings") == 2
+    assert "swordfish" not in stream.getvalue()
+
+
 def test_text_leads_with_the_message_and_repeating_the_set_up_does_not_double_lines(stream: io.StringIO) -> None:
     setup_logging(LogFormat.TEXT, stream=stream)
     setup_logging(LogFormat.TEXT, stream=stream)

@@ -86,7 +86,15 @@ def _renderers(format: LogFormat, stream: TextIO) -> list[Processor]:
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(sort_keys=False, ensure_ascii=False),
         ]
-    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="time", sort_keys=False)]
+    # The default formatter (rich) prints the variables of every frame: a policy's sparkConf may hold credentials.
+    return [
+        structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(),
+            timestamp_key="time",
+            sort_keys=False,
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+    ]
 
 
 def _bound_first(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
