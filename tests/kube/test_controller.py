@@ -22,6 +22,7 @@ from compaction.kube.metrics import Metrics
 from compaction.kube.queue import WorkQueue
 from compaction.kube.runtime import Runtime
 from compaction.kube.shell import Feed
+from compaction.stores.adapter import SegmentLogsAdapter
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.reader import log_fingerprint
@@ -114,6 +115,10 @@ class Bench:
 
     async def policy(self, name: str = "logs") -> Obj:
         return await self.client.get(COMPACTION_POLICIES, name, namespace=self.namespace)
+
+    async def condition(self, kind: str, name: str = "logs") -> Obj | None:
+        conditions = (await self.policy(name)).get("status", {}).get("conditions", ())
+        return next((c for c in conditions if c["type"] == kind), None)
 
     async def jobs(self) -> tuple[Obj, ...]:
         return (await self.client.list(COMPACTION_JOBS, namespace=self.namespace)).items
@@ -351,15 +356,36 @@ def test_a_root_that_is_not_there(on_bench: Callable[..., None]) -> None:
     async def test(b: Bench) -> None:
         os.rmdir(b.root)
         await b.apply()
-
-        async def stalled() -> Any:
-            conditions = (await b.policy()).get("status", {}).get("conditions", ())
-            return next((c for c in conditions if c["type"] == "Stalled"), None)
-
-        condition = await b.until("a condition", stalled)
+        condition = await b.until("a condition", lambda: b.condition("Stalled"))
         assert condition["reason"] == "RootNotFound"
         assert str(b.root) in condition["message"]
         b.root.mkdir()
+        b.add_log("a")
+        await b.all_in("Succeeded")
+
+    on_bench(test)
+
+
+def test_a_look_that_fails_in_an_unforeseen_way_stalls_the_policy_and_lets_the_interval_pass(
+    on_bench: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def sense(*_: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        raise UnicodeEncodeError("utf-8", "\udc80", 0, 1, "surrogates not allowed")
+
+    async def test(b: Bench) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(SegmentLogsAdapter, "sense", sense)
+            await b.apply(trigger={"interval": "1s"})
+            condition = await b.until("a condition", lambda: b.condition("Stalled"))
+            assert condition["reason"] == "SenseFailed"
+            assert "UnicodeEncodeError" in condition["message"]
+            before = looks
+            await asyncio.sleep(2)
+            assert looks - before <= 3
         b.add_log("a")
         await b.all_in("Succeeded")
 

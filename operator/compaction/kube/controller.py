@@ -26,6 +26,7 @@ from compaction.kube.cache import Change, Delta, ObjectKey
 from compaction.kube.executor import Executor
 from compaction.kube.gather import ParsedObjects, identity, is_worker, job_lease, job_views, observe_lease, worker_lease
 from compaction.kube.launchers.base import WorkerObservation
+from compaction.kube.looking import NOT_SWEPT, look, sweep
 from compaction.kube.measure import measure
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
@@ -280,10 +281,11 @@ class PolicyController:
     async def _run_store_task(
         self, runtime: Runtime, key: ObjectKey, state: _PolicyState, task: RunStoreTask, snapshot: Snapshot
     ) -> None:
-        """A look or a sweep in a thread; whatever happens, the policy may start the next one."""
+        """A look or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
         policy, store = snapshot.policy, state.store
         assert policy is not None, "only an existing policy has store tasks"
         assert store is not None, "opened before any store task"
+        root = policy.spec.store.segment_logs.root if policy.spec.store.segment_logs is not None else ""
         try:
             if task.task is StoreTask.SENSE:
                 state.readings += 1
@@ -293,9 +295,13 @@ class PolicyController:
                     quarantined=task.quarantined,
                     busy=task.busy,
                 )
-                self._sensed(state, await asyncio.to_thread(store.sense, request))
+                before = state.reading
+                sensed = await asyncio.to_thread(look, store, request, root=root, before=before, clock=self._monotonic)
+                self._sensed(state, sensed)
             elif runtime.is_leader():
-                self._swept(key, state, await asyncio.to_thread(store.sweep, active=task.active))
+                self._swept(key, state, await asyncio.to_thread(sweep, store, root=root, active=task.active))
+            else:
+                self._swept(key, state, NOT_SWEPT)
         finally:
             if task.task is StoreTask.SENSE:
                 state.memory = replace(state.memory, sense_running=False)
