@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compaction.stores.segments import fence
+from compaction.stores.segments import commit, fence, kernel
 from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
 from support.commands import Run
 from support.segment_logs import content, regular
@@ -133,3 +136,43 @@ def test_a_directory_that_is_no_log_ends_with_1(run: Run, tmp_path: Path) -> Non
     result = run("plan", tmp_path)
     assert result.exit_code == 1
     assert "not a segment log directory" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "compact", "recover"])
+def test_nothing_is_made_in_a_directory_that_is_no_log(run: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    result = run(command, tmp_path)
+    assert result.exit_code == 1
+    assert "not a segment log directory" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("command", ["plan", "compact"])
+@pytest.mark.parametrize("step", [-1, 1])
+def test_treat_as_empty_says_nothing_about_another_snapshot(run: Run, log: Path, command: str, step: int) -> None:
+    snapshot, before = open_log(log).snapshot_index, content(log)
+    assert snapshot is not None
+    empty = ("--when-indexes-missing", "TreatAsEmpty")
+    result = run(command, log, "--snapshot", snapshot + step, *empty)
+    assert result.exit_code == 1
+    assert "--live" in result.stderr
+    assert content(log) == before
+
+
+def test_a_sweep_by_hand_leaves_a_living_workers_output(run: Run, log: Path) -> None:
+    state = open_log(log)
+    assert state.live is not None
+    sources = plan_log(state, SegmentLimits()).groups[0].sources
+    fence.claim(log, job="workers-job", token=1, holder="worker")
+    done = kernel.rewrite_group(
+        log, sources=sources, live=state.live, limits=SegmentLimits(), job="workers-job", token=1
+    )
+    assert run("compact", log, "--phase", "1", "--sweep", "--grace", "0").exit_code == 0
+    commit.commit_group(log, job="workers-job", token=1, group=done, holder="worker")
+
+
+def test_the_owners_next_segment_does_not_stop_anything(run: Run, log: Path) -> None:
+    (log / "0000000000000099.segment").touch()
+    for command in ("inspect", "entries", "plan", "compact"):
+        result = run(command, log)
+        assert (result.exit_code, result.stderr) == (0, "")

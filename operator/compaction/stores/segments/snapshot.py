@@ -172,7 +172,8 @@ def load_snapshot(path: Path) -> Snapshot:
 def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
     try:
         with _open_regular(path) as file:
-            data = file.read(MAX_INDEXES_BYTES + 1)
+            # Not the bound itself: a read reserves memory for all that it asks for.
+            data = file.read(min(os.fstat(file.fileno()).st_size, MAX_INDEXES_BYTES) + 1)
     except FileNotFoundError:
         return None
     except _NotAFileError as error:
