@@ -24,7 +24,13 @@ def _has_parent_step(path: str) -> bool:
     return ".." in path.split("/")
 
 
+NO_NUL: Final = Rule(
+    cel="!self.contains('\\u0000')",
+    message="must not contain a NUL character: no path can",
+    holds=lambda path: "\0" not in path,
+)
 ABSOLUTE_PATH: Final = (
+    NO_NUL,
     Rule(
         cel="self.startsWith('/')",
         message="must be an absolute path, such as /data/ra",
@@ -42,6 +48,7 @@ NOT_THE_FILE_SYSTEM: Final = Rule(
     holds=lambda path: any(character not in "/." for character in path),
 )
 RELATIVE_GLOB: Final = (
+    NO_NUL,
     Rule(
         cel="!self.startsWith('/')",
         message="must be relative to root: leave out the leading '/'",
