@@ -136,6 +136,7 @@ def test_a_link_in_place_of_a_snapshot_or_its_files_is_not_followed(log: Path, t
     else:
         assert search.newest is None
         assert "not followed" in str(search.rejected[0])
+        assert {"not followed" in item.detail for item in plan_log(open_log(log), SegmentLimits()).left_alone} == {True}
 
 
 def test_a_file_in_place_of_the_snapshots_directory_is_named(log: Path) -> None:

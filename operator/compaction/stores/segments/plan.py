@@ -254,7 +254,8 @@ def _why_left_alone(
 
 def _above(log: LogState, name: str) -> LeftAlone:
     if log.snapshot_index is None:
-        return LeftAlone(name, LeftAloneReason.NO_SNAPSHOT, "no snapshot, so every entry is needed")
+        none = f"no valid snapshot ({log.rejected_snapshots[0]})" if log.rejected_snapshots else "no snapshot"
+        return LeftAlone(name, LeftAloneReason.NO_SNAPSHOT, f"{none}, so every entry is needed")
     if name == log.newest or (log.refs and name >= log.refs[-1].name):
         return LeftAlone(name, LeftAloneReason.NEWEST_SEGMENT, "the newest segment is its owner's")
     ref = log.ref(name)
