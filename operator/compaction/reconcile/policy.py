@@ -199,7 +199,8 @@ class _Reconcile:
             steps,
             succeeded_limit=spec.successful_jobs_history_limit,
             failed_limit=spec.failed_jobs_history_limit,
-            keep=replan.cooling(steps, float(spec.trigger.cooldown), now=self.now),
+            keep=replan.cooling(steps, float(spec.trigger.cooldown), now=self.now)
+            | replan.split_records(steps, self.snapshot.reading),
         )
         persisted = self.policy.status.counted
         forgotten = [s for s in surplus if s.name not in deleted and counting.deletable(s, persisted) and not s.changed]

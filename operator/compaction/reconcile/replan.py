@@ -21,14 +21,16 @@ from compaction.api.job import (
     SegmentLogSources,
 )
 from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
+from compaction.planning.candidates import Candidate
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.scheduler import eviction_order
 from compaction.planning.triggers import LogHistory, Trigger
 from compaction.reconcile.actions import CreateJob
 from compaction.reconcile.counting import deletable
 from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, is_finished
-from compaction.reconcile.observations import Memory, Moment, Snapshot, frozen
+from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot, frozen
 from compaction.reconcile.steps import JobStep
+from compaction.reconcile.teardown import owner_uid
 
 EVICTED_FOR: Final = 600.0
 """Seconds before what was evicted, or forgotten while Faulty, is planned again: others go first."""
@@ -62,7 +64,8 @@ def plan_again(
         evicted=frozen({name: until for name, until in memory.evicted.items() if until > now.monotonic}),
         finished=frozen({log: at for log, at in memory.finished.items() if at >= reading.started}),
     )
-    plan = planner.plan(reading.candidates, _history(steps, memory), _inventory(policy, steps, memory), now=now.wall)
+    inventory = _inventory(policy, steps, memory, split_records(steps, reading))
+    plan = planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall)
     return plan, replace(memory, plan=_plan_status(memory.plan or policy.status.plan, plan, now))
 
 
@@ -94,7 +97,9 @@ def _history(steps: Iterable[JobStep], memory: Memory) -> dict[str, LogHistory]:
     return history
 
 
-def _inventory(policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory) -> JobInventory:
+def _inventory(
+    policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, records: frozenset[str]
+) -> JobInventory:
     faulty = [step for step in steps if step.state is JobState.FAULTY]
     persisted = policy.status.counted
     order = eviction_order(
@@ -105,7 +110,7 @@ def _inventory(policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memor
                 step.view.lease is not None,
             )
             for step in faulty
-            if not step.changed and deletable(step, persisted)
+            if not step.changed and deletable(step, persisted) and step.name not in records
         ]
     )
     return JobInventory(
@@ -113,9 +118,39 @@ def _inventory(policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memor
         faulty=frozenset(step.name for step in faulty),
         splittable=frozenset(step.name for step in faulty if _may_split(step)),
         evictable=order,
-        queue_size=sum(step.state is not JobState.SUCCEEDED for step in steps),
+        queue_size=sum(step.state is not JobState.SUCCEEDED and step.name not in records for step in steps),
         recently_evicted=frozenset(memory.evicted),
     )
+
+
+def split_records(steps: Iterable[JobStep], reading: Reading | None) -> frozenset[str]:
+    """Faulty jobs that are the only record of a split: without one, its parts would be planned as a whole again.
+
+    Such a job is needed as long as the store offers any part of it, and while that is not known. It takes no room in
+    the queue: its work is planned in halves.
+    """
+    candidates = {one.path: one for one in reading.candidates} if reading is not None else {}
+    needed = set()
+    for step in steps:
+        sources = step.view.job.spec.sources.segment_log
+        if step.state is not JobState.FAULTY or sources is None or not owner_uid(step.view.job):
+            continue
+        if len(sources.groups) + bool(sources.unreferenced) < 2 or not _may_split(step):
+            continue
+        candidate = candidates.get(step.log)
+        if reading is None or reading.problem is not None or (candidate is None and step.log in reading.logs):
+            needed.add(step.name)
+        elif candidate is not None and _offers_any(candidate, sources):
+            needed.add(step.name)
+    return frozenset(needed)
+
+
+def _offers_any(candidate: Candidate, sources: SegmentLogSources) -> bool:
+    if candidate.snapshot_index != sources.snapshot_index:
+        return False  # the names of all its jobs are different ones now
+    groups = {group.sources for group in candidate.groups}
+    names = {one.name for one in candidate.unreferenced}
+    return any(group.segments in groups for group in sources.groups) or not names.isdisjoint(sources.unreferenced)
 
 
 def _may_split(step: JobStep) -> bool:
