@@ -471,6 +471,24 @@ class TestReports:
         assert status_of(world).quarantined == ()
         assert len(world.jobs) == 2, "a mended file is planned again"
 
+    def test_a_file_mended_before_anybody_looked_is_not_set_aside(self) -> None:
+        world = started(groups=2)
+        job, bad = world.only_job(), "0000000000000002.segment"
+        world.logs["/ra/a"].groups = [bad]
+        skipped = [{"segment": bad, "reason": "SourceCorrupt", "message": "bad CRC", "identity": "damaged"}]
+        world.report(job, outcome="Failed", reason="SourceCorrupt", skipped=skipped)
+        world.quarantine_identity["/ra/a", bad] = "mended"
+        world.reconcile()
+        later(world, 1)
+        world.reconcile()
+        (entry,) = status_of(world).quarantined
+        assert entry.identity == "damaged"
+        for _ in range(3):
+            later(world, 61)
+            world.settle()
+        assert status_of(world).quarantined == ()
+        assert len(world.jobs) == 2, "it is planned again"
+
     def test_sources_that_changed_park_nothing_for_long(self) -> None:
         world = started()
         job = world.only_job()

@@ -25,6 +25,7 @@ from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.task import failure_of
+from compaction.stores.adapter import identity_of
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry
@@ -107,10 +108,12 @@ def test_corrupt_entry_fails_its_group_only(make_log: MakeLog, engine: ThreadEng
     victim = groups[1].segments[0]
     before = content(directory)
     bad = _corrupt_live_entry(directory, victim)
+    damaged = identity_of(directory / victim)
     report = run(directory, engine, spec=spec)
     assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT, True)
     (skipped,) = report.skipped
     assert (skipped.segment, skipped.index) == (victim, bad.index)
+    assert skipped.identity == damaged, "in the words of a reading, so that a repair is noticed"
     assert skipped.offset is not None
     assert skipped.offset <= bad.offset < skipped.offset + 128, "the entry's beginning; the damaged byte is inside"
     assert str(bad.index) in report.message
@@ -125,9 +128,10 @@ def test_corrupt_header_names_the_segment(make_log: MakeLog, engine: ThreadEngin
     directory = make_log()
     spec = job_spec(directory, limits=SMALL)
     (directory / "0000000000000003.segment").write_bytes(b"RASX\x00\x02")
+    damaged = identity_of(directory / "0000000000000003.segment")
     report = run(directory, engine, spec=spec)
     assert report.reason is JobReason.SOURCE_CORRUPT
-    assert report.skipped[0].segment == "0000000000000003.segment"
+    assert (report.skipped[0].segment, report.skipped[0].identity) == ("0000000000000003.segment", damaged)
 
 
 def test_the_owners_next_segment_is_no_damage(make_log: MakeLog, engine: ThreadEngine) -> None:

@@ -56,6 +56,8 @@ class SkippedSource(ApiModel):
     """Reason in one word, such as SourceCorrupt."""
     message: Message = ""
     """Message for a person: what is wrong and where."""
+    identity: Annotated[str, StringConstraints(max_length=128)] = ""
+    """Identity of the file that was read: device, inode, size and modification time. Empty when it is not known."""
 
 
 class JobReceipt(ApiModel):

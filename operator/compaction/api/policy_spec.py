@@ -137,5 +137,5 @@ class CompactionPolicySpec(ApiModel):
     successful_jobs_history_limit: HistoryLimit = 10
     """Number of finished jobs that are kept for their receipts. Older ones are deleted."""
     failed_jobs_history_limit: HistoryLimit = 10
-    """Number of parked (Faulty) jobs that are kept. Older ones are deleted and their work is planned again, except those
-    whose work was planned again in halves: they stay until it is done."""
+    """Number of parked (Faulty) jobs that are kept. Older ones are deleted and their work is planned again, except
+    those whose work was planned again in halves: they stay until it is done."""

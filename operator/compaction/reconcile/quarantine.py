@@ -1,7 +1,8 @@
 """Damaged sources that are set aside, so that their siblings can be compacted; and when that ends.
 
-A segment is quarantined with the identity of its file. Once a look at the store finds another file under the name
-(replaced, repaired) or none, the quarantine is over and the segment is planned again (DESIGN §4 "Faulty").
+A segment is quarantined with the identity of the file that the worker read. Once a look at the store finds another
+file under the name (replaced, repaired) or none, the quarantine is over and the segment is planned again (DESIGN §4
+"Faulty").
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ def updated(
             reason=source.reason,
             message=source.message,
             since=known.since if known is not None else now.time,
-            identity="",
+            identity=source.identity,
         )
     return tuple(entries.values())[-MAX_QUARANTINED:]
 
 
 def _still_damaged(before: Sequence[QuarantinedSource], reading: Reading | None) -> Iterable[QuarantinedSource]:
-    """What the reading does not lift. An entry without an identity gets the one found by the first reading after it."""
+    """What the reading does not lift. An entry for which the worker gave no identity gets the one found by the first
+    reading after it.
+    """
     for entry in before:
         looked_at = reading is not None and (entry.log, entry.segment) in reading.identities
         if reading is None or not looked_at:

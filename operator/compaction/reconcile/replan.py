@@ -138,9 +138,8 @@ def split_records(steps: Iterable[JobStep], reading: Reading | None) -> frozense
         if len(sources.groups) + bool(sources.unreferenced) < 2 or not _may_split(step):
             continue
         candidate = candidates.get(step.log)
-        if reading is None or reading.problem is not None or (candidate is None and step.log in reading.logs):
-            needed.add(step.name)
-        elif candidate is not None and _offers_any(candidate, sources):
+        unknown = reading is None or reading.problem is not None or (candidate is None and step.log in reading.logs)
+        if unknown or (candidate is not None and _offers_any(candidate, sources)):
             needed.add(step.name)
     return frozenset(needed)
 

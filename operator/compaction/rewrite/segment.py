@@ -13,12 +13,14 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
@@ -34,6 +36,7 @@ from compaction.rewrite.segment_receipt import combine
 from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.lock import DEFAULT_TIMEOUT
+from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
 from compaction.stores.segments.names import group_key, partial_name
 from compaction.stores.segments.plan import GroupRanges
 from compaction.stores.segments.records import GroupReceipt, RewrittenGroup, Tombstone
@@ -112,6 +115,7 @@ class _Attempt:
     committed: dict[str, GroupReceipt] = field(default_factory=dict)
     unreferenced: tuple[Tombstone, ...] = ()
     failures: list[GroupFailure] = field(default_factory=list)
+    identities: dict[str, str] = field(default_factory=dict)
 
     @property
     def tag(self) -> str:
@@ -135,8 +139,10 @@ class _Attempt:
     def _work(self) -> None:
         self.lease.ensure_held()
         directory = self.store.directory(self.job.directory)
+        self.identities = _identities(directory)
         report = self.store.recover(directory)
         if report.changed:
+            self.identities = _identities(directory)
             log.warning("settled what was left half-done", finished=report.finished, discarded=report.discarded)
         fence.check_token(self.store.record(directory), directory, job=self.job.name, token=self.token)
         self.committed = {receipt.group: receipt for receipt in self.store.receipts(directory, self.job.name)}
@@ -267,17 +273,31 @@ class _Attempt:
             reason=worst.reason,
             message=worst.message + others,
             charged=worst.reason not in _NOT_THE_JOBS_FAULT,
-            skipped=tuple(_skipped(f) for f in self.failures if f.reason is JobReason.SOURCE_CORRUPT),
+            skipped=tuple(self._skipped(f) for f in self.failures if f.reason is JobReason.SOURCE_CORRUPT),
             receipt=receipt,
         )
 
+    def _skipped(self, failure: GroupFailure) -> SkippedSource:
+        """The line about a damaged segment: it will be set aside. Whatever else failed is in the message only."""
+        segment = failure.segment or failure.sources[0]
+        return SkippedSource(
+            segment=segment,
+            index=failure.index,
+            offset=failure.offset,
+            reason=failure.reason.value,
+            message=failure.message,
+            identity=self.identities.get(segment, ""),
+        )
 
-def _skipped(failure: GroupFailure) -> SkippedSource:
-    """The report's line about a damaged segment: it will be set aside. Whatever else failed is in the message only."""
-    return SkippedSource(
-        segment=failure.segment or failure.sources[0],
-        index=failure.index,
-        offset=failure.offset,
-        reason=failure.reason.value,
-        message=failure.message,
-    )
+
+def _identities(directory: Path) -> dict[str, str]:
+    """The files of a log by name, as they are before anything is read from them: what is found damaged later is one
+    of these, or was replaced since, and then its quarantine ends at the next look. Never the other way round.
+    """
+    found = {}
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if SEGMENT_NAME.fullmatch(entry.name):
+                with suppress(OSError):
+                    found[entry.name] = str(FileIdentity.of(entry.stat(follow_symlinks=False)))
+    return found

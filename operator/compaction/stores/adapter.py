@@ -26,6 +26,7 @@ from compaction.planning.candidates import (
 )
 from compaction.planning.reading import LogProblem, Reading
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
+from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.sense import LogDebt, LogError, LogErrorReason, SenseResult, SenseSettings
 from compaction.stores.segments.store import SegmentLogStore
 
@@ -273,10 +274,9 @@ class SegmentLogsAdapter:
 def identity_of(path: Path) -> str:
     """What tells one version of a file from another (device, inode, size, modification time); "" when it is gone."""
     try:
-        stat = os.stat(path, follow_symlinks=False)
+        return str(FileIdentity.of(os.stat(path, follow_symlinks=False)))
     except OSError:
         return ""
-    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 def _half_done(log: LogDebt) -> LogProblem:

@@ -76,6 +76,10 @@ class FileIdentity:
     def of(cls, stat: os.stat_result) -> FileIdentity:
         return cls(device=stat.st_dev, inode=stat.st_ino, size=stat.st_size, mtime_ns=stat.st_mtime_ns)
 
+    def __str__(self) -> str:
+        """The form in which resources hold it: `device:inode:size:mtime_ns`."""
+        return f"{self.device}:{self.inode}:{self.size}:{self.mtime_ns}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentIndex:
