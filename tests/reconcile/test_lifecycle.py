@@ -697,6 +697,17 @@ class TestConditions:
         world.settle()
         assert is_true(status_of(world).conditions, "Ready")
 
+    def test_patterns_that_select_nothing_are_said(self) -> None:
+        store = {"segmentLogs": {"root": "/ra", "include": ["tenant-*", "other"], "exclude": ["**/old"]}}
+        world = World(store=store)
+        world.settle()
+        later(world, 61)
+        world.settle()
+        ready = get_condition(status_of(world).conditions, "Ready")
+        assert ready is not None
+        assert (ready.status, ready.reason) == ("True", PolicyReason.NO_LOGS_FOUND)
+        assert "below /ra that matches tenant-*, other without **/old" in ready.message
+
     def test_one_unreadable_log_does_not_stop_the_others(self) -> None:
         world = World()
         world.problems = (LogProblem("/ra/x", "LiveSetUnknown", "/ra/x: no indexes file: say what is live"),)

@@ -75,6 +75,7 @@ class PolicyReason(StrEnum):
     """Reasons in the conditions of a CompactionPolicy."""
 
     SCHEDULED = "Scheduled"  # valid and sensed; nothing is due
+    NO_LOGS_FOUND = "NoLogsFound"  # valid and sensed; include and exclude select nothing that holds segment files
     COMPACTING = "Compacting"  # jobs are queued or running
     SENSING = "Sensing"  # no look at the store has finished yet
     SUSPENDED = "Suspended"  # spec.suspend is true: no new jobs
@@ -126,6 +127,7 @@ class WaitReason(StrEnum):
     LOG_BUSY = "LogBusy"  # another job of the same log is running
     LOCK_HELD = "LockHeld"  # another process holds the log's lock: the message names it
     STORE_ERROR = "StoreError"  # the store refused the claim (permission, I/O); the message is the system's
+    LEASE_NAME_TAKEN = "LeaseNameTaken"  # a Lease of the job's name belongs to something else: delete or rename one
     BACKOFF = "Backoff"  # a failed job waits a little before its next attempt
     SUSPENDED = "Suspended"
     POLICY_NOT_FOUND = "PolicyNotFound"

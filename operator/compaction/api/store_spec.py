@@ -4,6 +4,7 @@ A union of which exactly one member is set. Another kind of store is another opt
 and its kind in `StoreKind`; nothing is declared before it works.
 """
 
+import re
 from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
@@ -24,6 +25,8 @@ def _has_parent_step(path: str) -> bool:
     return ".." in path.split("/")
 
 
+_CLOSED_SETS: Final = r"^([^\x5b]|\x5b[^\x5d/]+\x5d)*$"
+"""Every [ (5b) begins a set that ends before the next / : the same text is a regular expression for CEL and Python."""
 NO_NUL: Final = Rule(
     cel="!self.contains('\\u0000')",
     message="must not contain a NUL character: no path can",
@@ -58,6 +61,16 @@ RELATIVE_GLOB: Final = (
         cel="!self.matches('(^|/)[.][.](/|$)')",
         message="must not contain '..': only directories below root are compacted",
         holds=lambda glob: not _has_parent_step(glob),
+    ),
+    Rule(
+        cel="!self.contains('***')",
+        message="must not contain '***': write ** for any depth, * within one name",
+        holds=lambda glob: "***" not in glob,
+    ),
+    Rule(
+        cel=f"self.matches('{_CLOSED_SETS}')",
+        message="must close every '[' with a ']' in the same name, as in log-[0-9]: write [[] for the character itself",
+        holds=lambda glob: re.fullmatch(_CLOSED_SETS, glob) is not None,
     ),
 )
 

@@ -203,6 +203,11 @@ def _explained(step: JobStep) -> bool:
 
 
 def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
+    store = facts.policy.spec.store.segment_logs
+    if store is not None and facts.reading is not None and not facts.reading.logs:
+        without = f" without {', '.join(store.exclude)}" if store.exclude else ""
+        message = f"nothing below {store.root} that matches {', '.join(store.include)}{without} holds segment files: "
+        return PolicyReason.NO_LOGS_FOUND, f"{message}check root, include and exclude, if there should be logs"
     if facts.quarantined:
         first = facts.quarantined[-1]
         message = f"{len(facts.quarantined)} damaged segments are set aside, newest {first.log}/{first.segment}: "

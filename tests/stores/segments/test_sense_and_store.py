@@ -53,6 +53,7 @@ def root(tmp_path: Path) -> Path:
         ("a/*/c", ["a/b/c"], ["a/c", "a/b/d/c"]),
         ("log-?[0-3]", ["log-x2"], ["log-22x", "log-x4"]),
         ("**/x/**/y", ["x/y", "a/x/b/c/y"], ["x", "xy"]),
+        ("x[[]y]", ["x[y]"], ["xy", "x[y"]),
         ("a.b+", ["a.b+"], ["axb", "a.bb"]),
     ],
 )
@@ -62,7 +63,7 @@ def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
     assert [p for p in no if matches(compiled, p)] == []
 
 
-@pytest.mark.parametrize("pattern", ["", "/a", "a//b", "../a", "a/./b"])
+@pytest.mark.parametrize("pattern", ["", "/a", "a//b", "../a", "a/./b", "***", "a/***/b", "[", "log-[0-9", "[a/b]"])
 def test_impossible_globs_are_refused(pattern: str) -> None:
     with pytest.raises(GlobSyntaxError):
         compile_globs([pattern])

@@ -15,7 +15,9 @@ from compaction.exceptions import GlobSyntaxError
 
 
 def compile_globs(patterns: Iterable[str]) -> tuple[re.Pattern[str], ...]:
-    """Compiled patterns. GlobSyntaxError for an absolute one, one with `..`, or an empty one."""
+    """Compiled patterns. GlobSyntaxError for an absolute one, one with `..`, an empty one, or one that cannot mean what
+    it says (`***`, a `[` without its `]`).
+    """
     return tuple(re.compile(_translate(pattern)) for pattern in patterns)
 
 
@@ -30,6 +32,10 @@ def _translate(pattern: str) -> str:
         raise GlobSyntaxError(
             f"{pattern!r}: a pattern is a path relative to the root, without empty parts, `.` and `..`"
         )
+    if "***" in pattern:
+        raise GlobSyntaxError(f"{pattern!r}: write `**` for any depth, `*` within one name")
+    if any("[" in re.sub(r"\[[^\]]+\]", "", part) for part in parts):
+        raise GlobSyntaxError(f"{pattern!r}: a `[` has no `]` in the same name; write `[[]` for the character itself")
     if all(part == "**" for part in parts):
         return r"(?s:.*)"
     expression = ""
