@@ -339,16 +339,45 @@ class StaleTokenError(SegmentLogError):
 
 
 class LockHeldError(SegmentLogError):
-    """The log's lock could not be taken in time; names who holds it and since when."""
+    """The log's lock could not be taken in time; names who holds it and since when.
 
-    def __init__(self, path: str, holder: str, waited: float) -> None:
-        super().__init__(path, holder, waited)
+    `process`: the holder as it can be found and ended (`pid 5 on host`), empty when it is unknown.
+    """
+
+    def __init__(self, path: str, holder: str, waited: float, process: str = "") -> None:
+        super().__init__(path, holder, waited, process)
         self.path = path
         self.holder = holder
         self.waited = waited
+        self.process = process
 
     def __str__(self) -> str:
-        return f"{self.path}: the lock is still held after {self.waited:.0f} s by {self.holder}"
+        return (
+            f"{self.path}: the lock is still held after {self.waited:.0f} s by {self.holder}: wait, and never "
+            f"delete this file; end {self.process or 'the process that has it open'} instead if it is stuck"
+        )
+
+
+class LockLostError(LockHeldError):
+    """The log's lock file was deleted or replaced while it was held, so others may hold the log's lock as well."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the lock file was deleted or replaced while it was held, so another process may be at work: "
+            f"this one has stopped. Run it again, what is half-done is settled first. Never delete this file"
+        )
+
+
+class LockFileError(SegmentLogError):
+    """What stands under the name of the log's lock file cannot be locked."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: cannot be the log's lock, {self.reason}: move it out of the log directory"
 
 
 class CorruptFenceError(SegmentLogError):
@@ -366,22 +395,40 @@ class CorruptFenceError(SegmentLogError):
         )
 
 
-class LogNotWritableError(SegmentLogError):
-    """The log's directory cannot be written: permission, read-only file system."""
+class UnwritableFenceError(SegmentLogError):
+    """A fence record that could not be read back, or is too large; the one on disk still stands."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file = file
         self.reason = reason
 
     def __str__(self) -> str:
+        return f"{self.file}: left as it is, because the new record {self.reason}"
+
+
+class LogNotWritableError(SegmentLogError):
+    """The log's directory cannot be written: permission, read-only file system.
+
+    `outcome`: what became of the commit that was under way, empty when there was none.
+    """
+
+    def __init__(self, path: str, reason: str, outcome: str = "") -> None:
+        super().__init__(path, reason, outcome)
+        self.path = path
+        self.reason = reason
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        outcome = f"; {self.outcome}" if self.outcome else ""
         return (
             f"{self.path}: cannot be written ({self.reason}): run with an account that may write to the log directory"
+            f"{outcome}"
         )
 
 
-class StoreIOError(SegmentLogError):
-    """The operating system refused a read or write (no space, input/output error); nothing was committed."""
+class LogNotReadableError(SegmentLogError):
+    """A file or directory of a log may not be read by this account."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -389,7 +436,24 @@ class StoreIOError(SegmentLogError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; nothing was committed and no source was touched"
+        return f"{self.path}: cannot be read ({self.reason}): run with an account that may read the log directory"
+
+
+class StoreIOError(SegmentLogError):
+    """The operating system refused a read or write (no space, input/output error).
+
+    `outcome`: what became of the commit that was under way, empty when there was none.
+    """
+
+    def __init__(self, path: str, reason: str, outcome: str = "") -> None:
+        super().__init__(path, reason, outcome)
+        self.path = path
+        self.reason = reason
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        outcome = f"{self.outcome}; " if self.outcome else ""
+        return f"{self.path}: {self.reason}; {outcome}no entry is lost: remove the cause, then run again"
 
 
 # --- planning and reconciling ---------------------------------------------------------------------------------------

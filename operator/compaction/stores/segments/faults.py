@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from compaction.exceptions import LogNotWritableError, SegmentLogError, StoreIOError
+from compaction.exceptions import LogNotReadableError, LogNotWritableError, SegmentLogError, StoreIOError
 
-_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_REFUSED = frozenset({errno.EACCES, errno.EPERM})
 
 
-def storage_error(error: OSError, directory: Path) -> SegmentLogError:
-    """The error to raise for `error`; names the file when the system call named one."""
+def storage_error(error: OSError, directory: Path, *, outcome: str = "") -> SegmentLogError:
+    """The error to raise for `error`; names the file when the system call named one.
+
+    `outcome`: what became of the commit that was under way.
+    """
     path = str(error.filename) if isinstance(error.filename, str | Path) else str(directory)
     if not path.startswith("/"):
         path = str(directory / path)
     reason = error.strerror or str(error)
-    return LogNotWritableError(path, reason) if error.errno in _REFUSED else StoreIOError(path, reason)
+    if error.errno in _REFUSED and _unreadable(path):
+        return LogNotReadableError(path, reason)
+    if error.errno in _REFUSED or error.errno == errno.EROFS:
+        return LogNotWritableError(path, reason, outcome)
+    return StoreIOError(path, reason, outcome)
+
+
+def _unreadable(path: str) -> bool:
+    """Whether it was reading that was refused: the error itself does not tell. A new name can only be written."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    effective = os.access in os.supports_effective_ids
+    return not os.access(path, os.R_OK, effective_ids=effective)
 
 
 @contextmanager
 def storage_errors(directory: Path) -> Iterator[None]:
-    """OSError inside the block becomes LogNotWritableError or StoreIOError."""
+    """OSError inside the block becomes LogNotReadableError, LogNotWritableError or StoreIOError."""
     try:
         yield
     except OSError as error:
