@@ -61,6 +61,15 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def sync_file(path: Path) -> None:
+    """Make a regular file durable that somebody else wrote."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
 def link(source: Path, target: Path) -> None:
     """A second name for a file; symlinks are not followed."""
     os.link(source, target, follow_symlinks=False)
