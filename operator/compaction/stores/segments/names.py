@@ -4,7 +4,8 @@
 
 * `<a>-<b>-<c>.<job>.<token>.partial`: output of one attempt at one group, before its commit. Two attempts never share a
   name, so a zombie cannot touch the file of the attempt that replaced it.
-* `<a>-<b>-<c>.compacting`: exists only while the fence's lock is held, or after a crash in that window.
+* `<a>-<b>-<c>.compacting`: exists only while the fence's lock is held, or after a crash in that window. Of a group of
+  one it is `<a>-<a>.compacting`: `<a>.compacting` is what Ra's own compaction writes to.
 * `<a>.link`: the next content of the name `<a>.segment`, replaced by rename.
 """
 
@@ -75,8 +76,12 @@ def job_key(job: str) -> str:
         raise InvalidGroupError("a job's name must not be empty")
     if len(job) <= _JOB_BYTES and _JOB_KEY.fullmatch(job):
         return job
+    try:
+        digest = hashlib.sha256(job.encode()).hexdigest()
+    except UnicodeEncodeError as error:
+        raise InvalidGroupError(f"a job's name is text, which {job!a} is not") from error
     plain = re.sub(r"[^A-Za-z0-9_-]", "-", job)[: _JOB_BYTES - 17]
-    return f"{plain}-{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+    return f"{plain}-{digest[:16]}"
 
 
 def partial_name(group: str, *, job: str, token: int) -> str:
@@ -84,7 +89,13 @@ def partial_name(group: str, *, job: str, token: int) -> str:
 
 
 def compacting_name(group: str) -> str:
-    return group + COMPACTING_SUFFIX
+    """Where a commit of ours puts a group's output. Never Ra's own name, see the top of this module."""
+    return (group if "-" in group else f"{group}-{group}") + COMPACTING_SUFFIX
+
+
+def ra_compacting_name(leader: str) -> str:
+    """Where Ra's own compaction (and the design note's, of a group of one) writes the output for a leading segment."""
+    return stem(leader) + COMPACTING_SUFFIX
 
 
 def link_name(segment: str) -> str:
@@ -98,9 +109,14 @@ def parse_partial(name: str) -> PartialName | None:
 
 
 def parse_compacting(name: str) -> str | None:
-    """The group key of a `.compacting` name (Ra's own has a single stem); None for any other name."""
+    """The group key of a `.compacting` name, ours or Ra's (a single stem); None for any other name."""
     match = _COMPACTING.fullmatch(name)
-    return match[1] if match else None
+    if match is None:
+        return None
+    stems = match[1].split("-")
+    if len(stems) == 2 and stems[0] == stems[1]:
+        return stems[0]
+    return match[1] if all(low < high for low, high in pairwise(stems)) else None
 
 
 def parse_link(name: str) -> str | None:

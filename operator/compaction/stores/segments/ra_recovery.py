@@ -4,12 +4,15 @@ Ra infers "the compacted file was renamed over L" from the absence of `L.compact
 creating it (B1), and cannot start with two markers (B4). Here the leader's CONTENT decides: the other members become
 symlinks only if the leader holds every live entry of each of them. Without that proof they stay regular files, which
 is always safe: a reader takes from the leader what lies below the next member's first index, and the rest from the
-members. The marker is always removed, first, because it is what Ra draws the wrong conclusion from.
+members. A member that alone holds an entry which newer files hide stays as well, whatever the leader holds. The leader
+is durable before a member goes. The marker is always removed, first, because it is what Ra draws the wrong conclusion
+from.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,8 +22,10 @@ import numpy as np
 from compaction.exceptions import SegmentLogError, TermFormatError
 from compaction.stores.segments import etf, fs, names
 from compaction.stores.segments.codec import pread_up_to
+from compaction.stores.segments.listing import status
 from compaction.stores.segments.model import SEGMENT_NAME, SegmentIndex
 from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.unreferenced import find_stranded
 from compaction.stores.segments.view import LogState, open_log
 
 _MAX_MARKER_BYTES = 1 << 20
@@ -54,9 +59,13 @@ def settle_marker(directory: Path, marker: str) -> RaRecovery:
     if leader is None:
         raise ValueError(f"{marker!r} is not a marker's name")
     members = _read_marker(directory / marker, leader)
-    compacting = directory / names.compacting_name(names.stem(leader))
-    aborted = compacting.exists()
+    compacting = directory / names.ra_compacting_name(leader)
+    aborted = status(compacting) is not None
     proven = () if aborted or len(members) < 2 else _covered(directory, leader, members)
+    if proven:
+        # Ra syncs neither its rename nor, always, what it renamed; and the members are the only other copy.
+        fs.sync_file(directory / leader)
+        fs.sync_directory(directory)
     for name in proven:
         fs.unlink_if_present(directory / names.link_name(name))
         fs.symlink(leader, directory / names.link_name(name))
@@ -83,8 +92,7 @@ def _outcome(directory: Path, leader: str, members: tuple[str, ...], *, aborted:
 def _read_marker(path: Path, leader: str) -> tuple[str, ...]:
     """The members a marker lists, ascending; empty when it is torn, foreign, or lists what it cannot."""
     try:
-        data = path.read_bytes()[:_MAX_MARKER_BYTES]
-        term = etf.decode(data)
+        term = etf.decode(_marker_bytes(path))
     except TermFormatError:
         return ()
     if not isinstance(term, list) or not all(isinstance(item, bytes) for item in term):
@@ -93,6 +101,23 @@ def _read_marker(path: Path, leader: str) -> tuple[str, ...]:
     if any(SEGMENT_NAME.fullmatch(name) is None for name in members) or leader != min(members, default=""):
         return ()
     return tuple(sorted(set(members)))
+
+
+def _marker_bytes(path: Path) -> bytes:
+    """The content of a marker; nothing of what is no file, or larger than any marker. Never waits for a FIFO."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        if path.is_symlink():
+            return b""
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        data = pread_up_to(fd, _MAX_MARKER_BYTES + 1, 0)
+    finally:
+        os.close(fd)
+    return data if len(data) <= _MAX_MARKER_BYTES else b""
 
 
 def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[str, ...]:
@@ -112,6 +137,9 @@ def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[st
         return ()
     between = [name for name in present if leader < name <= members[-1] and name not in members]
     if between or not all(_covers(log, leader, name, log.live) for name in regular):
+        return ()
+    # Coverage is about what is read from a member. What newer files hide in it comes back when those are deleted.
+    if not find_stranded(log, log.live).keys().isdisjoint(regular):
         return ()
     return tuple(regular)
 
