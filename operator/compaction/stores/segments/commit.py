@@ -5,12 +5,15 @@ A group `a-b-c` (research/ra.md §3.7, made safe; every step is durable before t
 1. the intent (with the receipt to be) is recorded in the fence; the partial file is renamed to `a-b-c.compacting`;
 2. `a.segment` becomes a hard link to it, through `a.link` and rename: THE COMMIT POINT;
 3. `b.segment`, then `c.segment` become relative symlinks to `a.segment`, in ascending order, and so do dead segments
-that
-   lie between them;
+   that lie between them;
 4. the receipt is recorded, the replaced names get tombstones;
 5. the name `a-b-c.compacting` is removed.
 
+(A group of one is `a-a.compacting`, because `a.compacting` is a name of Ra's.)
+
 A crash anywhere is settled by `recovery` on positive evidence: `a-b-c.compacting` and `a.segment` are the same inode.
+The lock is verified before each step that could destroy another's work, in case a person deletes its file while this
+process sleeps; right before the commit point the fence must still hold this attempt's token and intent as well.
 The order of step 3 matters to a reader between two steps: an untouched higher source hides the output from its own
 first index on (research/ra.md §1.8) and still holds everything from there on. For the same reason nothing between the
 lowest and the highest source may stay a regular file: it would hide the output behind it.
@@ -23,10 +26,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from compaction.exceptions import SourcesChangedError, StaleTokenError
+from compaction.exceptions import LockLostError, SourcesChangedError, StaleTokenError, UnwritableFenceError
 from compaction.stores.segments import fence, fs, lock, recovery
-from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.faults import storage_error, storage_errors
 from compaction.stores.segments.limits import IndexesMissing
 from compaction.stores.segments.listing import regular_identity, regular_segments
 from compaction.stores.segments.names import compacting_name, group_key, partial_name
@@ -40,6 +44,8 @@ from compaction.stores.segments.records import (
 )
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import dead_segments
+
+_TOMBSTONE_BYTES: Final = 512
 
 
 def commit_group(
@@ -57,15 +63,19 @@ def commit_group(
     Raises:
         StaleTokenError: `token` is not the one claimed last; this attempt's partial file is removed, nothing else.
         SourcesChangedError: a source is not the file that was read, or a segment appeared between; the partial is
-        removed. LockHeldError, LogNotWritableError, StoreIOError: nothing was committed.
+        removed.
+        LockLostError: the lock's file was deleted meanwhile; whoever holds the lock now settles what was begun.
+        NotALogDirectoryError, LockHeldError, UnwritableFenceError: nothing was committed.
+        LogNotReadableError, LogNotWritableError, StoreIOError: the message says whether something was committed.
     """
     key = group_key(group.sources)
     partial = directory / partial_name(key, job=job, token=token)
     if partial.name != group.partial:
         raise SourcesChangedError(f"{directory}: {group.partial} is not the output of job {job}, token {token}")
-    now = time.time() if now is None else now
-    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout):
-        recovery.recover_locked(directory, now=now)
+    recovery.require_log(directory)
+    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
+        committed_at = time.time() if now is None else now
+        recovery.recover_locked(directory, now=committed_at, held=held)
         record = fence.read(directory)
         try:
             fence.check_token(record, directory, job=job, token=token)
@@ -73,53 +83,101 @@ def commit_group(
                 fs.unlink_if_present(partial)
                 return receipt
             _check_files(directory, group, partial)
-        except (StaleTokenError, SourcesChangedError):
-            # Attempt-unique name: nobody else's file. A failure to remove it leaves an orphan for the sweeper.
-            with suppress(OSError):
-                fs.unlink_if_present(partial)
+            held.verify()
+        except (StaleTokenError, SourcesChangedError, LockLostError):
+            _discard(partial)
             raise
-        receipt = _receipt(directory, group, key=key, job=job, token=token, holder=holder, now=now)
+        receipt = _receipt(directory, group, key=key, job=job, token=token, holder=holder, now=committed_at)
         pending = PendingCommit(group=key, partial=partial.name, identity=group.identity, receipt=receipt)
         try:
-            _publish(directory, record, pending)
-        except OSError:
-            settled = _settle(directory, partial, job=job, key=key, now=now)
+            _publish(directory, record, pending, held=held, now=now)
+        except UnwritableFenceError:
+            _discard(partial)
+            raise
+        except OSError as error:
+            settled = _settle(directory, partial, error, pending, held=held, now=now)
             if settled is None:
-                raise
+                raise storage_error(error, directory, outcome="nothing was committed") from error
             return settled
         return receipt
 
 
-def _publish(directory: Path, record: FenceRecord, pending: PendingCommit) -> None:
+def _discard(partial: Path) -> None:
+    """Attempt-unique name: nobody else's file. A failure to remove it leaves an orphan for the sweeper."""
+    with suppress(OSError):
+        fs.unlink_if_present(partial)
+
+
+def _publish(
+    directory: Path, record: FenceRecord, pending: PendingCommit, *, held: lock.HeldLock, now: float | None
+) -> None:
     """Steps 1 to 5."""
     lowest = pending.receipt.output
     compacting = directory / compacting_name(pending.group)
-    fence.write(directory, fence.with_pending(record, pending), sync_directory=False)
+    # What is written after the commit point must fit as well.
+    spare = fence.SPARE_BYTES + _TOMBSTONE_BYTES * len(pending.receipt.linked)
+    intended = fence.with_pending(record, pending)
+    fence.write(directory, intended, sync_directory=False, held=held, spare=spare)
     fs.rename(directory / pending.partial, compacting)
     fs.sync_directory(directory)
+    _still_ours(directory, pending, held)
     recovery.put_link(directory, lowest, compacting)
     fs.sync_directory(directory)
     for name in pending.receipt.linked:
+        held.verify()
         recovery.put_symlink(directory, name, lowest)
     fs.sync_directory(directory)
+    linked_at = time.time() if now is None else now
     # One sync for both: should only the removal reach the disk, the intent still names the output's inode.
-    fence.write(directory, fence.promoted(fence.with_pending(record, pending)), sync_directory=False)
+    fence.write(directory, fence.promoted(intended, linked_at=linked_at), sync_directory=False, held=held, spare=0)
     fs.unlink(compacting)
     fs.sync_directory(directory)
 
 
-def _settle(directory: Path, partial: Path, *, job: str, key: str, now: float) -> GroupReceipt | None:
+def _still_ours(directory: Path, pending: PendingCommit, held: lock.HeldLock) -> None:
+    """The last look before the commit point: a lock that was lost and came back leaves its traces in the fence."""
+    held.verify()
+    record, receipt = fence.read(directory), pending.receipt
+    fence.check_token(record, directory, job=receipt.job, token=receipt.token)
+    if record.pending != pending:
+        raise LockLostError(str(held.path), "", 0.0)
+
+
+def _settle(
+    directory: Path,
+    partial: Path,
+    error: OSError,
+    pending: PendingCommit,
+    *,
+    held: lock.HeldLock,
+    now: float | None,
+) -> GroupReceipt | None:
     """After a failed system call: finish what passed the commit point, else leave nothing behind. None: not committed.
 
     When the disk refuses this as well, the directory stays as after a crash: readable, and settled by the next
-    recovery.
+    recovery. The error says which of the two it will be, if that can be seen.
     """
-    with suppress(OSError):
-        recovery.recover_locked(directory, now=now)
-        if receipt := fence.read(directory).receipt(job, key):
+    held.verify()
+    try:
+        recovery.recover_locked(directory, now=time.time() if now is None else now, held=held)
+        if receipt := fence.read(directory).receipt(pending.receipt.job, pending.group):
             return receipt
         fs.unlink_if_present(partial)
+    except OSError:
+        outcome = _outcome(directory, pending)
+        raise storage_error(error, directory, outcome=outcome) from error
     return None
+
+
+def _outcome(directory: Path, pending: PendingCommit) -> str:
+    """What became of a commit that can neither go on nor be undone now: its output is in place, or it is not."""
+    try:
+        output = regular_identity(directory / pending.receipt.output)
+    except OSError:
+        return "whether the group was committed is settled by the next recovery"
+    if output == pending.identity:
+        return "the group is past its commit point, the next recovery finishes it"
+    return "nothing was committed"
 
 
 def _check_files(directory: Path, group: RewrittenGroup, partial: Path) -> None:
@@ -189,12 +247,14 @@ def commit_unreferenced(
         StaleTokenError: `token` is not the one claimed last.
         SourcesChangedError: a segment is gone, or (again) needed.
         LiveSetUnknownError: the snapshot does not say what is live.
-        LockHeldError, LogNotWritableError, StoreIOError: nothing was marked.
+        NotALogDirectoryError, LockHeldError, UnwritableFenceError, LogNotWritableError, StoreIOError: nothing was
+        marked.
     """
     wanted = sorted(set(names))
-    now = time.time() if now is None else now
-    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout):
-        recovery.recover_locked(directory, now=now)
+    recovery.require_log(directory)
+    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
+        now = time.time() if now is None else now
+        recovery.recover_locked(directory, now=now, held=held)
         record = fence.read(directory)
         fence.check_token(record, directory, job=job, token=token)
         claim = record.jobs[job]
@@ -219,6 +279,8 @@ def commit_unreferenced(
                 for name in missing
             )
             jobs = record.jobs | {job: replace(claim, unreferenced=(*claim.unreferenced, *marked))}
-            fence.write(directory, fence.with_tombstones(replace(record, jobs=jobs), marked))
+            marks = fence.with_tombstones(replace(record, jobs=jobs), marked)
+            # Half of the room at most: commits, claims and the sweep that shrinks it again need theirs.
+            fence.write(directory, marks, held=held, spare=fence.MAX_FENCE_BYTES // 2)
             done |= {tombstone.name: tombstone for tombstone in marked}
         return tuple(done[name] for name in wanted)

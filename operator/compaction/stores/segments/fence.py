@@ -6,25 +6,33 @@ directory), changed only by the holder of the log's lock. Invariants:
 * per job, claimed tokens strictly increase, also over retirement and over the pruning of old jobs (`floor`);
 * receipts of jobs that are not retired are kept, so a repeated commit finds its own; of retired ones the newest
   `KEPT_RECEIPTS` are;
-* every name that will be deleted has a tombstone first.
+* every name that will be deleted has a tombstone first;
+* the file stays small: what is kept for closed jobs is bounded, and jobs that nobody closes (their process was killed)
+  are closed when they are old or many. A record that would be too large is refused while the old one stands.
 
-The functions on records are pure; `read`, `write`, `claim`, `retire` and `high_water` touch the disk.
+The functions on records are pure; `read`, `write`, `claim`, `retire` and `high_water` touch the disk. What a record may
+contain is checked in both directions, see `fence_check`.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
-from compaction.exceptions import CorruptFenceError, InvalidGroupError, StaleTokenError
+from compaction.exceptions import CorruptFenceError, InvalidGroupError, StaleTokenError, UnwritableFenceError
 from compaction.stores.segments import fs, lock
+from compaction.stores.segments.codec import pread_up_to
 from compaction.stores.segments.faults import storage_error, storage_errors
+from compaction.stores.segments.fence_check import MAX_TOKEN, first_fault
 from compaction.stores.segments.names import job_key
 from compaction.stores.segments.records import Claim, FenceRecord, PendingCommit, Tombstone, TombstoneKind
 
@@ -32,7 +40,16 @@ FENCE_FILE: Final = "compaction.fence"
 TEMPORARY_FILE: Final = "compaction.fence.tmp"
 KEPT_JOBS: Final = 256
 KEPT_RECEIPTS: Final = 64
+KEPT_MARKED: Final = 8
+"""Closed jobs of which is still known what they marked for deletion: for a report that was lost."""
+KEPT_OPEN: Final = 64
+OPEN_SECONDS: Final = 7 * 86_400.0
+"""Claims that nobody closed count as closed beyond the newest KEPT_OPEN, and a week after they were made. A job that
+was alive after all is told that its token is stale, and claims a new one.
+"""
 MAX_FENCE_BYTES: Final = 64 << 20
+SPARE_BYTES: Final = 8 << 20
+"""Room that only the end of a commit may use: what was begun can always be recorded."""
 _RECORD: Final = TypeAdapter(FenceRecord)
 
 
@@ -41,6 +58,7 @@ def read(directory: Path) -> FenceRecord:
 
     Raises:
         CorruptFenceError: the file is not a fence record of a version known here.
+        LogNotReadableError, StoreIOError
     """
     path = directory / FENCE_FILE
     try:
@@ -49,8 +67,13 @@ def read(directory: Path) -> FenceRecord:
         return FenceRecord()
     except OSError as error:
         raise storage_error(error, directory) from error
-    with open(fd, "rb") as file, storage_errors(directory):
-        data = file.read(MAX_FENCE_BYTES + 1)
+    try:
+        with storage_errors(directory):
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise CorruptFenceError(str(path), "it is not a regular file")
+            data = pread_up_to(fd, MAX_FENCE_BYTES + 1, 0)
+    finally:
+        os.close(fd)
     if len(data) > MAX_FENCE_BYTES:
         raise CorruptFenceError(str(path), f"it is larger than {MAX_FENCE_BYTES} bytes")
     try:
@@ -58,31 +81,65 @@ def read(directory: Path) -> FenceRecord:
     except ValidationError as error:
         first = error.errors()[0]
         raise CorruptFenceError(str(path), f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}") from error
-    if record.version != 1:
-        raise CorruptFenceError(str(path), f"version {record.version} is not supported (1 is)")
+    if fault := first_fault(record):
+        raise CorruptFenceError(str(path), f"it {fault}")
     return record
 
 
-def write(directory: Path, record: FenceRecord, *, sync_directory: bool = True) -> None:
+def write(
+    directory: Path,
+    record: FenceRecord,
+    *,
+    sync_directory: bool = True,
+    held: lock.HeldLock | None = None,
+    spare: int | None = None,
+) -> None:
     """Replace the record; the lock must be held. OSError passes through, the old record then stands.
 
-    With `sync_directory=False` the caller syncs the directory itself before it relies on the record.
+    `held` is asked right before the old record goes. With `sync_directory=False` the caller syncs the directory itself
+    before it relies on the record. `spare`: bytes below the limit that must stay free (default SPARE_BYTES).
+
+    Raises:
+        UnwritableFenceError: the record could not be read back, or has grown too large; the old one stands.
+        LockLostError: the lock was lost; the old record, or the one somebody else wrote, stands.
     """
+    data = _encoded(directory, record, spare=SPARE_BYTES if spare is None else spare)
     temporary = directory / TEMPORARY_FILE
     fs.unlink_if_present(temporary)
     try:
         fd = fs.create(temporary)
         try:
-            fs.write(fd, [_RECORD.dump_json(record)])
+            fs.write(fd, [data])
             fs.sync(fd)
         finally:
             os.close(fd)
+        if held is not None:
+            held.verify()
         fs.rename(temporary, directory / FENCE_FILE)
     except OSError:
         fs.unlink_if_present(temporary)
         raise
     if sync_directory:
         fs.sync_directory(directory)
+
+
+def _encoded(directory: Path, record: FenceRecord, *, spare: int) -> bytes:
+    path = directory / FENCE_FILE
+    if fault := first_fault(record):
+        raise UnwritableFenceError(str(path), fault)
+    try:
+        data = _RECORD.dump_json(record)
+    except PydanticSerializationError as error:
+        raise UnwritableFenceError(str(path), f"cannot be written as text ({error})") from error
+    limit = MAX_FENCE_BYTES - spare
+    if len(data) > limit:
+        # Over the limit already: less is always better, or the sweep could not make room.
+        with suppress(FileNotFoundError):
+            limit = max(limit, min(MAX_FENCE_BYTES, os.stat(path, follow_symlinks=False).st_size - 1))
+    if len(data) > limit:
+        reason = f"is larger than {limit} bytes ({len(data)}): sweep what waits for its deletion, or mark fewer at once"
+        raise UnwritableFenceError(str(path), reason)
+    return data
 
 
 def high_water(directory: Path, job: str) -> int:
@@ -103,28 +160,27 @@ def claim(
 
     Raises:
         StaleTokenError: not larger than every token claimed for the job before.
-        LockHeldError, LogNotWritableError, StoreIOError, CorruptFenceError
+        LockHeldError, LogNotWritableError, StoreIOError, CorruptFenceError, UnwritableFenceError
     """
-    if token < 1:
-        raise InvalidGroupError(f"a fencing token is a positive integer, not {token}")
+    if not 1 <= token <= MAX_TOKEN:
+        raise InvalidGroupError(f"a fencing token is an integer in 1..{MAX_TOKEN}, not {token}")
     job_key(job)
-    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout):
+    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
         record = read(directory)
         if token <= record.high_water(job):
             raise StaleTokenError(str(directory), job, token, record.high_water(job))
-        write(
-            directory, with_claim(record, job=job, token=token, holder=holder, now=time.time() if now is None else now)
-        )
+        claimed_at = time.time() if now is None else now
+        write(directory, with_claim(record, job=job, token=token, holder=holder, now=claimed_at), held=held)
 
 
 def retire(directory: Path, job: str, *, timeout: float = lock.DEFAULT_TIMEOUT) -> None:
     """Nothing may be committed for this job any more; its high water stays. Repeating is harmless."""
     if read(directory).claimed(job) is None:
         return
-    with storage_errors(directory), lock.hold(directory, holder="retire", job=job, timeout=timeout):
+    with storage_errors(directory), lock.hold(directory, holder="retire", job=job, timeout=timeout) as held:
         record = read(directory)
         if record.claimed(job) is not None:
-            write(directory, retired(record, job))
+            write(directory, retired(record, job), held=held)
 
 
 def check_token(record: FenceRecord, directory: Path, *, job: str, token: int) -> None:
@@ -135,21 +191,39 @@ def check_token(record: FenceRecord, directory: Path, *, job: str, token: int) -
 
 
 def with_claim(record: FenceRecord, *, job: str, token: int, holder: str, now: float) -> FenceRecord:
+    """The record with a new claim, and without what is too old to be asked for again."""
     before = record.jobs.get(job)
     marked = before.unreferenced if before else ()
-    return replace(
-        record,
-        jobs=record.jobs | {job: Claim(token=token, holder=holder, claimed_at=now, unreferenced=marked)},
-    )
+    claim = Claim(token=token, holder=holder, claimed_at=now, unreferenced=marked)
+    return _bounded(replace(record, jobs=record.jobs | {job: claim}), current=job, now=now)
 
 
 def retired(record: FenceRecord, job: str) -> FenceRecord:
     """The record with this job closed, and without what is too old to be asked for again."""
-    jobs = record.jobs | {job: replace(record.jobs[job], retired=True)}
-    closed = sorted((name for name, c in jobs.items() if c.retired), key=lambda name: jobs[name].claimed_at)
-    dropped = closed[: max(0, len(closed) - KEPT_JOBS)]
+    return _bounded(replace(record, jobs=record.jobs | {job: replace(record.jobs[job], retired=True)}))
+
+
+def _bounded(record: FenceRecord, *, current: str | None = None, now: float | None = None) -> FenceRecord:
+    """The record with what is kept for closed jobs cut to its bounds, after abandoned ones were closed.
+
+    `current`: the job that claims at `now`; it stays open.
+    """
+    newest = sorted(record.jobs, key=lambda name: record.jobs[name].claimed_at, reverse=True)
+    opened = [name for name in newest if name != current and not record.jobs[name].retired]
+    abandoned = set(opened[KEPT_OPEN:])
+    if now is not None:
+        abandoned |= {name for name in opened if record.jobs[name].claimed_at + OPEN_SECONDS < now}
+    jobs = {name: replace(c, retired=True) if name in abandoned else c for name, c in record.jobs.items()}
+    closed = [name for name in newest if jobs[name].retired]
+    dropped = frozenset(closed[KEPT_JOBS:])
     floor = max([record.floor, *(jobs[name].token for name in dropped)])
-    jobs = {name: c for name, c in jobs.items() if name not in dropped}
+    marked = [name for name in closed if jobs[name].unreferenced]
+    silent = frozenset(marked[KEPT_MARKED:])
+    jobs = {
+        name: replace(claim, unreferenced=()) if name in silent else claim
+        for name, claim in jobs.items()
+        if name not in dropped
+    }
     old = [r for r in record.receipts if r.job not in jobs or jobs[r.job].retired]
     kept = {id(r) for r in old[-KEPT_RECEIPTS:]}
     receipts = tuple(r for r in record.receipts if (r.job in jobs and not jobs[r.job].retired) or id(r) in kept)
@@ -160,15 +234,16 @@ def with_pending(record: FenceRecord, pending: PendingCommit | None) -> FenceRec
     return replace(record, pending=pending)
 
 
-def promoted(record: FenceRecord) -> FenceRecord:
-    """The pending commit has happened: its receipt counts, and its replaced names wait for their deletion."""
+def promoted(record: FenceRecord, *, linked_at: float) -> FenceRecord:
+    """The pending commit has happened: its receipt counts, and its replaced names wait for their deletion.
+
+    `linked_at`: when the names really were replaced, from which their grace counts.
+    """
     if record.pending is None:
         return record
     receipt = record.pending.receipt
     links = [
-        Tombstone(
-            name=name, kind=TombstoneKind.LINKED, since=receipt.committed_at, job=receipt.job, token=receipt.token
-        )
+        Tombstone(name=name, kind=TombstoneKind.LINKED, since=linked_at, job=receipt.job, token=receipt.token)
         for name in receipt.linked
     ]
     without = without_tombstones(record, (*receipt.sources, *receipt.linked))

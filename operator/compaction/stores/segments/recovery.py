@@ -3,11 +3,15 @@
 Rule: only positive evidence finishes a commit, everything else is discarded; both are safe, because the sources of a
 group stay regular files until the evidence exists. Idempotent, and itself safe against a crash at any step.
 
-* `a-b-c.compacting` and `a.segment` are the same inode: committed. The remaining links are made, the receipt that the
-  fence holds as intent counts, the name is removed. (Not the link count: a hard-link backup has it too, research/ra.md
-  §3.7.)
+* `a-b-c.compacting` and `a.segment` are the same inode, and the file that the intent names if there is one: committed.
+  The remaining links are made, the receipt that the fence holds as intent counts, the name is removed. (Not the link
+  count: a hard-link backup has it too, research/ra.md §3.7.)
 * otherwise `a-b-c.compacting` is discarded.
-* An intent without `.compacting`: committed if `a.segment` is the inode that the intent names, else void.
+* An intent without `.compacting`: committed if `a.segment` is the very file that the intent names (device, inode, size,
+  modification time: a restored directory hands out inode numbers anew), else void.
+* The commit point is made durable before the first source behind it is replaced.
+* Without an intent nobody knows which dead segments were to go with the group. One that is still a file of its own
+  hides the output from its first index on: the sources above it stay files as well.
 * Ra's marker `a.compaction_group`: see `ra_recovery`. Markers go first: to Ra, a marker without `.compacting` means
   "committed", which loses data (research/ra.md §8, B1).
 * Every `.link` is removed: only renamed ones ever mattered.
@@ -21,12 +25,17 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from compaction.exceptions import NotALogDirectoryError
 from compaction.stores.segments import fence, fs, lock, names
 from compaction.stores.segments.faults import storage_errors
-from compaction.stores.segments.listing import regular_inode
+from compaction.stores.segments.listing import regular_identity, regular_segments, status
 from compaction.stores.segments.ra_recovery import RaRecovery, settle_marker
 from compaction.stores.segments.records import FenceRecord, PendingCommit, Tombstone, TombstoneKind
+from compaction.stores.segments.view import is_log_directory
+
+_TEMPORARIES: Final = frozenset({fence.TEMPORARY_FILE, lock.TEMPORARY_FILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,8 @@ def is_needed(directory: Path) -> bool:
     """Whether `recover` would find something to do. False also while a commit of a living process is under way and done
     before the answer is read: ask again, or just recover."""
     with storage_errors(directory):
+        if not is_log_directory(directory):
+            return False
         return names.needs_recovery(os.listdir(directory)) or fence.read(directory).pending is not None
 
 
@@ -59,53 +70,75 @@ def recover(
     """Settle everything half-done in a log directory. Repeating is harmless.
 
     Raises:
-        LockHeldError, LogNotWritableError, StoreIOError, CorruptFenceError
+        NotALogDirectoryError: nothing here is a log's, whatever it is named; nothing was touched.
+        LockHeldError, LogNotReadableError, LogNotWritableError, StoreIOError, CorruptFenceError
         SegmentLogError: a marker of Ra's own compaction was found, and the log's segments or snapshot cannot be read.
     """
-    with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout):
-        return recover_locked(directory, now=time.time() if now is None else now)
+    require_log(directory)
+    with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
+        return recover_locked(directory, now=time.time() if now is None else now, held=held)
 
 
-def recover_locked(directory: Path, *, now: float) -> RecoveryReport:
-    """As `recover`, for a caller that holds the lock. OSError passes through."""
+def require_log(directory: Path) -> None:
+    """NotALogDirectoryError before anything is locked or removed in a directory that is no log.
+
+    Whatever a crash leaves, a log keeps segments that are files of their own.
+    """
+    with storage_errors(directory):
+        if not is_log_directory(directory):
+            reason = "it holds no segment file (NNNNNNNNNNNNNNNN.segment)" if directory.is_dir() else "it is none"
+            raise NotALogDirectoryError(str(directory), reason)
+
+
+def recover_locked(directory: Path, *, now: float, held: lock.HeldLock | None = None) -> RecoveryReport:
+    """As `recover`, for a caller that holds the lock. OSError passes through.
+
+    `held`: asked before each group is settled, and before the fence is replaced.
+    """
     found = sorted(os.listdir(directory))
     pending = fence.read(directory).pending
     if not names.needs_recovery(found) and pending is None:
-        # Only a temporary of an interrupted fence write can be left: the record itself is whole.
-        removed = _remove(directory, [n for n in found if n == fence.TEMPORARY_FILE])
-        return RecoveryReport(removed=removed)
+        # Only temporaries of interrupted replacements can be left: the files themselves are whole.
+        return RecoveryReport(removed=_remove(directory, [n for n in found if n in _TEMPORARIES]))
     ra = tuple(settle_marker(directory, name) for name in found if names.parse_ra_marker(name))
-    finished: list[str] = []
-    discarded: list[str] = []
-    groups = [group for name in found if (group := names.parse_compacting(name))]
-    if pending is not None and pending.group not in groups:
-        groups.append(pending.group)
-    for group in groups:
-        (finished if _settle_group(directory, group, now=now) else discarded).append(group)
-    leftovers = [n for n in found if names.parse_link(n) or n == fence.TEMPORARY_FILE]
-    removed = _remove(directory, leftovers)
-    return RecoveryReport(finished=tuple(finished), discarded=tuple(discarded), removed=removed, ra=ra)
+    # By file, not by group: one group of one segment may have left our name and that of Ra or of the design note.
+    files = [name for name in found if names.parse_compacting(name) and status(directory / name) is not None]
+    if pending is not None and names.compacting_name(pending.group) not in files:
+        files.append(names.compacting_name(pending.group))
+    outcomes: dict[str, bool] = {}
+    for name in files:
+        if group := names.parse_compacting(name):
+            committed = _settle_group(directory, group, directory / name, now=now, held=held)
+            outcomes[group] = committed or outcomes.get(group, False)
+    leftovers = [n for n in found if names.parse_link(n) or n in _TEMPORARIES]
+    return RecoveryReport(
+        finished=tuple(group for group, committed in outcomes.items() if committed),
+        discarded=tuple(group for group, committed in outcomes.items() if not committed),
+        removed=_remove(directory, leftovers),
+        ra=ra,
+    )
 
 
-def _settle_group(directory: Path, group: str, *, now: float) -> bool:
-    """Finish (True) or discard (False) one group."""
-    compacting = directory / names.compacting_name(group)
+def _settle_group(directory: Path, group: str, compacting: Path, *, now: float, held: lock.HeldLock | None) -> bool:
+    """Finish (True) or discard (False) one group, by its `.compacting` file, which may be gone."""
+    if held is not None:
+        held.verify()
     lowest, *others = names.group_sources(group)
     record = fence.read(directory)
-    pending = record.pending if record.pending and record.pending.group == group else None
+    pending = record.pending
+    if pending is not None and names.compacting_name(pending.group) != compacting.name:
+        pending = None
     if pending is not None:
         # The intent also knows the dead segments between the sources.
         others = list(pending.receipt.linked)
     committed = _committed(compacting, directory / lowest, pending)
-    if committed:
-        for name in others:
-            # A missing name was swept already; a symlink was made already, or is the owner's.
-            if regular_inode(directory / name):
-                put_symlink(directory, name, lowest)
-        fs.sync_directory(directory)
-    settled = _with_outcome(record, pending, committed=committed, others=others, directory=directory, now=now)
+    made = _finish_links(directory, lowest, others) if committed else ()
+    settled = _with_outcome(
+        record, pending, committed=committed, directory=directory, made=made, others=others, now=now
+    )
     if settled != record:
-        fence.write(directory, settled)
+        # What was begun can always be recorded: commits leave this room.
+        fence.write(directory, settled, held=held, spare=0)
     if fs.unlink_if_present(compacting):
         fs.sync_directory(directory)
     return committed
@@ -113,13 +146,38 @@ def _settle_group(directory: Path, group: str, *, now: float) -> bool:
 
 def _committed(compacting: Path, lowest: Path, pending: PendingCommit | None) -> bool:
     """Positive evidence that the group's output is in place."""
-    output = regular_inode(lowest)
+    output, candidate = regular_identity(lowest), regular_identity(compacting)
     if output is None:
         return False
-    candidate = regular_inode(compacting)
-    if candidate is not None:
-        return candidate == output
-    return pending is not None and output == (pending.identity.device, pending.identity.inode)
+    if candidate is None:
+        return pending is not None and output == pending.identity
+    if (candidate.device, candidate.inode) != (output.device, output.inode):
+        return False
+    # Not the device: some file systems get another number at each mount, and the two names agree on it already.
+    return pending is None or (candidate.inode, candidate.size, candidate.mtime_ns) == (
+        pending.identity.inode,
+        pending.identity.size,
+        pending.identity.mtime_ns,
+    )
+
+
+def _finish_links(directory: Path, lowest: str, others: list[str]) -> tuple[str, ...]:
+    """Replace what is left of the higher names, in ascending order; the names that were replaced now.
+
+    It ends below a segment that is none of the group's: that one hides the output, so what lies above must stay.
+    """
+    regular = [name for name in regular_segments(directory) if lowest < name]
+    strange = next((name for name in regular if name not in others), None)
+    # A missing name was swept already; a symlink was made already, or is the owner's.
+    replaced = tuple(name for name in regular if name in others and (strange is None or name < strange))
+    if replaced:
+        # Durable first: after a power cut the lowest name must not be the old file again while these are links to it.
+        fs.sync_file(directory / lowest)
+        fs.sync_directory(directory)
+    for name in replaced:
+        put_symlink(directory, name, lowest)
+    fs.sync_directory(directory)
+    return replaced
 
 
 def _with_outcome(
@@ -127,19 +185,23 @@ def _with_outcome(
     pending: PendingCommit | None,
     *,
     committed: bool,
-    others: list[str],
     directory: Path,
+    made: tuple[str, ...],
+    others: list[str],
     now: float,
 ) -> FenceRecord:
-    """The fence after a group is settled: the intent becomes a receipt, or is void; links wait for their deletion."""
+    """The fence after a group is settled: the intent becomes a receipt, or is void; links wait for their deletion.
+
+    Their grace begins now: until now they were files of their own to whoever reads the log.
+    """
     if pending is not None:
-        return fence.promoted(record) if committed else fence.with_pending(record, None)
+        return fence.promoted(record, linked_at=now) if committed else fence.with_pending(record, None)
     if not committed:
         return record
     links = [
         Tombstone(name=name, kind=TombstoneKind.LINKED, since=now) for name in others if (directory / name).is_symlink()
     ]
-    return fence.with_tombstones(record, links)
+    return fence.with_tombstones(fence.without_tombstones(record, made), links)
 
 
 def put_link(directory: Path, name: str, source: Path) -> None:
