@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compaction.exceptions import (
     CorruptFenceError,
     InvalidGroupError,
+    LockLostError,
     LogNotWritableError,
+    NotALogDirectoryError,
     SourcesChangedError,
     StaleTokenError,
 )
@@ -267,3 +270,23 @@ def test_adopting_many_links_asks_for_each_tombstone_once(log: Path, monkeypatch
     (log / seg(200)).write_bytes((log / seg(5)).read_bytes())
     monkeypatch.setattr(FenceRecord, "tombstone", None)
     assert sweep.sweep(log, now=1000.0, grace_seconds=600).waiting == 22
+
+
+def test_a_sweep_that_lost_its_lock_deletes_nothing_more(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compact(log)
+    before, judge = sorted(path.name for path in log.iterdir()), sweep._judge
+
+    def judged(*arguments: Any) -> sweep._Verdicts:
+        (log / "compaction.lock").unlink()
+        return judge(*arguments)
+
+    monkeypatch.setattr(sweep, "_judge", judged)
+    with pytest.raises(LockLostError):
+        sweep.sweep(log, now=9999.0, grace_seconds=0)
+    assert sorted(path.name for path in log.iterdir()) == [name for name in before if name != "compaction.lock"]
+
+
+def test_nothing_is_swept_in_a_directory_that_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(NotALogDirectoryError):
+        sweep.sweep(tmp_path, grace_seconds=0)
+    assert list(tmp_path.iterdir()) == []

@@ -84,32 +84,34 @@ def sweep(
     """Delete what is due. `active`: (job, token) of the attempts that may be writing now; None: nobody knows.
 
     Raises:
-        LockHeldError, LogNotWritableError, StoreIOError, CorruptFenceError
+        NotALogDirectoryError, LockHeldError, LogNotReadableError, LogNotWritableError, StoreIOError, CorruptFenceError
+        LockLostError: the lock's file was deleted meanwhile; nothing is deleted after that.
         SegmentLogError: dead segments are due, and the log cannot be read to check them again.
     """
     now = time.time() if now is None else now
-    with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout):
-        recovery.recover_locked(directory, now=now)
-        record = _caught_up(directory, fence.read(directory), now)
+    recovery.require_log(directory)
+    with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
+        recovery.recover_locked(directory, now=now, held=held)
+        record = _caught_up(directory, fence.read(directory), now, held=held)
         due = [t for t in record.tombstones if t.since + grace_seconds <= now]
         dead: dict[str, DeadSegment] | None = {}
         if any(t.kind is TombstoneKind.UNREFERENCED for t in due):
             dead = _dead_now(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
         verdicts = _judge(directory, due, dead)
         orphans = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
-        deleted = _delete(directory, (*verdicts.delete, *orphans))
-        record = _settle(directory, record, verdicts)
+        deleted = _delete(directory, (*verdicts.delete, *orphans), held=held)
+        record = _settle(directory, record, verdicts, held=held)
         left = [t.since + grace_seconds for t in record.tombstones]
         return SweepReport(
             deleted=deleted, blocked=verdicts.blocked, waiting=len(left), next_due=min(left) if left else None
         )
 
 
-def _caught_up(directory: Path, record: FenceRecord, now: float) -> FenceRecord:
+def _caught_up(directory: Path, record: FenceRecord, now: float, *, held: lock.HeldLock) -> FenceRecord:
     """The record after what it cannot know: links that others made, and a clock that has been set back."""
     caught_up = _begun(_adopt_links(directory, record, now), now)
     if caught_up != record:
-        fence.write(directory, caught_up)
+        fence.write(directory, caught_up, held=held)
     return caught_up
 
 
@@ -195,19 +197,24 @@ def _orphan_partials(
     return orphans
 
 
-def _delete(directory: Path, items: tuple[Deleted, ...]) -> tuple[Deleted, ...]:
-    deleted = tuple(item for item in items if fs.unlink_if_present(directory / item.name))
+def _delete(directory: Path, items: tuple[Deleted, ...], *, held: lock.HeldLock) -> tuple[Deleted, ...]:
+    deleted: list[Deleted] = []
+    for item in items:
+        # What was judged is only true for as long as nobody else may commit.
+        held.verify()
+        if fs.unlink_if_present(directory / item.name):
+            deleted.append(item)
     if deleted:
         fs.sync_directory(directory)
-    return deleted
+    return tuple(deleted)
 
 
-def _settle(directory: Path, record: FenceRecord, verdicts: _Verdicts) -> FenceRecord:
+def _settle(directory: Path, record: FenceRecord, verdicts: _Verdicts, *, held: lock.HeldLock) -> FenceRecord:
     """Drop the tombstones of what is confirmed to be gone, or no longer is what they stood for."""
     gone = [item.name for item in verdicts.delete if status(directory / item.name) is None]
     settled = fence.without_tombstones(record, (*gone, *verdicts.forget))
     if settled != record:
         # A name found missing may have been removed by a sweep that died before its sync.
         fs.sync_directory(directory)
-        fence.write(directory, replace(settled))
+        fence.write(directory, settled, held=held)
     return settled
