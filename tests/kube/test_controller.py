@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import ApiUnavailableError
+from compaction.exceptions import ApiUnavailableError, ConflictError
 from compaction.kube.cache import ObjectCache
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiCall, ApiClient, Obj
 from compaction.kube.config import Connection
-from compaction.kube.controller import PolicyController
+from compaction.kube.controller import LONGEST_STALE_PAUSE, PolicyController, stale_pause
 from compaction.kube.events import EventRecorder
 from compaction.kube.metrics import Metrics
 from compaction.kube.queue import WorkQueue
@@ -352,6 +352,67 @@ def test_a_lock_held_by_somebody_else_is_said_and_the_others_go_on(on_bench: Cal
     on_bench(test)
 
 
+def test_a_lease_of_somebody_else_with_the_jobs_name_is_said_and_left_alone(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        log = b.add_log("a")
+
+        def reason(word: str) -> Callable[[], Awaitable[Any]]:
+            async def look() -> Any:
+                jobs = await b.jobs()
+                return jobs and jobs[0]["status"].get("waiting", {}).get("reason") == word and jobs[0]
+
+            return look
+
+        with lock.hold(log, holder="the test", timeout=1):
+            await b.apply()
+            job = await b.until("a job that waits", reason("LockHeld"))
+            name = job["metadata"]["name"]
+            foreign = await b.client.create(
+                LEASES,
+                {"metadata": {"name": name, "namespace": b.namespace}, "spec": {"holderIdentity": "somebody"}},
+            )
+        await b.until("a job that says who is in its way", reason("LeaseNameTaken"))
+        before = len(b.calls)
+        await asyncio.sleep(2)
+        writes = [c for c in b.calls[before:] if c.verb != "list" and c.resource in ("leases", "compactionjobs")]
+        assert writes == []
+        assert await b.client.get(LEASES, name, namespace=b.namespace) == foreign
+        await b.client.delete(LEASES, name, namespace=b.namespace)
+        await b.all_in("Succeeded")
+
+    on_bench(test)
+
+
+def test_a_jobs_lease_without_its_labels_is_a_lost_attempt_and_the_next_one_succeeds(
+    on_bench: Callable[..., None],
+) -> None:
+    async def test(b: Bench) -> None:
+        caught: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def hang(worker: str, job: str) -> None:
+            if not caught.done():
+                caught.set_result(job)
+                await asyncio.Event().wait()
+
+        b.launcher.before_commit = hang
+        b.add_log("a")
+        await b.apply()
+        name = await caught
+        for _ in range(50):
+            lease = await b.client.get(LEASES, name, namespace=b.namespace)
+            lease["metadata"]["labels"] = {}
+            try:
+                await b.client.replace(LEASES, lease)
+            except ConflictError:
+                continue
+            break
+        (done,) = await b.all_in("Succeeded")
+        first, last = done["status"]["attempts"]
+        assert (first["outcome"], first["charged"], last["outcome"]) == ("Lost", False, "Succeeded")
+
+    on_bench(test)
+
+
 def test_a_root_that_is_not_there(on_bench: Callable[..., None]) -> None:
     async def test(b: Bench) -> None:
         os.rmdir(b.root)
@@ -425,3 +486,10 @@ def test_suspended(on_bench: Callable[..., None]) -> None:
         await b.all_in("Succeeded")
 
     on_bench(test)
+
+
+def test_decisions_that_stay_stale_are_made_ever_more_rarely() -> None:
+    pauses = [stale_pause(row) for row in range(1, 40)]
+    assert pauses[0] < 1
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_STALE_PAUSE

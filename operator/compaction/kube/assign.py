@@ -68,17 +68,19 @@ class AssignmentSteps:
         store_of: Callable[[], StoreAdapter | None],
         now: Moment,
         outcome: Outcome,
+        owners: Callable[[Identity], tuple[str, ...]],
     ) -> None:
         self._api = api
         self._key = key
         self._store_of = store_of
         self._now = now
+        self._owners = owners
         self.outcome = outcome
 
     async def assign(self, action: AssignJob) -> None:
         """Token, claim, Lease, status; stops where the world has moved on, with the reason in the outcome."""
         name = action.job.name
-        if not await self._api.confirmed_absent(LEASES, action.absent_leases):
+        if not await self._api.leases_absent(action.absent_leases, owners=self._owners(action.job)):
             self.outcome.failed_jobs.add(name)
             return
         token = await self._claim(action)
@@ -133,11 +135,27 @@ class AssignmentSteps:
                 answer = await self._api.client.create(LEASES, lease.body())
             else:
                 answer = await self._api.client.replace(LEASES, lease.body())
-        except (ConflictError, AlreadyExistsError, NotFoundError):
+        except AlreadyExistsError:
+            await self._name_taken(action)
+            return False
+        except (ConflictError, NotFoundError):
             await self._api.moved_on(LEASES, action.job.name)
             return False
         self._api.take(LEASES, answer)
         return True
+
+    async def _name_taken(self, action: AssignJob) -> None:
+        """A Lease of the job's name that the picture did not have: the job's own, or somebody else's for good."""
+        name = action.job.name
+        found = await self._api.refresh(LEASES, name)
+        if found is None or self._api.is_visible(found):
+            self._api.stale = True  # the cache had lagged
+        elif await self._api.delete_invisible(found, owners=(action.job.uid,)):
+            self._api.stale = True
+        else:
+            message = f"Lease {name} belongs to something else: delete it, or make the job under another name"
+            self.outcome.claimed.discard(name)
+            self.outcome.claims[name] = (WaitReason.LEASE_NAME_TAKEN, message)
 
     async def write_status(self, job: Identity, status: CompactionJobStatus) -> bool:
         """Write a job's status; False when that did not happen."""

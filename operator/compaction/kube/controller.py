@@ -24,7 +24,16 @@ from compaction.exceptions import CompactionError
 from compaction.kube.assign import Outcome
 from compaction.kube.cache import Change, Delta, ObjectKey
 from compaction.kube.executor import Executor
-from compaction.kube.gather import ParsedObjects, identity, is_worker, job_lease, job_views, observe_lease, worker_lease
+from compaction.kube.gather import (
+    ParsedObjects,
+    identity,
+    is_lease_of,
+    is_worker,
+    job_leases,
+    job_views,
+    observe_lease,
+    worker_lease,
+)
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.looking import NOT_SWEPT, look, sweep
 from compaction.kube.measure import measure
@@ -53,6 +62,9 @@ CLAIM_PAUSE: Final = 5.0
 LONGEST_CLAIM_PAUSE: Final = 60.0
 AGAIN: Final = 0.2
 SWEEP_PAUSE: Final = 1.0
+STALE_IN_A_ROW: Final = 5
+"""A race is over after a few looks; what goes on for longer is not a race, and is looked at ever more rarely."""
+LONGEST_STALE_PAUSE: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -64,6 +76,13 @@ class _PolicyState:
     readings: int = 0
     store: StoreAdapter | None = None
     store_for: tuple[str, int] = ("", -1)
+    stale: int = 0
+    """How many times in a row a decision met a world that had moved on."""
+
+
+def stale_pause(row: int) -> float:
+    """Seconds until the next look after `row` stale outcomes in a row (at least 1)."""
+    return float(min(LONGEST_STALE_PAUSE, AGAIN * 2.0 ** max(0, min(row, 30) - STALE_IN_A_ROW)))
 
 
 class PolicyController:
@@ -175,7 +194,8 @@ class PolicyController:
             outcome = await executor.execute(decision, policy)
         finally:
             self._learn(state, executor.outcome)
-        return self._next(runtime, key, snapshot, decision, outcome)
+        state.stale = state.stale + 1 if outcome.stale else 0
+        return stale_pause(state.stale) if outcome.stale else self._next(runtime, key, snapshot, decision, outcome)
 
     def _in_background(self, work: Awaitable[None]) -> None:
         async def wait() -> None:
@@ -187,13 +207,12 @@ class PolicyController:
         self, runtime: Runtime, key: ObjectKey, policy: CompactionPolicy | None, state: _PolicyState
     ) -> Snapshot:
         now = Moment(self._wall(), self._monotonic())
-        leases = runtime.cache.leases_of(key)
-        jobs = {
-            body["metadata"]["name"]: job_lease(body, self._leases, now.monotonic)
-            for body in leases
-            if not is_worker(body)
-        }
-        views = job_views(runtime.cache.jobs_of(key), jobs, self._jobs)
+        leases, bodies = runtime.cache.leases_of(key), runtime.cache.jobs_of(key)
+        # By name as well: a job's Lease is the job's whatever somebody made of its labels.
+        named = (runtime.cache.leases.get(key.namespace, body["metadata"]["name"]) for body in bodies)
+        owned = [lease for lease, body in zip(named, bodies, strict=True) if lease and is_lease_of(lease, body)]
+        jobs = job_leases([*leases, *owned], self._leases, now.monotonic)
+        views = job_views(bodies, jobs, self._jobs)
         return Snapshot(
             namespace=key.namespace,
             name=key.name,
@@ -244,10 +263,10 @@ class PolicyController:
     def _next(
         self, runtime: Runtime, key: ObjectKey, snapshot: Snapshot, decision: Decision, outcome: Outcome
     ) -> float | None:
-        if snapshot.policy is None and decision.requeue_after is None and not outcome.stale:
+        if snapshot.policy is None and decision.requeue_after is None:
             self._states.pop(key, None)
             runtime.metrics.forget_policy(key)
-        if outcome.stale or outcome.launch_errors or outcome.plan_failed or decision.acts:
+        if outcome.launch_errors or outcome.plan_failed or decision.acts:
             # Our own writes are in the cache already, so no watch event will ask for the next step.
             return AGAIN
         return decision.requeue_after

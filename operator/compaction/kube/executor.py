@@ -73,14 +73,16 @@ class Executor:
     ) -> None:
         self._rt = runtime
         self._key = key
-        self._api = GuardedWrites(runtime, key.namespace, observed=observed)
+        self._api = GuardedWrites(runtime, key, observed=observed)
         self._policy = policy
         self._store_of = store_of
         self._now = now
         self._in_background = in_background
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
         self.outcome = Outcome()
-        self._assignments = AssignmentSteps(self._api, key, store_of=store_of, now=now, outcome=self.outcome)
+        self._assignments = AssignmentSteps(
+            self._api, key, store_of=store_of, now=now, outcome=self.outcome, owners=self._owners
+        )
 
     async def execute(self, decision: Decision, policy: CompactionPolicy | None) -> Outcome:
         """Do everything, in the order of `Decision`. API errors other than conflicts come out at the end."""
@@ -139,10 +141,14 @@ class Executor:
     async def _delete_lease(self, lease: Identity) -> None:
         await self._api.delete(LEASES, lease)
 
+    def _owners(self, job: Identity) -> tuple[str, ...]:
+        """The uids of which a job's Lease and its worker's Lease may be."""
+        return (job.uid,) if self._policy is None else (job.uid, self._policy["metadata"]["uid"])
+
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     async def _end_attempt(self, action: EndAttempt) -> None:
-        if not await self._api.confirmed_absent(LEASES, action.absent_leases):
+        if not await self._api.leases_absent(action.absent_leases, owners=self._owners(action.job)):
             self.outcome.failed_jobs.add(action.job.name)
             return
         if action.status is not None and not await self._assignments.write_status(action.job, action.status):

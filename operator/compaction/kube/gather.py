@@ -20,6 +20,7 @@ from compaction.api.names import (
     ANNOTATION_SLOTS,
     ANNOTATION_STOP,
     COMPONENT_WORKER,
+    JOB_KIND,
     LABEL_COMPONENT,
     POLICY_KIND,
 )
@@ -137,13 +138,33 @@ def job_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> JobLease:
     )
 
 
+def job_leases(bodies: Iterable[Obj], observer: LeaseObserver[Uid], now: float) -> dict[tuple[str, Uid], JobLease]:
+    """The Leases of jobs by name and owner: a namesake's Lease, or one of another program, is not the job's."""
+    return {
+        (body["metadata"]["name"], owner_job(body)): job_lease(body, observer, now)
+        for body in bodies
+        if not is_worker(body)
+    }
+
+
+def owner_job(body: Obj) -> Uid:
+    """The uid of the job that a Lease was made for; "" for a Lease of anything else."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    return next((str(one.get("uid", "")) for one in owners if one.get("kind") == JOB_KIND), "")
+
+
+def is_lease_of(lease: Obj, job: Obj) -> bool:
+    """True for a Lease that was made for this very job."""
+    return owner_job(lease) == str(job["metadata"]["uid"])
+
+
 def job_views(
-    jobs: Iterable[Obj], leases: dict[str, JobLease], parsed: ParsedObjects[CompactionJob]
+    jobs: Iterable[Obj], leases: dict[tuple[str, Uid], JobLease], parsed: ParsedObjects[CompactionJob]
 ) -> tuple[JobView, ...]:
     """Jobs with their Leases (taken out of `leases`: what remains belongs to no job)."""
     views = []
     for body in jobs:
-        lease = leases.pop(body["metadata"]["name"], None)
+        lease = leases.pop((body["metadata"]["name"], body["metadata"]["uid"]), None)
         try:
             views.append(JobView(parsed.get(body), lease))
         except ValidationError as error:

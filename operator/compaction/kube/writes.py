@@ -6,21 +6,22 @@ object that is gone counts as deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from compaction.exceptions import ConflictError, NotFoundError
-from compaction.kube.cache import Delta
-from compaction.kube.resources import Obj, Resource
+from compaction.kube.cache import Delta, ObjectKey, policy_of_lease
+from compaction.kube.resources import LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
 from compaction.reconcile.observations import Identity
 
 
 class GuardedWrites:
-    """Reads and writes in one namespace. `observed` hears of every change that this brings into the cache."""
+    """Reads and writes about one policy. `observed` hears of every change that this brings into the cache."""
 
-    def __init__(self, runtime: Runtime, namespace: str, *, observed: Callable[[Resource, Delta], None]) -> None:
+    def __init__(self, runtime: Runtime, key: ObjectKey, *, observed: Callable[[Resource, Delta], None]) -> None:
         self._rt = runtime
-        self._namespace = namespace
+        self._key = key
+        self._namespace = key.namespace
         self._observed = observed
         self.client = runtime.client
         self.stale = False
@@ -53,12 +54,34 @@ class GuardedWrites:
         """Whether a fresh read finds no such object."""
         return await self.refresh(resource, name) is None
 
-    async def confirmed_absent(self, resource: Resource, names: Iterable[str]) -> bool:
-        """What a decision took for absent must be so on a fresh read: a cache may lag behind."""
+    async def leases_absent(self, names: Iterable[str], *, owners: Collection[str]) -> bool:
+        """What a decision took for absent must be so on a fresh read: a cache may lag behind.
+
+        A Lease that lost its labels never reaches the cache, however often it is read. One that `owners` (uids) made is
+        deleted, so that whoever holds it stops; one of somebody else is not what the decision was about.
+        """
         for name in names:
-            if not await self.is_absent(resource, name):
+            found = await self.refresh(LEASES, name)
+            if found is None:
+                continue
+            if self.is_visible(found):
                 self.stale = True
                 return False
+            await self.delete_invisible(found, owners=owners)
+        return True
+
+    def is_visible(self, lease: Obj) -> bool:
+        """Whether the cache knows a Lease as one of this policy's."""
+        cached = self._rt.cache.leases.get(self._key.namespace, lease["metadata"]["name"])
+        return cached is not None and self._key in policy_of_lease(cached)
+
+    async def delete_invisible(self, lease: Obj, *, owners: Collection[str]) -> bool:
+        """Delete a Lease without our labels if one of `owners` (uids) made it; False when none did."""
+        metadata = lease["metadata"]
+        if not any(one.get("uid") in owners for one in metadata.get("ownerReferences") or ()):
+            return False
+        about = Identity(metadata["name"], metadata["uid"], metadata["resourceVersion"])
+        await self.delete(LEASES, about, any_version=True)
         return True
 
     async def moved_on(self, resource: Resource, name: str) -> None:
