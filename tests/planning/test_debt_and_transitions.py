@@ -49,6 +49,10 @@ def test_no_speed_from_too_little(work: list[FinishedWork]) -> None:
     assert bytes_per_second(work) is None
 
 
+def test_many_small_jobs_have_a_speed_and_it_includes_what_a_job_costs_at_least() -> None:
+    assert bytes_per_second([FinishedWork(10, 0.0, float(i)) for i in range(20)]) == pytest.approx(100.0)
+
+
 def test_eta() -> None:
     assert eta_seconds(0, None, parallel=2) == 0.0
     assert eta_seconds(100, None, parallel=2) is None

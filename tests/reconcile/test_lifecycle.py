@@ -11,6 +11,7 @@ from compaction.api.conditions import get_condition, is_true, kstatus
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, PolicyReason, WaitReason
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.planning.reading import LogProblem
+from compaction.reconcile.observations import ClaimProblem, frozen
 from compaction.reconcile.policy import reconcile
 from support.world import GAIN, Crash, World
 
@@ -727,6 +728,60 @@ class TestConditions:
         assert stalled is not None
         assert stalled.reason == PolicyReason.LOGS_UNREADABLE
         assert "say what is live" in stalled.message
+
+    def test_many_small_logs_have_an_eta(self) -> None:
+        """Each copied in no time: what lasts is to hand the jobs out, which the receipts know nothing of."""
+        world = World(workers={"max": 1, "slots": 1})
+        for number in range(12):
+            world.add_log(f"/ra/{number:02d}")
+        world.settle()
+        world.announce()
+        world.settle()
+        for _ in range(6):
+            world.finish(world.in_state(P)[0])
+            later(world, 2)
+            world.settle()
+        later(world, 61)
+        world.settle()
+        later(world, 11)
+        world.settle()
+        status = status_of(world)
+        assert status.active == 1
+        left = len(world.logs) - 6
+        assert status.eta_seconds == pytest.approx(left * 2, abs=4)
+
+    def test_no_eta_while_nothing_runs(self) -> None:
+        world = World(limits={"maxBytesPerJob": 50})
+        world.add_log("/ra/a", 10)
+        world.settle()
+        world.announce()
+        world.settle()
+        for _ in range(3):
+            world.finish(world.in_state(P)[0])
+            later(world, 11)
+            world.settle()
+        queued = world.in_state(U)
+        assert queued
+        refused = ClaimProblem("LockHeld", "somebody holds it", since=world.wall, retry_at=world.wall + 1e6)
+        world.memory = replace(world.memory, claims=frozen(dict.fromkeys(queued, refused)))
+        assert status_of(world).eta_seconds is not None
+        world.finish(world.in_state(P)[0])
+        for _ in range(2):
+            later(world, 61)
+            world.settle()
+        status = status_of(world)
+        assert (status.active, status.queued, status.waiting and status.waiting.reason) == (0, len(queued), "LockHeld")
+        assert status.eta_seconds is None
+
+    def test_no_eta_of_nothing_while_a_job_is_stuck(self) -> None:
+        world = started()
+        world.logs["/ra/a"].groups = []
+        for _ in range(3):
+            later(world, 61)
+            world.settle()
+        status = status_of(world)
+        assert (status.active, status.debt.bytes if status.debt else None) == (1, 0)
+        assert status.eta_seconds is None
 
     def test_eta_comes_from_measured_speed(self) -> None:
         world = World(limits={"maxBytesPerJob": 50})

@@ -12,6 +12,8 @@ RECENT_JOBS = 20
 """Speed is measured over so many of the newest receipts."""
 LEAST_SECONDS = 0.5
 """Jobs shorter than this together say nothing about speed."""
+LEAST_JOB_SECONDS = 0.1
+"""What a job takes at least, however small: to be assigned, reported, and written down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class Debt:
 
 @dataclass(frozen=True, slots=True)
 class FinishedWork:
-    """A finished job: bytes it was estimated to copy, seconds from assignment to end, when it ended (epoch)."""
+    """A finished job: bytes it was estimated to copy, seconds from assignment to end (what it costs to hand a job out
+    and to hear of its end included: for many small logs that is most of it), when it ended (epoch).
+    """
 
     cost_bytes: int
     seconds: float
@@ -70,9 +74,9 @@ def total_debt(candidates: Iterable[Candidate]) -> Debt:
 
 
 def bytes_per_second(work: Iterable[FinishedWork]) -> float | None:
-    """Bytes copied per second of one job, over the newest receipts; None when nothing was measured yet."""
+    """Bytes copied per second of one job, over the newest jobs; None when nothing was measured yet."""
     newest = sorted(work, key=lambda w: w.finished_at)[-RECENT_JOBS:]
-    seconds = sum(one.seconds for one in newest)
+    seconds = sum(max(LEAST_JOB_SECONDS, one.seconds) for one in newest)
     copied = sum(one.cost_bytes for one in newest)
     return copied / seconds if seconds >= LEAST_SECONDS and copied > 0 else None
 

@@ -90,9 +90,5 @@ def finished_work(steps: Iterable[JobStep]) -> list[FinishedWork]:
         status = step.status
         if step.state is JobState.SUCCEEDED and status.assigned_at is not None and status.finished_at is not None:
             seconds = (status.finished_at - status.assigned_at).total_seconds()
-            if status.receipt is not None and status.receipt.seconds > 0:
-                seconds = status.receipt.seconds
-            work.append(
-                FinishedWork(step.view.job.spec.estimated_bytes, max(0.0, seconds), status.finished_at.timestamp())
-            )
+            work.append(FinishedWork(step.view.job.spec.estimated_bytes, seconds, status.finished_at.timestamp()))
     return work

@@ -114,7 +114,8 @@ def _from_reading(facts: Facts, reading: Reading, debt: Debt, counts: _Counts) -
     spec = facts.policy.spec
     parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots)
     eta = None
-    if counts.active or counts.queued:
+    # Nobody can say when it is over while nothing runs: the store refuses a claim, no worker starts, a retry waits.
+    if counts.active and debt.copy_bytes:
         eta = eta_seconds(debt.copy_bytes, bytes_per_second(finished_work(facts.steps)), parallel=parallel)
     problems = [reading.problem] if reading.problem is not None else []
     return {
