@@ -156,5 +156,6 @@ WRONG_JOBS = (
     Wrong(f"{SOURCES}/unreferenced", ["../../etc/passwd"], f"{SOURCES_FIELD}.unreferenced[0]", "16 digits"),
     Wrong(f"{SOURCES}/snapshotIndex", -1, f"{SOURCES_FIELD}.snapshotIndex", "greater than or equal to 0"),
     Wrong("spec/level", 101, "spec.level", "less than or equal to 100"),
+    Wrong("metadata/name", "x" * 64, "", "metadata.name must have at most 63 characters"),
     Wrong("spec/estimatedBytes", "1Gi", "spec.estimatedBytes", "integer"),
 )

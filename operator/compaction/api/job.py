@@ -17,8 +17,9 @@ from compaction.api.job_spec import (
 )
 from compaction.api.job_status import Attempt, CompactionJobStatus, JobReceipt, SkippedSource
 from compaction.api.metadata import ObjectMeta
-from compaction.api.names import API_VERSION, JOB_KIND, JOB_PLURAL
+from compaction.api.names import API_VERSION, JOB_KIND, JOB_PLURAL, MAX_JOB_NAME
 from compaction.api.policy_status import Waiting
+from compaction.api.rules import Rule
 
 
 class CompactionJob(ApiModel):
@@ -32,6 +33,15 @@ class CompactionJob(ApiModel):
     """What to rewrite, and how. Immutable."""
     status: CompactionJobStatus = Field(default_factory=CompactionJobStatus)
     """Where the job is. Written by the operator only."""
+
+    RULES = (
+        Rule(
+            cel=f"self.metadata.name.size() <= {MAX_JOB_NAME}",
+            message=f"metadata.name must have at most {MAX_JOB_NAME} characters, so that tables stay readable: choose "
+            "a shorter name",
+            holds=lambda job: len(job.metadata.name) <= MAX_JOB_NAME,
+        ),
+    )
 
     INFO: ClassVar[ResourceInfo] = ResourceInfo(
         kind=JOB_KIND,

@@ -37,6 +37,9 @@ COORDINATOR_LEASE: Final = "compaction-coordinator"
 MAX_POLICY_NAME: Final = 63
 """Characters in a policy's name: it becomes a label value on the policy's jobs and leases."""
 
+MAX_JOB_NAME: Final = 63
+"""Characters in a job's name; those that the planner makes are shorter."""
+
 NAME_STEM: Final = 40
 """Characters of a policy's name that the names of its jobs and workers begin with."""
 
