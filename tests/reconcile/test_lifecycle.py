@@ -555,6 +555,24 @@ class TestCrashes:
 
 
 class TestForgetting:
+    def test_a_job_in_the_place_of_a_deleted_one_counts_by_itself(self) -> None:
+        world = started()
+        job = world.only_job()
+        world.finish(job)
+        for _ in range(2):
+            later(world, 11)
+            world.settle()
+        assert (status_of(world).succeeded, status_of(world).bytes_reclaimed) == (1, GAIN)
+        old = world.jobs[job]
+        metadata = old.metadata.model_copy(update={"uid": "another", "resource_version": world.bump()})
+        world.jobs[job] = old.model_copy(update={"metadata": metadata})
+        for _ in range(3):
+            later(world, 11)
+            world.settle()
+        status = status_of(world)
+        assert (status.succeeded, status.bytes_reclaimed) == (2, 2 * GAIN)
+        assert [(entry.job, entry.uid) for entry in status.counted] == [(job, "another")]
+
     def test_history_limits(self) -> None:
         world = World(successfulJobsHistoryLimit=2)
         for i in range(5):

@@ -58,7 +58,12 @@ class CompactionPolicy(ApiModel):
             PrinterColumn("Oldest", ".status.oldestDebtAt", "Age of the oldest debt", ColumnType.DATE),
             PrinterColumn("Active", ".status.active", "Jobs that run", ColumnType.INTEGER),
             PrinterColumn("Queued", ".status.queued", "Jobs that wait for a worker", ColumnType.INTEGER),
-            PrinterColumn("Faulty", ".status.faulty", "Jobs that are parked", ColumnType.INTEGER),
+            PrinterColumn(
+                "Faulty",
+                ".status.faulty",
+                "Jobs that are parked, superseded ones (SourcesChanged) excluded",
+                ColumnType.INTEGER,
+            ),
             PrinterColumn("ETA", ".status.eta", "Time until the debt is worked off"),
             PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the policy", ColumnType.DATE),
             PrinterColumn("Reason", f"{_READY}.reason", "Reason of the condition Ready", wide=True),

@@ -131,6 +131,8 @@ class CountedJob(ApiModel):
 
     job: Annotated[str, StringConstraints(max_length=253)]
     """Name of the job."""
+    uid: Annotated[str, StringConstraints(max_length=64)] = ""
+    """UID of the job: another job of the same name, made after this one was deleted, is counted as well."""
     bytes: Count = 0
     """Bytes of it that bytesReclaimed contains."""
     succeeded: bool = False
@@ -161,7 +163,8 @@ class CompactionPolicyStatus(ApiModel):
     queued: Count = 0
     """Number of jobs that wait for a worker."""
     faulty: Count = 0
-    """Number of jobs that are parked as Faulty."""
+    """Number of jobs that are parked as Faulty, without those whose sources changed (SourcesChanged): their work was
+    planned anew, they only stay for the record. The list of jobs and the metric compaction_jobs have both."""
     succeeded: Count = 0
     """Number of jobs that succeeded since the policy exists."""
     workers: Count = 0

@@ -123,7 +123,7 @@ class Metrics:
         self.logs = per_policy("logs", "Segment logs found under the policy's root")
         self.log_errors = per_policy("log_errors", "Segment logs that could not be read")
         self.quarantined = per_policy("quarantined_segments", "Segments set aside because their data is damaged")
-        self.jobs = per_policy("jobs", "Jobs by state", "state")
+        self.jobs = per_policy("jobs", "Jobs by state; Faulty ones whose sources changed included", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
         self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")

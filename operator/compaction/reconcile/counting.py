@@ -31,6 +31,7 @@ def entry_of(step: JobStep) -> CountedJob:
     receipt = step.status.receipt
     return CountedJob(
         job=step.name,
+        uid=step.view.identity.uid,
         bytes=receipt.bytes_reclaimed if receipt is not None else 0,
         succeeded=step.state is JobState.SUCCEEDED,
     )
@@ -50,12 +51,12 @@ def _ended_at(step: JobStep) -> float:
 def count(before: Totals, steps: Sequence[JobStep]) -> Totals:
     """The totals with every finished job in them exactly once.
 
-    A job that was Faulty and succeeded later adds what is new. When the list is full, the jobs that ended last wait
-    until older ones were deleted.
+    A job that was Faulty and succeeded later adds what is new; one that has the name of a deleted one counts by itself.
+    When the list is full, the jobs that ended last wait until older ones were deleted.
     """
     known = {entry.job: entry for entry in before.counted}
-    existing = {step.name for step in steps}
-    entries = {name: entry for name, entry in known.items() if name in existing}
+    existing = {(step.name, step.view.identity.uid) for step in steps}
+    entries = {name: entry for name, entry in known.items() if (name, entry.uid) in existing}
     succeeded, reclaimed = before.succeeded, before.bytes_reclaimed
     for step in finished_order(steps):
         entry, old = entry_of(step), entries.get(step.name)

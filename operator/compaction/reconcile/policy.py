@@ -213,11 +213,11 @@ class _Reconcile:
 
     def _quarantined(self, steps: Iterable[JobStep]) -> tuple[QuarantinedSource, ...]:
         """Damage found by jobs that are not in the totals yet: so a crash between the two writes loses none."""
-        known = {entry.job for entry in self.policy.status.counted}
+        known = {(entry.job, entry.uid) for entry in self.policy.status.counted}
         found = [
             (step.log, source)
             for step in counting.finished_order(steps)
-            if step.name not in known
+            if (step.name, step.view.identity.uid) not in known
             for source in step.status.skipped
         ]
         return quarantine.updated(
