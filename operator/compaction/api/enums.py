@@ -114,6 +114,7 @@ class JobReason(StrEnum):
     WORKER_LOST = "WorkerLost"  # the worker's process ended or its Lease is gone
     STALE_TOKEN = "StaleToken"  # the store has seen a larger fencing token
     REVOKED = "Revoked"  # the coordinator took the job back
+    NOT_A_LOG = "NotALog"  # the job's path is no log directory (any more)
     OUTSIDE_ROOT = "OutsideRoot"  # the job's log is not below the root of its policy
 
 
