@@ -24,6 +24,7 @@ from compaction.exceptions import (
     CompactionError,
     ConflictError,
     LockHeldError,
+    NotALogDirectoryError,
     NotFoundError,
     StaleTokenError,
 )
@@ -44,8 +45,8 @@ log = structlog.get_logger(__name__)
 class Outcome:
     """What carrying a decision out came to. `stale`: something had changed, decide again at once.
 
-    `claims` are jobs whose claim the store refused: (reason, message). `failed_jobs` are jobs whose write did not
-    happen.
+    `claims` are jobs whose claim was refused: (reason, message); `not_a_log` those of them whose path is no log.
+    `failed_jobs` are jobs whose write did not happen.
     """
 
     stale: bool = False
@@ -53,6 +54,7 @@ class Outcome:
     status_failed: bool = False
     claims: dict[str, tuple[WaitReason, str]] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)
+    not_a_log: set[str] = field(default_factory=set)
     launch_errors: list[str] = field(default_factory=list)
     failed_jobs: set[str] = field(default_factory=set)
 
@@ -109,6 +111,10 @@ class AssignmentSteps:
             return None
         except LockHeldError as error:
             self.outcome.claims[name] = (WaitReason.LOCK_HELD, str(error))
+            return None
+        except NotALogDirectoryError as error:
+            self.outcome.claims[name] = (WaitReason.STORE_ERROR, str(error))
+            self.outcome.not_a_log.add(name)
             return None
         except ApiError:
             raise

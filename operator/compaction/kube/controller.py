@@ -250,7 +250,7 @@ class PolicyController:
             before = claims.get(name)
             since = before.since if before is not None and before.reason == reason else now
             pause = min(LONGEST_CLAIM_PAUSE, max(CLAIM_PAUSE, now - since))
-            claims[name] = ClaimProblem(reason, message, since, now + pause)
+            claims[name] = ClaimProblem(reason, message, since, now + pause, name in outcome.not_a_log)
         memory = replace(memory, claims=frozen(claims))
         for message in outcome.launch_errors:
             memory = launch_failed(memory, message, now)

@@ -281,5 +281,5 @@ def _queued(job: LocalJob) -> QueuedJob:
         failures=job.status.failures,
         created_at=job.created_at,
         ended_at=ended.timestamp() if ended is not None else 0.0,
-        not_before=not_before(job.status),
+        not_before=not_before(job.status, _now()),
     )

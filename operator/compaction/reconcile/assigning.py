@@ -18,6 +18,10 @@ from compaction.reconcile.observations import Memory, Snapshot, frozen
 from compaction.reconcile.steps import JobStep
 
 LAUNCH_LOOK: Final = 2.0
+LAUNCH_DESPITE_CLAIM: Final = 300.0
+"""A claim is only tried again with a worker at hand, so a refused one gets a worker of its own in the end: so many
+seconds after it could have been tried again. Not earlier: Spark would be started over and over for nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,23 @@ class Assigner:
         waits = Counter(schedule.waiting)
         for problem in blocked.values():
             waits[WaitReason(problem.reason)] += 1
-        launches = self._launches(schedule, workers, in_progress=len(running) + len(actions))
+        sound = self._sound(queued, running, by_name, schedule) if self.memory.claims else None
+        launches = self._launches(schedule, workers, in_progress=len(running) + len(actions), sound=sound)
         message = self._wait_message(waits, workers, bool(launches), [p.message for p in blocked.values()])
         return Assigned(
             actions, launches, waits, message, self.memory, self._assign_seconds(schedule, launches, bool(blocked))
         )
+
+    def _sound(
+        self, queued: list[JobStep], running: list[JobStep], by_name: dict[str, JobStep], schedule: Schedule
+    ) -> int:
+        """How many jobs that got no slot are worth a new worker: not those that could not claim their log lately."""
+        given = {one.job for one in schedule.assignments}
+        since = self.now.monotonic - LAUNCH_DESPITE_CLAIM
+        doubtful = {name for name, problem in self.memory.claims.items() if problem.retry_at > since}
+        rest = [self._queued(step) for step in queued if step.name not in given | doubtful]
+        busy = {step.log for step in running} | {by_name[name].log for name in given}
+        return assign(rest, (), capacity=0, now=self.now.wall, busy_lanes=busy).ready
 
     def _forget_claims(self, queued: set[str]) -> None:
         kept = {name: problem for name, problem in self.memory.claims.items() if name in queued}
@@ -99,7 +115,7 @@ class Assigner:
             failures=status.failures,
             created_at=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
             ended_at=last.ended_at.timestamp() if last is not None and last.ended_at is not None else 0.0,
-            not_before=not_before(status),
+            not_before=not_before(status, self.now),
             last_worker=last.worker if last is not None else "",
         )
 
@@ -126,13 +142,16 @@ class Assigner:
             absent_leases=step.absent,
         )
 
-    def _launches(self, schedule: Schedule, workers: fleet.Fleet, *, in_progress: int) -> tuple[LaunchWorker, ...]:
+    def _launches(
+        self, schedule: Schedule, workers: fleet.Fleet, *, in_progress: int, sound: int | None
+    ) -> tuple[LaunchWorker, ...]:
         spec = self.policy.spec
         if self.now.monotonic < self.memory.launch_not_before:
             return ()
+        ready = schedule.ready - len(schedule.assignments) if sound is None else sound
         count = workers_to_launch(
             WorkerLimits(spec.workers.max, spec.workers.slots, spec.limits.max_concurrent_jobs),
-            ready=schedule.ready - len(schedule.assignments),
+            ready=ready,
             in_progress=in_progress,
             free=workers.free - len(schedule.assignments),
             live=workers.live,

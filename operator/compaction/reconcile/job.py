@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from compaction.api.conditions import clear_failed, set_complete, set_failed, set_reconciling
-from compaction.api.enums import AttemptOutcome, JobReason, JobState
+from compaction.api.conditions import clear_failed, get_condition, set_complete, set_failed, set_reconciling
+from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
 from compaction.api.job import Attempt, CompactionJobStatus
 from compaction.planning.transitions import JobEvent, next_state
 from compaction.reconcile.observations import JobLease, Moment
@@ -36,6 +36,8 @@ AT_ONCE_FAULTY: Final = frozenset(
     }
 )
 """Another attempt would end the same: the sources are damaged or no longer what the plan saw, or the job is wrong."""
+REFUSALS: Final = frozenset({JobReason.OUTSIDE_ROOT, JobReason.NOT_A_LOG})
+"""Why a job was refused without an attempt: raising maxAttempts changes nothing."""
 NOT_THE_SOURCES: Final = frozenset(
     {JobReason.STORE_UNREADABLE, JobReason.STORE_LOCKED, JobReason.LIVE_SET_UNKNOWN, JobReason.SOURCES_CHANGED}
 )
@@ -181,7 +183,8 @@ def reported(
     receipt = report.receipt or status.receipt
     if report.outcome is not Outcome.SUCCEEDED:
         ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=report.charged)
-        if report.reason in AT_ONCE_FAULTY:
+        if report.reason in AT_ONCE_FAULTY and state_of(status) is not JobState.ABANDONED:
+            # Whatever the worker says. (An Abandoned job's attempt has ended: it was charged then, or spared.)
             ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=True)
         after = ended(status, ending, max_attempts=max_attempts, now=now, generation=generation)
         # What is committed stays committed, whoever takes the rest.
@@ -213,7 +216,7 @@ def reported(
 def refused(
     status: CompactionJobStatus, *, reason: str, message: str, now: Moment, generation: int
 ) -> CompactionJobStatus:
-    """A job that can never run (its sources are not the policy's): Faulty before any attempt."""
+    """A job that can never succeed (its sources are not the policy's, or no log): Faulty without another attempt."""
     return evolve(
         status,
         observed_generation=generation,
@@ -229,6 +232,9 @@ def refused(
 def may_reopen(status: CompactionJobStatus, *, max_attempts: int) -> bool:
     """True for a job that is Faulty only because its attempts were used up, when more are allowed now."""
     if state_of(status) is not JobState.FAULTY or not status.attempts or status.failures >= max_attempts:
+        return False
+    failed = get_condition(status.conditions, ConditionType.FAILED)
+    if failed is not None and failed.reason in REFUSALS:
         return False
     return status.attempts[-1].reason not in AT_ONCE_FAULTY
 
@@ -251,10 +257,11 @@ def reopened(status: CompactionJobStatus, *, max_attempts: int, now: Moment, gen
     )
 
 
-def not_before(status: CompactionJobStatus) -> float:
+def not_before(status: CompactionJobStatus, now: Moment) -> float:
     """Until when (epoch seconds) a retry waits: 1, 2, 4 ... 60 s after attempts that failed in a row; 0 for none.
 
-    An expired lease has waited long enough already.
+    An expired lease has waited long enough already. Never longer than `LONGEST_BACKOFF` from now: the attempt's end
+    may have been written by a clock that was ahead.
     """
     row = 0
     for attempt in reversed(status.attempts):
@@ -264,7 +271,8 @@ def not_before(status: CompactionJobStatus) -> float:
     last = status.attempts[-1] if row else None
     if last is None or last.ended_at is None or last.reason in _NO_BACKOFF:
         return 0.0
-    return last.ended_at.timestamp() + min(LONGEST_BACKOFF, 2.0 ** (row - 1))
+    pause = min(LONGEST_BACKOFF, 2.0 ** min(row - 1, 10))
+    return min(last.ended_at.timestamp() + pause, now.wall + LONGEST_BACKOFF)
 
 
 def with_progress(status: CompactionJobStatus, percent: int) -> CompactionJobStatus:

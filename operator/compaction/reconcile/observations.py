@@ -140,12 +140,13 @@ class WorkerProcess:
 
 @dataclass(frozen=True, slots=True)
 class ClaimProblem:
-    """A claim that the store refused: the job waits. `retry_at` is monotonic."""
+    """A claim that the store refused: the job waits. `retry_at` is monotonic. `terminal`: it is refused for ever."""
 
     reason: str
     message: str
     since: float
     retry_at: float
+    terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from compaction.api.enums import JobState, WaitReason
+from compaction.api.enums import JobReason, JobState, WaitReason
 from compaction.api.formatting import format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource
@@ -32,8 +32,8 @@ from compaction.reconcile.actions import (
 )
 from compaction.reconcile.assigning import Assigner, soonest
 from compaction.reconcile.job import evolve, token_of
-from compaction.reconcile.observations import Identity, JobView, Memory, Snapshot, frozen
-from compaction.reconcile.steps import JobStep, StepRules, take_step
+from compaction.reconcile.observations import Identity, JobView, Memory, Reading, Snapshot, frozen
+from compaction.reconcile.steps import JobStep, Refusal, StepRules, take_step
 from compaction.reconcile.teardown import orphaned, owner_uid, tear_down
 
 
@@ -125,27 +125,40 @@ class _Reconcile:
     def _is_outside(self, log: str) -> bool:
         return not PurePosixPath(log).is_relative_to(self.root)
 
-    def _refuse(self, job: CompactionJob) -> str:
+    def _refuse(self, job: CompactionJob) -> Refusal | None:
+        """Why a job made by hand can never run; planned ones are deleted instead (`_obsolete`)."""
         sources = job.spec.sources.segment_log
-        if sources is None or owner_uid(job) or not self._is_outside(sources.path):
-            return ""
-        return f"{sources.path} is not below {self.root}, the root of policy {self.policy.metadata.name}"
+        if sources is None or owner_uid(job):
+            return None
+        if self._is_outside(sources.path):
+            message = f"{sources.path} is not below {self.root}, the root of policy {self.policy.metadata.name}"
+            return Refusal(JobReason.OUTSIDE_ROOT, message)
+        problem, reading = self.memory.claims.get(job.metadata.name), self._known_reading()
+        if problem is None or not problem.terminal or reading is None:
+            return None
+        # Only a look after the failure tells a log that is gone from a store that is not mounted just now.
+        gone = sources.path not in reading.logs and reading.started >= problem.since
+        return Refusal(JobReason.NOT_A_LOG, problem.message) if gone else None
+
+    def _known_reading(self) -> Reading | None:
+        """The last look, if it was made with this spec and the root could be read."""
+        reading = self.snapshot.reading
+        if reading is None or reading.problem is not None or reading.generation != self.policy.metadata.generation:
+            return None
+        return reading
 
     def _obsolete(self, steps: Iterable[JobStep]) -> list[DeleteJob]:
-        """Planned jobs that nobody has begun, for a log that is no longer there, or no longer below the policy's
+        """Planned jobs that nobody is working on, for a log that is no longer there, or no longer below the policy's
         root.
         """
-        reading = self.snapshot.reading
-        known = (
-            reading is not None and reading.problem is None and reading.generation == self.policy.metadata.generation
-        )
+        reading = self._known_reading()
         deletions = []
         for step in steps:
-            if step.state is not JobState.UNASSIGNED or not owner_uid(step.view.job):
+            if step.state not in (JobState.UNASSIGNED, JobState.ABANDONED) or not owner_uid(step.view.job):
                 continue
             if self._is_outside(step.log):
                 deletions.append(_delete(step, "the policy's root was changed"))
-            elif known and reading is not None and step.log not in reading.logs:
+            elif reading is not None and step.log not in reading.logs:
                 deletions.append(_delete(step, "its log is not among the policy's logs any more"))
         return deletions
 

@@ -45,17 +45,28 @@ class GoneWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no attempt of a job can ever succeed."""
+
+    reason: JobReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepRules:
-    """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or ""."""
+    """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or None."""
 
     max_attempts: int
     gone: Callable[[str], GoneWorker | None]
-    refuse: Callable[[CompactionJob], str]
+    refuse: Callable[[CompactionJob], Refusal | None]
 
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """A job after its step. `lease` is the one that stands; `drop` the one to delete; `skipped` newly found damage."""
+    """A job after its step. `lease` is the one that stands; `drop` the one to delete; `skipped` newly found damage.
+
+    `refused`: it can never run, so there is no fence of its log to close either.
+    """
 
     view: JobView
     status: CompactionJobStatus
@@ -64,6 +75,7 @@ class JobStep:
     absent: tuple[str, ...] = ()
     events: tuple[Announce, ...] = ()
     skipped: tuple[SkippedSource, ...] = ()
+    refused: bool = False
 
     @property
     def name(self) -> str:
@@ -99,7 +111,7 @@ class JobStep:
             status=self.status if self.changed else None,
             lease=self.drop,
             absent_leases=self.absent,
-            retire=self.log if self.finished_now and self.state is JobState.FAULTY else "",
+            retire=self.log if self.finished_now and self.state is JobState.FAULTY and not self.refused else "",
         )
 
 
@@ -143,11 +155,11 @@ def take_step(view: JobView, rules: StepRules, now: Moment) -> JobStep:
     if state_of(step.status) is JobState.IN_PROGRESS:
         return _watch(step, rules, now)
     step = _without_lease(step)
-    refusal = rules.refuse(view.job) if state_of(status) is JobState.UNASSIGNED else ""
-    if refusal:
-        refusal_status = refused(status, reason=JobReason.OUTSIDE_ROOT, message=refusal, now=now, generation=generation)
-        return replace(step, status=refusal_status, events=(_event(step, "Refused", refusal, warning=True),))
-    return step
+    refusal = rules.refuse(view.job)
+    if refusal is None:
+        return step
+    after = refused(status, reason=refusal.reason, message=refusal.message, now=now, generation=generation)
+    return replace(step, status=after, events=(_event(step, "Refused", refusal.message, warning=True),), refused=True)
 
 
 def _without_lease(step: JobStep) -> JobStep:
