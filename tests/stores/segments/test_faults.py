@@ -14,6 +14,9 @@ import pytest
 
 from compaction.exceptions import LogNotReadableError, LogNotWritableError, SegmentLogError, StoreIOError
 from compaction.stores.segments.faults import storage_error
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.snapshot import write_snapshot
+from compaction.stores.segments.writer import LogWriter
 
 AS_NOBODY = """
 import os, sys
@@ -59,6 +62,25 @@ def test_reading_and_writing_are_told_apart(
     )
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith(f"compaction.exceptions.{expected}: {file}: cannot be "), ended.stderr
+
+
+@pytest.mark.parametrize("locked", ["snapshots/0000000000000001_0000000000000008", "snapshots/*/indexes"])
+def test_a_snapshot_that_may_not_be_read_is_named_with_its_whole_path(reachable: Path, locked: str) -> None:
+    with LogWriter(reachable, max_count=8) as writer:
+        writer.append_many(range(1, 17), 1, [b"x"] * 16)
+    write_snapshot(reachable, index=8, term=1, live=LiveSet.parse("3"))
+    next(reachable.glob(locked)).chmod(0)
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom compaction.stores.segments.faults import storage_errors\n"
+        "from compaction.stores.segments.view import open_log\n"
+        "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "with storage_errors(Path(sys.argv[1])):\n    open_log(Path(sys.argv[1]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(reachable)], capture_output=True, text=True, check=False)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert f"LogNotReadableError: {reachable}/snapshots/0000000000000001_0000000000000008/" in last, ended.stderr
+    for path in reachable.glob("snapshots/*"):
+        path.chmod(0o755)
 
 
 def test_the_words_fit_the_refusal() -> None:

@@ -84,12 +84,43 @@ def test_a_copy_by_hard_link_gets_a_lock_of_its_own(tmp_path: Path) -> None:
             pass
     with lock.hold(copy, holder="of the copy"):
         assert not os.path.samefile(log / lock.LOCK_FILE, copy / lock.LOCK_FILE)
-        assert "first" in (log / lock.LOCK_FILE).read_text()
+        assert "of the copy" not in (log / lock.LOCK_FILE).read_text()
         with lock.hold(log, holder="of the log", timeout=0):
             pass
         with pytest.raises(LockHeldError, match="of the copy"), lock.hold(copy, holder="x", timeout=0):
             pass
     assert os.listdir(copy) == [lock.LOCK_FILE]
+
+
+def test_nobody_is_told_to_end_a_process_that_has_finished(tmp_path: Path) -> None:
+    """A program like flock(1) holds the lock and signs nothing; what the last holder wrote is not about it."""
+    with lock.hold(tmp_path, holder="finished"):
+        assert "finished" in (tmp_path / lock.LOCK_FILE).read_text()
+    for shared in (False, True):
+        fd = os.open(tmp_path / lock.LOCK_FILE, os.O_RDWR)
+        if shared:
+            os.write(fd, (NOTE % ("finished", "1")).encode())
+            os.link(tmp_path / lock.LOCK_FILE, tmp_path / "copy")
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(LockHeldError, match="unknown"), lock.hold(tmp_path, holder="x", timeout=0):
+            pass
+        os.close(fd)
+
+
+def test_a_forked_child_touches_no_file_that_got_the_locks_number(tmp_path: Path) -> None:
+    """Its copy of the descriptor is closed; the number is reused; then it leaves the block as well."""
+    other = tmp_path / "other"
+    other.write_text("precious")
+    with lock.hold(tmp_path, holder="parent") as held:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        else:
+            assert os.open(other, os.O_RDWR) == held.fd
+    if not child:
+        os.fstat(held.fd)
+        os._exit(0)
+    assert other.read_text() == "precious"
 
 
 def test_a_hard_link_to_somebodys_file_is_not_written(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ _EARLIEST: Final = -62_135_596_800.0
 _LATEST: Final = 253_402_300_799.0
 _SIGNED: Final = 2**63
 _UNSIGNED: Final = 2**64
+_LONGEST: Final = 80
 
 
 def first_fault(record: FenceRecord) -> str | None:
@@ -30,19 +31,25 @@ def first_fault(record: FenceRecord) -> str | None:
     return next(_faults(record), None)
 
 
+def _brief(value: object) -> str:
+    """A hostile value in an error: not a page of it."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def _faults(record: FenceRecord) -> Iterator[str]:
     if record.version != VERSION:
-        yield f"has version {record.version}, which is not supported ({VERSION} is)"
+        yield f"has version {_brief(record.version)}, which is not supported ({VERSION} is)"
     if not 0 <= record.floor <= MAX_TOKEN:
-        yield f"has a floor of {record.floor}, which is not in 0..{MAX_TOKEN}"
+        yield f"has a floor of {_brief(record.floor)}, which is not in 0..{MAX_TOKEN}"
     for job, claim in record.jobs.items():
         try:
             job_key(job)
         except InvalidGroupError as error:
             yield f"has a claim whose job is none: {error}"
         if not 1 <= claim.token <= MAX_TOKEN:
-            yield f"has a claim of job {job!r} with token {claim.token}, which is not in 1..{MAX_TOKEN}"
-        yield from _time(f"the claim of job {job!r}", claim.claimed_at)
+            yield f"has a claim of job {_brief(job)} with token {_brief(claim.token)}, which is not in 1..{MAX_TOKEN}"
+        yield from _time(f"the claim of job {_brief(job)}", claim.claimed_at)
         for tombstone in claim.unreferenced:
             yield from _tombstone(tombstone)
     for receipt in record.receipts:
@@ -56,7 +63,7 @@ def _faults(record: FenceRecord) -> Iterator[str]:
 def _time(what: str, seconds: float) -> Iterator[str]:
     # Written so that NaN is refused as well.
     if not _EARLIEST <= seconds <= _LATEST:
-        yield f"has a time for {what} that is no finite time of the calendar: {seconds}"
+        yield f"has a time for {what} that is no finite time of the calendar: {_brief(seconds)}"
 
 
 def _counts(what: str, *counts: int) -> Iterator[str]:
@@ -66,12 +73,12 @@ def _counts(what: str, *counts: int) -> Iterator[str]:
 
 def _tombstone(tombstone: Tombstone) -> Iterator[str]:
     if SEGMENT_NAME.fullmatch(tombstone.name) is None:
-        yield f"has a tombstone for {tombstone.name!r}, which is no segment's name"
+        yield f"has a tombstone for {_brief(tombstone.name)}, which is no segment's name"
         return
     what = f"the tombstone of {tombstone.name}"
     yield from _time(what, tombstone.since)
     if not 0 <= tombstone.token <= MAX_TOKEN:
-        yield f"has a token for {what} that is not in 0..{MAX_TOKEN}: {tombstone.token}"
+        yield f"has a token for {what} that is not in 0..{MAX_TOKEN}: {_brief(tombstone.token)}"
     yield from _counts(what, tombstone.bytes)
     if tombstone.identity is not None:
         yield from _identity(what, tombstone.identity)
@@ -91,17 +98,17 @@ def _receipt(receipt: GroupReceipt) -> Iterator[str]:
     except InvalidGroupError:
         spelled = False
     if not spelled or receipt.sources != group_sources(receipt.group):
-        yield f"has a receipt of group {receipt.group!r}, which its sources do not spell"
+        yield f"has a receipt of group {_brief(receipt.group)}, which its sources do not spell"
         return
     lowest, highest = receipt.sources[0], receipt.sources[-1]
     if receipt.output != lowest:
-        yield f"has a receipt of group {receipt.group} whose output is not its first source: {receipt.output!r}"
+        yield f"has a receipt of group {receipt.group} whose output is not its first source: {_brief(receipt.output)}"
     for name in receipt.linked:
         if SEGMENT_NAME.fullmatch(name) is None or not lowest < name <= highest:
-            yield f"has a receipt of group {receipt.group} with a link that is none of its names: {name!r}"
+            yield f"has a receipt of group {receipt.group} with a link that is none of its names: {_brief(name)}"
     what = f"the receipt of group {receipt.group}"
     if not 1 <= receipt.token <= MAX_TOKEN:
-        yield f"has a token for {what} that is not in 1..{MAX_TOKEN}: {receipt.token}"
+        yield f"has a token for {what} that is not in 1..{MAX_TOKEN}: {_brief(receipt.token)}"
     yield from _time(what, receipt.seconds)
     yield from _time(what, receipt.committed_at)
     yield from _counts(what, receipt.entries, receipt.live_bytes, receipt.bytes_before, receipt.bytes_after)
@@ -111,11 +118,11 @@ def _pending(pending: PendingCommit) -> Iterator[str]:
     yield from _receipt(pending.receipt)
     receipt, partial = pending.receipt, parse_partial(pending.partial)
     if pending.group != receipt.group:
-        yield f"has an intent of group {pending.group!r} with a receipt of group {receipt.group!r}"
+        yield f"has an intent of group {_brief(pending.group)} with a receipt of group {_brief(receipt.group)}"
     if partial is None or (partial.group, partial.token) != (receipt.group, receipt.token):
-        yield f"has an intent whose output is not that of its attempt: {pending.partial!r}"
+        yield f"has an intent whose output is not that of its attempt: {_brief(pending.partial)}"
     elif partial.job != _key_or_none(receipt.job):
-        yield f"has an intent whose output is of another job: {pending.partial!r}"
+        yield f"has an intent whose output is of another job: {_brief(pending.partial)}"
     yield from _identity("the intent", pending.identity)
 
 

@@ -5,7 +5,8 @@ Invariants:
 * the file is never deleted (a lock on a deleted file excludes nobody). Should a person do it all the same, the holder
   notices: `HeldLock.verify` is asked before everything that could destroy another's work;
 * the lock ends with the process that took it, whatever children that process has;
-* what is written in the file only serves messages, never decisions;
+* what is written in the file only serves messages, never decisions, and is gone when the lock is free: whoever waits is
+  told which process to end, so it must not be one that has finished;
 * one directory, one file: a copy made by `cp -al` shares the file with its original and would share the lock, so who
   holds it puts a new file in its own directory's place (`_unshared`) and never writes into the shared one.
 
@@ -86,6 +87,7 @@ def hold(directory: Path, *, holder: str, job: str = "", timeout: float = DEFAUL
         _sign(fd, holder=holder, job=job)
         yield HeldLock(path, fd)
     finally:
+        _unsign(fd)
         _release(fd)
 
 
@@ -122,6 +124,9 @@ def _open(path: Path) -> int:
 
 
 def _release(fd: int) -> None:
+    if fd not in _held:
+        # In a forked child: closed already, and the number may be another file's.
+        return
     _held.discard(fd)
     # Explicitly, not only by closing: a child forked meanwhile may hold a copy of the descriptor.
     fcntl.flock(fd, fcntl.LOCK_UN)
@@ -183,9 +188,18 @@ def _sign(fd: int, *, holder: str, job: str) -> None:
             os.pwrite(fd, json.dumps(note).encode(), 0)
 
 
+def _unsign(fd: int) -> None:
+    with suppress(OSError):
+        if fd in _held and os.fstat(fd).st_nlink <= 1:
+            os.ftruncate(fd, 0)
+
+
 def _held_error(path: Path, fd: int, waited: float) -> LockHeldError:
     """Who signed the open lock file last, in words."""
     try:
+        if os.fstat(fd).st_nlink > 1:
+            # Nobody signs a file that a copy shares, so what it says may be of long ago.
+            return LockHeldError(str(path), "an unknown process", waited)
         note = json.loads(os.pread(fd, _NOTE_BYTES, 0))
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(float(note["since"])))
         process = f"pid {int(note['pid'])} on {_plain(note['host'])}"

@@ -130,16 +130,19 @@ def _list(root: Path) -> _Listing:
     try:
         names = [name for name in os.listdir(fd) if _NAME.fullmatch(name)]
         files = ("", f"/{DATA_FILE}", f"/{INDEXES_FILE}")
-        return {name: tuple(_identity(name + file, dir_fd=fd) for file in files) for name in names}
+        return {name: tuple(_identity(root, name + file, dir_fd=fd) for file in files) for name in names}
     finally:
         os.close(fd)
 
 
-def _identity(name: str, *, dir_fd: int) -> tuple[int, ...] | None:
+def _identity(root: Path, name: str, *, dir_fd: int) -> tuple[int, ...] | None:
     try:
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        error.filename = f"{root}/{name}"
+        raise
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -230,6 +233,7 @@ def _open_regular(path: Path) -> BinaryIO:
             os.close(parent)
     except OSError as error:
         if error.errno not in _NO_DIRECTORY:
+            error.filename = str(path)
             raise
         linked = path.parent.is_symlink() or path.is_symlink()
         raise _NotAFileError(_NOT_FOLLOWED if linked else "it is not a file") from error
