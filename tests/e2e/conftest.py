@@ -11,7 +11,6 @@ import pytest
 from support.cluster import Cluster, LogRoot
 from support.operators import OperatorFleet
 
-
 RBAC = Path(__file__).resolve().parents[2] / "manifests" / "base" / "rbac.yaml"
 ACCOUNT = "operator"
 
