@@ -114,3 +114,23 @@ def test_a_late_proof_of_damage_is_not_charged_a_second_time() -> None:
     )
     after = reported(before, report, max_attempts=3, now=NOW, generation=1)
     assert (after.state, after.failures) == (JobState.FAULTY, 1)
+
+
+def test_the_age_of_a_wait_survives_other_reasons_and_a_job_in_doubt_is_not_active() -> None:
+    world = planned()
+    name = world.only_job()
+    world.wall += 1
+    world.settle()
+    assert world.policy is not None
+    first = world.policy.status.waiting
+    assert first is not None
+    world.announce()
+    problem(world, name, pause=0.0)
+    world.wall += 1
+    decision = reconcile(world.snapshot())
+    assert [action.job.name for action in decision.assignments] == [name]
+    assert decision.policy_status is not None
+    status = decision.policy_status.status
+    assert (status.active, status.queued) == (0, 1)
+    assert status.waiting is not None
+    assert (status.waiting.reason, status.waiting.since) == (WaitReason.STORE_ERROR, first.since)

@@ -26,9 +26,13 @@ seconds after it could have been tried again. Not earlier: Spark would be starte
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What scheduling came to. `waits` counts waiting jobs by reason; `seconds` until it may change by itself."""
+    """What scheduling came to. `waits` counts waiting jobs by reason; `seconds` until it may change by itself.
+
+    `likely` are the actions whose claim was not refused before: the others still wait, until theirs succeeds.
+    """
 
     actions: tuple[AssignJob, ...]
+    likely: tuple[AssignJob, ...]
     launches: tuple[LaunchWorker, ...]
     waits: Counter[WaitReason]
     message: str
@@ -51,9 +55,10 @@ class Assigner:
         spec, now = self.policy.spec, self.now
         queued = [step for step in steps if step.state in (JobState.UNASSIGNED, JobState.ABANDONED)]
         self._forget_claims({step.name for step in queued})
+        self._note_waits(queued)
         if spec.suspend:
             waits = Counter({WaitReason.SUSPENDED: len(queued)}) if queued else Counter()
-            return Assigned((), (), waits, "the policy is suspended", self.memory, None)
+            return Assigned((), (), (), waits, "the policy is suspended", self.memory, None)
         blocked = {name: p for name, p in self.memory.claims.items() if p.retry_at > now.monotonic}
         running = [step for step in steps if step.state is JobState.IN_PROGRESS]
         schedule = assign(
@@ -69,12 +74,30 @@ class Assigner:
         waits = Counter(schedule.waiting)
         for problem in blocked.values():
             waits[WaitReason(problem.reason)] += 1
+        doubtful = [self.memory.claims[one.job.name] for one in actions if one.job.name in self.memory.claims]
+        waits.update(WaitReason(problem.reason) for problem in doubtful)
+        likely = tuple(one for one in actions if one.job.name not in self.memory.claims)
         sound = self._sound(queued, running, by_name, schedule) if self.memory.claims else None
         launches = self._launches(schedule, workers, in_progress=len(running) + len(actions), sound=sound)
-        message = self._wait_message(waits, workers, bool(launches), [p.message for p in blocked.values()])
-        return Assigned(
-            actions, launches, waits, message, self.memory, self._assign_seconds(schedule, launches, bool(blocked))
+        message = self._wait_message(
+            waits, workers, bool(launches), [p.message for p in (*blocked.values(), *doubtful)]
         )
+        return Assigned(
+            actions,
+            likely,
+            launches,
+            waits,
+            message,
+            self.memory,
+            self._assign_seconds(schedule, launches, bool(blocked)),
+        )
+
+    def _note_waits(self, queued: list[JobStep]) -> None:
+        """Since when each job waits, whatever for. After a restart the status is all that is known of it."""
+        said = self.policy.status.waiting
+        known = self.memory.waits
+        first = said.since if known is None and said is not None else self.now.time
+        self.memory = replace(self.memory, waits=frozen({s.name: (known or {}).get(s.name, first) for s in queued}))
 
     def _sound(
         self, queued: list[JobStep], running: list[JobStep], by_name: dict[str, JobStep], schedule: Schedule

@@ -153,7 +153,8 @@ class ClaimProblem:
 class Memory:
     """What this coordinator remembers about a policy between reconciles. Losing it (a restart) loses no work.
 
-    All times are monotonic. `finished` maps a log to the end of its last job; `evicted` a job's name to the moment from
+    All times but those of `waits` (since when each waiting job waits; None after a restart) are monotonic.
+    `finished` maps a log to the end of its last job; `evicted` a job's name to the moment from
     which it may be planned again; `launches` a worker that has not announced itself to its launch; `announced` are
     workers that have.
     """
@@ -163,6 +164,7 @@ class Memory:
     plan: PlanStatus | None = None
     finished: Mapping[str, float] = field(default_factory=frozen)
     evicted: Mapping[str, float] = field(default_factory=frozen)
+    waits: Mapping[str, datetime] | None = None
     claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)
     launches: Mapping[str, float] = field(default_factory=frozen)
     announced: frozenset[str] = frozenset()

@@ -82,7 +82,7 @@ class _Reconcile:
         after = status.assemble(
             status.Facts(
                 policy=self.policy,
-                steps=_as_assigned(steps, assigned.actions),
+                steps=_as_assigned(steps, assigned.likely),
                 reading=self.snapshot.reading,
                 memory=self.memory,
                 now=self.now,

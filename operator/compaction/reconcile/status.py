@@ -137,12 +137,11 @@ def _from_reading(facts: Facts, reading: Reading, debt: Debt, counts: _Counts) -
 
 
 def _waiting(facts: Facts, counts: _Counts) -> Waiting | None:
-    """The reason most jobs wait for; `since` stays while the reason does."""
+    """The reason most jobs wait for, and since when the one that waits longest does (for whatever reason)."""
     if not counts.queued or not facts.waits:
         return None
     reason = max(facts.waits, key=lambda one: (facts.waits[one], one))
-    before = facts.policy.status.waiting
-    since = before.since if before is not None and before.reason == reason else facts.now.time
+    since = min((facts.memory.waits or {}).values(), default=facts.now.time)
     return Waiting(reason=reason, message=facts.wait_message, since=since)
 
 
