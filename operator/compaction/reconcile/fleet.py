@@ -88,7 +88,7 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
             if not worker.stopping and worker.silence < FRESH * worker.duration:
                 free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
                 fleet.slots.append(WorkerSlots(worker.name, free))
-    launching = 0
+    stopping: set[str] = set()
     for process in snapshot.processes:
         if process.name in names:
             continue
@@ -97,8 +97,12 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
             if launches.pop(process.name, None) is not None:
                 fleet.failures.append(f"{process.name} ended before it announced itself: {process.message}")
         elif process.name not in announced:
-            launches.pop(process.name, None) if process.age > LAUNCH_TIMEOUT else launches.setdefault(process.name, now)
-            if process.age > LAUNCH_TIMEOUT:
+            if process.age <= LAUNCH_TIMEOUT:
+                launches.setdefault(process.name, now)
+                continue
+            launches.pop(process.name, None)
+            stopping.add(process.name)
+            if process.name not in memory.stopping:
                 reason = f"{process.name} did not announce itself within {LAUNCH_TIMEOUT:.0f} s"
                 fleet.stops.append(StopWorker(process.name, None, STOP_GRACE, reason))
                 fleet.failures.append(reason)
@@ -106,12 +110,13 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
         if name not in processes and now - since > LAUNCH_UNSEEN:
             del launches[name]
             fleet.failures.append(f"nothing was seen of {name} after its launch")
-    launching = len(launches)
+    launching = len(launches) + len(stopping)  # one that does not end yet takes the place of another
+    memory = replace(memory, launches=frozen(launches), announced=frozenset(announced), stopping=frozenset(stopping))
     return Fleet(
         slots=tuple(fleet.slots),
         live=live,
         launching=launching,
-        memory=_paced(replace(memory, launches=frozen(launches), announced=frozenset(announced)), fleet, live, now),
+        memory=_paced(memory, fleet, live, now),
         stops=tuple(fleet.stops),
         forgets=tuple(fleet.forgets),
         delete_leases=tuple(fleet.deletions),
@@ -155,6 +160,13 @@ def _paced(memory: Memory, fleet: _Survey, live: int, now: float) -> Memory:
     if live and memory.launch_failures:
         return replace(memory, launch_failures=0, launch_error="", launch_not_before=0.0)
     return memory
+
+
+def corrected(memory: Memory, generation: int) -> Memory:
+    """The memory for this spec: failed launches of another one say nothing about it, and hold nothing up."""
+    if memory.launch_generation == generation:
+        return memory
+    return replace(memory, launch_generation=generation, launch_failures=0, launch_error="", launch_not_before=0.0)
 
 
 def launch_failed(memory: Memory, message: str, now: float) -> Memory:

@@ -156,7 +156,8 @@ class Memory:
     All times but those of `waits` (since when each waiting job waits; None after a restart) are monotonic.
     `finished` maps a log to the end of its last job; `evicted` a job's name to the moment from
     which it may be planned again; `launches` a worker that has not announced itself to its launch; `announced` are
-    workers that have.
+    workers that have; `stopping` were told to end and have not yet. The launch failures are those of
+    `launch_generation` of the spec.
     """
 
     planned_reading: int = -1
@@ -168,6 +169,8 @@ class Memory:
     claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)
     launches: Mapping[str, float] = field(default_factory=frozen)
     announced: frozenset[str] = frozenset()
+    stopping: frozenset[str] = frozenset()
+    launch_generation: int = -1
     launch_failures: int = 0
     launch_error: str = ""
     launch_not_before: float = 0.0

@@ -48,11 +48,11 @@ class _Reconcile:
     """One run. Methods return parts of the decision and change nothing but `steps` and `memory` of the run."""
 
     def __init__(self, snapshot: Snapshot, policy: CompactionPolicy) -> None:
-        self.snapshot = snapshot
+        self.snapshot = replace(snapshot, memory=fleet.corrected(snapshot.memory, policy.metadata.generation))
         self.policy = policy
         self.now = snapshot.now
         self.uid = policy.metadata.uid
-        self.memory = snapshot.memory
+        self.memory = self.snapshot.memory
         logs = policy.spec.store.segment_logs
         self.root = logs.root if logs is not None else ""
 
@@ -174,6 +174,7 @@ class _Reconcile:
             self.memory,
             launches=memory.launches,
             announced=memory.announced,
+            stopping=memory.stopping,
             launch_failures=memory.launch_failures,
             launch_error=memory.launch_error,
             launch_not_before=memory.launch_not_before,

@@ -41,7 +41,9 @@ def tear_down(snapshot: Snapshot) -> Decision:
     stops = [StopWorker(worker.name, worker.identity, STOP_GRACE, POLICY_DELETED) for worker in snapshot.workers]
     running = [process for process in snapshot.processes if not process.ended]
     stops += [
-        StopWorker(process.name, None, STOP_GRACE, POLICY_DELETED) for process in running if process.name not in leases
+        StopWorker(process.name, None, STOP_GRACE, POLICY_DELETED)
+        for process in running
+        if process.name not in leases and process.name not in snapshot.memory.stopping
     ]
     deletions, handmade = [], []
     for view in snapshot.jobs:
@@ -51,7 +53,7 @@ def tear_down(snapshot: Snapshot) -> Decision:
         elif (action := _set_aside(view, snapshot)) is not None:
             handmade.append(action)
     return Decision(
-        memory=Memory(),
+        memory=Memory(stopping=frozenset(process.name for process in running)),
         policy_absent=snapshot.policy is None,
         end_attempts=tuple(handmade),
         stop_workers=tuple(stops),
