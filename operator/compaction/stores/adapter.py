@@ -236,7 +236,8 @@ class SegmentLogsAdapter:
     def _sweep_in(self, result: SenseResult) -> float | None:
         now = time.time()
         due = [wait for log in result.logs if (wait := log.sweep_in(now, self._grace)) is not None]
-        due += [self._grace for log in result.logs if log.partials]
+        # Which of them are orphans only the sweep can tell, under the lock; a wait counted from now would never end.
+        due += [0.0 for log in result.logs if log.partials]
         return max(0.0, min(due)) if due else None
 
     def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
