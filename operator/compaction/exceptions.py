@@ -16,6 +16,15 @@ class SegmentLogError(CompactionError):
     """Anything wrong with a segment log directory or one of its files."""
 
 
+class SegmentFileError(SegmentLogError):
+    """One file of a segment log (`file`) and what is wrong with it (`reason`); subclasses say what to do."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file = file
+        self.reason = reason
+
+
 class NotALogDirectoryError(SegmentLogError):
     """The path is no segment log: it is missing, not a directory, or holds no segment file."""
 
@@ -42,13 +51,8 @@ class SegmentNameError(SegmentLogError):
         )
 
 
-class CorruptSegmentError(SegmentLogError):
+class CorruptSegmentError(SegmentFileError):
     """A segment file that cannot be parsed."""
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(file, reason)
-        self.file = file
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.file}: corrupt segment: {self.reason}"
@@ -101,25 +105,15 @@ class CorruptEntryError(SegmentLogError):
         return f"{self.file}: corrupt entry at index {self.index}, offset {self.offset}: {self.reason}"
 
 
-class CorruptIndexesError(SegmentLogError):
+class CorruptIndexesError(SegmentFileError):
     """A live-index file (`indexes`) with a bad checksum, an unknown version or undecodable content."""
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(file, reason)
-        self.file = file
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.file}: corrupt live-index file: {self.reason}; say what is live with --live or restore the file"
 
 
-class CorruptSnapshotError(SegmentLogError):
+class CorruptSnapshotError(SegmentFileError):
     """A snapshot.dat that is torn, foreign, or disagrees with the name of its directory."""
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(file, reason)
-        self.file = file
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.file}: invalid snapshot: {self.reason}"
@@ -380,13 +374,8 @@ class LockFileError(SegmentLogError):
         return f"{self.path}: cannot be the log's lock, {self.reason}: move it out of the log directory"
 
 
-class CorruptFenceError(SegmentLogError):
+class CorruptFenceError(SegmentFileError):
     """The fence file of a log cannot be read as one."""
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(file, reason)
-        self.file = file
-        self.reason = reason
 
     def __str__(self) -> str:
         return (
@@ -395,13 +384,8 @@ class CorruptFenceError(SegmentLogError):
         )
 
 
-class UnwritableFenceError(SegmentLogError):
+class UnwritableFenceError(SegmentFileError):
     """A fence record that could not be read back, or is too large; the one on disk still stands."""
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(file, reason)
-        self.file = file
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.file}: left as it is, because the new record {self.reason}"

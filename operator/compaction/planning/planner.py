@@ -24,8 +24,8 @@ from compaction.api.names import name_stem
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, UnreferencedCandidate
 from compaction.planning.triggers import LogHistory, Trigger, split_due
 
-MAX_GROUPS_PER_JOB = 256
-MAX_UNREFERENCED_PER_JOB = 1024
+PLANNED_GROUPS_PER_JOB = 256
+PLANNED_UNREFERENCED_PER_JOB = 1024
 """Keep one job's object far below etcd's 1.5 MiB, whatever the size of a log."""
 
 
@@ -162,15 +162,15 @@ class Planner:
         unreferenced = candidate.unreferenced
         size = 0
         for group in candidate.groups:
-            full = size + group.copy_bytes > self.limits.max_bytes_per_job or len(groups) >= MAX_GROUPS_PER_JOB
+            full = size + group.copy_bytes > self.limits.max_bytes_per_job or len(groups) >= PLANNED_GROUPS_PER_JOB
             if groups and full:
-                yield self._job(candidate, tuple(groups), unreferenced[:MAX_UNREFERENCED_PER_JOB])
-                groups, unreferenced, size = [], unreferenced[MAX_UNREFERENCED_PER_JOB:], 0
+                yield self._job(candidate, tuple(groups), unreferenced[:PLANNED_UNREFERENCED_PER_JOB])
+                groups, unreferenced, size = [], unreferenced[PLANNED_UNREFERENCED_PER_JOB:], 0
             groups.append(group)
             size += group.copy_bytes
         while groups or unreferenced:
-            yield self._job(candidate, tuple(groups), unreferenced[:MAX_UNREFERENCED_PER_JOB])
-            groups, unreferenced = [], unreferenced[MAX_UNREFERENCED_PER_JOB:]
+            yield self._job(candidate, tuple(groups), unreferenced[:PLANNED_UNREFERENCED_PER_JOB])
+            groups, unreferenced = [], unreferenced[PLANNED_UNREFERENCED_PER_JOB:]
 
     def _split_faulty(self, candidate: Candidate, job: PlannedJob, inventory: JobInventory) -> Iterator[PlannedJob]:
         if job.name not in inventory.faulty:
