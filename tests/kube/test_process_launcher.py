@@ -16,6 +16,7 @@ import pytest
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
+from support.processes import still_alive
 
 POLICY = PolicyKey("ns", "p")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -131,7 +132,7 @@ def test_stopping_takes_the_whole_session_after_the_grace(state: Path) -> None:
     asyncio.run(launcher.stop(WorkerRef("p-w-1", POLICY), grace=0.2))
     wait_for(lambda: observe(launcher)[0].ended, "the worker's end")
     assert observe(launcher)[0].reason == "KilledSIGKILL"
-    wait_for(lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE, "the grandchild's end")
+    assert still_alive([grandchild], seconds=60) == []
 
 
 def test_a_worker_survives_its_coordinator_and_a_successor_finds_and_stops_it(state: Path) -> None:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
 import pytest
 
 from compaction.api.enums import JobReason
@@ -29,6 +28,7 @@ from compaction.rewrite.worker import Worker, WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern
 from compaction.stores.segments.limits import SegmentLimits
+from support.processes import command_line, descendants, still_alive
 from support.segment_logs import content, leftovers
 from support.worker_ports import Cluster, FakeLease, assignment, job_spec
 
@@ -174,14 +174,13 @@ time.sleep(300)
     with driver(body, tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        family = psutil.Process(process.pid).children(recursive=True)
-        names = " ".join(" ".join(member.cmdline()) for member in family)
+        family = descendants(process.pid)
+        names = " ".join(command_line(member) for member in family)
         assert "java" in names
         assert "pyspark.daemon" in names
         process.kill()
         process.wait()
-        _, alive = psutil.wait_procs(family, timeout=60)
-        assert alive == []
+        assert still_alive(family, seconds=60) == []
     assert len(list(tmp_path.glob(PREFIX + "*"))) == 1
     with scratch_directory(tmp_path) as mine:
         assert [path.name for path in tmp_path.glob(PREFIX + "*")] == [mine.name]

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from compaction.api.names import (
@@ -29,6 +28,7 @@ from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.worker import WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.limits import SegmentLimits
+from support.processes import descendants, still_alive
 from support.segment_logs import content
 from support.worker_ports import job_spec, wait_until
 
@@ -131,15 +131,14 @@ def test_worker_that_has_to_end_takes_its_processes_along(
 ) -> None:
     with worker(control_plane.kubeconfig, namespace, tmp_path) as process:
         wait_until(lambda: WORKER in leases(cluster), what="the worker's Lease")
-        family = psutil.Process(process.pid).children(recursive=True)
+        family = descendants(process.pid)
         assert family
         if event == "lease deleted":
             cluster("delete", "lease", WORKER)
         else:
             process.send_signal(signal.Signals[event])
         assert process.wait(60) == code
-        _, alive = psutil.wait_procs(family, timeout=60)
-        assert alive == []
+        assert still_alive(family, seconds=60) == []
     assert (WORKER in leases(cluster)) is (event == "SIGKILL")
 
 
