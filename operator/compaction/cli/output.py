@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compaction.api.formatting import format_bytes
+
 Row = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class OutputFormat(StrEnum):
@@ -58,14 +58,9 @@ def output_option(*, default: OutputFormat = OutputFormat.TABLE, jsonl: bool = F
     )
 
 
-def human_bytes(value: int | None) -> str:
-    """`1.5 MiB`; `-` for None."""
-    if value is None:
-        return "-"
-    if abs(value) < 1024:
-        return f"{value} B"
-    power = min((abs(value).bit_length() - 1) // 10, len(_UNITS))
-    return f"{value / 1024**power:.1f} {_UNITS[power - 1]}"
+def optional_bytes(value: int | None) -> str:
+    """`1.5Mi`; `-` for None."""
+    return "-" if value is None else format_bytes(value)
 
 
 def optional(value: Any) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from compaction.api.formatting import format_bytes, plural
 from compaction.api.policy import CompactionPolicy
-from compaction.cli.output import Column, OutputFormat, emit, human_bytes, optional, print_table
+from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, print_table
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.debt import total_debt
 from compaction.planning.planner import LeftOut, Plan, PlannedJob
@@ -19,8 +20,8 @@ _PLANNED = (
     Column("name", "Job"),
     Column("log", "Log"),
     Column("group", "Segments"),
-    Column("costBytes", "Copies", human_bytes, right=True),
-    Column("gainBytes", "Gives back", human_bytes, right=True),
+    Column("costBytes", "Copies", optional_bytes, right=True),
+    Column("gainBytes", "Gives back", optional_bytes, right=True),
 )
 _LEFT_OUT = (Column("reason", "Left out"), Column("count", "Count", right=True), Column("example", "For example"))
 _PROBLEMS = (Column("log", "Log"), Column("reason", "Problem"), Column("message", "Message"))
@@ -37,9 +38,9 @@ _RECEIPTS = (
     Column("state", "State"),
     Column("groups", "Groups"),
     Column("entries", "Entries", right=True),
-    Column("bytesBefore", "Before", human_bytes, right=True),
-    Column("bytesAfter", "After", human_bytes, right=True),
-    Column("bytesReclaimed", "Reclaimed", human_bytes, right=True),
+    Column("bytesBefore", "Before", optional_bytes, right=True),
+    Column("bytesAfter", "After", optional_bytes, right=True),
+    Column("bytesReclaimed", "Reclaimed", optional_bytes, right=True),
     Column("verified", "Verified"),
 )
 
@@ -120,10 +121,11 @@ def _short(names: Iterable[str], *, limit: int = 8) -> str:
 def _summary(data: dict[str, Any]) -> str:
     debt, plan = data["debt"], data["plan"]
     if not plan["jobs"]:
-        return f"nothing is due ({human_bytes(debt['bytes'])} of debt in {debt['logs']} logs)"
+        left = f"{format_bytes(debt['bytes'])} of debt in {plural(debt['logs'], 'log')}" if debt["bytes"] else "no debt"
+        return f"nothing is due ({left})"
     return (
-        f"{plan['jobs']} jobs would copy {human_bytes(plan['costBytes'])} and give back "
-        f"{human_bytes(plan['gainBytes'])}; debt: {human_bytes(debt['bytes'])} in {debt['segments']} segments of "
+        f"{plan['jobs']} jobs would copy {format_bytes(plan['costBytes'])} and give back "
+        f"{format_bytes(plan['gainBytes'])}; debt: {format_bytes(debt['bytes'])} in {debt['segments']} segments of "
         f"{debt['logs']} logs"
     )
 
@@ -210,7 +212,7 @@ def _outcome(data: dict[str, Any]) -> str:
         text = "nothing is due"
     else:
         good = sum(job["state"] == "Succeeded" for job in data["jobs"])
-        text = f"{good} of {len(data['jobs'])} jobs succeeded, {human_bytes(data['bytesReclaimed'])} reclaimed"
+        text = f"{good} of {len(data['jobs'])} jobs succeeded, {format_bytes(data['bytesReclaimed'])} reclaimed"
     cleanup = data["cleanup"]
     if cleanup["deleted"]:
         text += f"; {cleanup['deleted']} replaced files deleted"

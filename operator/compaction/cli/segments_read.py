@@ -10,14 +10,14 @@ from typing import Any
 import click
 import numpy as np
 
-from compaction.api.formatting import plural
+from compaction.api.formatting import format_bytes, plural
 from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
 from compaction.cli.output import (
     Column,
     OutputFormat,
     emit,
-    human_bytes,
     optional,
+    optional_bytes,
     output_option,
     print_pairs,
     print_table,
@@ -46,8 +46,8 @@ SEGMENT_COLUMNS = (
     Column("range", "range", _span),
     Column("readable", "readable", _span),
     Column("liveEntries", "live", optional, right=True),
-    Column("liveBytes", "live bytes", human_bytes, right=True),
-    Column("dataBytes", "data bytes", human_bytes, right=True),
+    Column("liveBytes", "live bytes", optional_bytes, right=True),
+    Column("dataBytes", "data bytes", optional_bytes, right=True),
     Column("linkTarget", "link target", optional),
 )
 ENTRY_COLUMNS = tuple(Column(key, key) for key in ("index", "term", "length", "crc32", "sha256", "file"))
@@ -263,7 +263,7 @@ def _print(result: dict[str, Any]) -> None:
     debt_text = f"unknown: {debt['reason']}"
     if debt["reason"] is None:
         debt_text = (
-            f"{human_bytes(debt['bytes'])} in {plural(debt['segments'], 'segment')} "
+            f"{format_bytes(debt['bytes'])} in {plural(debt['segments'], 'segment')} "
             f"({plural(debt['groups'], 'group')} to rewrite, {plural(debt['unreferenced'], 'segment')} to delete)"
         )
     pairs.append(("Debt", debt_text))

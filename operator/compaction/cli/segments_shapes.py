@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compaction.api.formatting import format_bytes
 from compaction.cli.errors import describe
-from compaction.cli.output import Column, human_bytes, optional
+from compaction.cli.output import Column, optional, optional_bytes
 from compaction.exceptions import SegmentLogError
 from compaction.stores.segments import recovery, sweep
 from compaction.stores.segments.plan import LogPlan
@@ -24,16 +25,16 @@ RECEIPT_COLUMNS = (
     Column("output", "output"),
     Column("replaced", "replaced", lambda names: str(len(names)), right=True),
     Column("entries", "entries", right=True),
-    Column("bytesBefore", "before", human_bytes, right=True),
-    Column("bytesAfter", "after", human_bytes, right=True),
-    Column("bytesReclaimed", "reclaimed", human_bytes, right=True),
+    Column("bytesBefore", "before", optional_bytes, right=True),
+    Column("bytesAfter", "after", optional_bytes, right=True),
+    Column("bytesReclaimed", "reclaimed", optional_bytes, right=True),
     Column("fingerprintBefore", "content before", lambda text: text[:12]),
     Column("fingerprintAfter", "content after", lambda text: text[:12]),
     Column("seconds", "seconds", lambda seconds: f"{seconds:.3f}", right=True),
 )
 NAME_COLUMNS = (
     Column("segment", "segment"),
-    Column("bytes", "bytes", human_bytes, right=True),
+    Column("bytes", "bytes", optional_bytes, right=True),
     Column("reason", "reason"),
 )
 
@@ -43,7 +44,7 @@ def plan_rows(planned: LogPlan) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for group in planned.groups:
         into = group.sources[0]
-        detail = f"{group.live_entries} entries, {human_bytes(group.live_bytes)} live in the group"
+        detail = f"{group.live_entries} entries, {format_bytes(group.live_bytes)} live in the group"
         rows += [{"segment": name, "action": "rewrite", "into": into, "detail": detail} for name in group.sources]
         rows += [{"segment": name, "action": "replace", "into": into, "reason": "Dead"} for name in group.carried]
     rows += [{"segment": u.name, "action": "delete", "reason": u.reason.value} for u in planned.unreferenced]

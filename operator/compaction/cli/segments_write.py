@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
+from compaction.api.formatting import format_bytes
 from compaction.cli.errors import EXIT_DATA_ERROR, report
-from compaction.cli.output import OutputFormat, emit, human_bytes, output_option, print_table
+from compaction.cli.output import OutputFormat, emit, output_option, print_table
 from compaction.cli.segments_options import log_options, require_snapshot_for_live
 from compaction.cli.segments_shapes import (
     NAME_COLUMNS,
@@ -108,8 +109,8 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
         return
     print_table(plan_rows(look.plan), PLAN_COLUMNS)
     click.echo(
-        f"{look.plan.debt_segments} segments to rewrite or delete, {human_bytes(look.plan.debt_bytes)} of "
-        f"{human_bytes(look.plan.total_bytes)} to gain"
+        f"{look.plan.debt_segments} segments to rewrite or delete, {format_bytes(look.plan.debt_bytes)} of "
+        f"{format_bytes(look.plan.total_bytes)} to gain"
     )
 
 
@@ -272,7 +273,7 @@ def _print_result(result: dict[str, Any]) -> None:
         click.echo("nothing to compact")
     swept = result["swept"]
     if swept is not None:
-        gained = human_bytes(swept["bytesReclaimed"])
+        gained = format_bytes(swept["bytesReclaimed"])
         click.echo(f"\nswept: {len(swept['deleted'])} names deleted, {gained}; {swept['waiting']} wait for their grace")
         for item in swept["blocked"]:
             click.echo(f"kept: {item['name']}: {item['reason']}")
