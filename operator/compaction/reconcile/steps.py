@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from compaction.api.enums import JobReason, JobState
 from compaction.api.job import CompactionJob, CompactionJobStatus, SkippedSource
 from compaction.planning.transitions import JobEvent
-from compaction.reconcile.actions import Announce, EndAttempt
+from compaction.reconcile.actions import Announce, DeleteJob, EndAttempt
 from compaction.reconcile.job import (
     AT_ONCE_FAULTY,
     assigned,
@@ -101,6 +101,10 @@ class JobStep:
     def finished_now(self) -> bool:
         """True when this step ended the job."""
         return is_finished(self.status) and not is_finished(self.view.job.status)
+
+    def deletion(self, reason: str) -> DeleteJob:
+        """The deletion of the job, with its Lease."""
+        return DeleteJob(self.view.identity, self.log, reason, self.view.lease.identity if self.view.lease else None)
 
     def action(self) -> EndAttempt | None:
         """The write that carries this step out, if there is anything to write."""

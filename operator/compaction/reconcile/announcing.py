@@ -1,0 +1,43 @@
+"""The Events of a reconcile: what happened to the jobs, what was planned, what was set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compaction.api.enums import JobState
+from compaction.api.formatting import format_bytes, plural
+from compaction.api.policy import CompactionPolicyStatus
+from compaction.planning.planner import Plan
+from compaction.reconcile.actions import Announce
+from compaction.reconcile.steps import JobStep
+
+
+def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus, planned: Plan | None) -> list[Announce]:
+    """Events on the policy: jobs were planned, sources were set aside."""
+    events = []
+    if planned is not None and planned.jobs:
+        gain, cost = format_bytes(planned.gain_bytes), format_bytes(planned.cost_bytes)
+        message = f"{plural(len(planned.jobs), 'job')} planned ({planned.hash}): copy {cost}, give back {gain}"
+        events.append(Announce("Planned", message))
+    known = {(entry.log, entry.segment) for entry in before.quarantined}
+    for entry in after.quarantined:
+        if (entry.log, entry.segment) not in known:
+            where = f"{entry.log}/{entry.segment}"
+            events.append(Announce("Quarantined", f"{where} is set aside: {entry.message}", warning=True))
+    return events
+
+
+def of_jobs(steps: Iterable[JobStep]) -> list[Announce]:
+    """Events of the steps, each on its job. One for a job that goes well: writes per job are bounded (DESIGN §7.6)."""
+    events = [event for step in steps for event in step.events]
+    events += [_succeeded(step) for step in steps if step.finished_now and step.state is JobState.SUCCEEDED]
+    return events
+
+
+def _succeeded(step: JobStep) -> Announce:
+    receipt = step.status.receipt
+    what = "nothing was left to do"
+    if receipt is not None:
+        freed = format_bytes(receipt.bytes_reclaimed)
+        what = f"{plural(receipt.groups_committed, 'group')} committed with token {receipt.token}, {freed} reclaimed"
+    return Announce("Succeeded", what, job=step.view.identity)
