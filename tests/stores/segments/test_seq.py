@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
-from compaction.stores.segments.seq import LiveSet, decode_indexes, decode_sequence, encode_indexes, encode_sequence
+from compaction.stores.segments.seq import (
+    MAX_INDEX,
+    LiveSet,
+    decode_indexes,
+    decode_sequence,
+    encode_indexes,
+    encode_sequence,
+)
 
 # Written by Ra 3.1.10.
 GOLDEN = {
@@ -126,6 +133,19 @@ def test_ranges_merge_and_stay_apart(pairs: list[tuple[int, int]]) -> None:
     ranges = live.ranges
     assert all(before[1] + 1 < after[0] for before, after in pairwise(ranges))
     assert LiveSet.from_ranges(reversed(ranges)) == live
+
+
+@given(st.lists(st.tuples(SMALL, SMALL)), st.lists(st.tuples(SMALL, SMALL)), st.booleans())
+def test_difference_is_that_of_python_sets(one: list[tuple[int, int]], two: list[tuple[int, int]], top: bool) -> None:
+    """At both ends of the number space."""
+    shift = MAX_INDEX - 30 if top else 0
+    left, right = (
+        LiveSet.from_ranges((shift + min(pair), shift + max(pair)) for pair in pairs if max(pair) <= 30)
+        for pairs in (one, two)
+    )
+    assert set(left.without(right)) == set(left) - set(right)
+    starts, ends = left.bounds
+    assert left.ranges == tuple(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def test_ends_of_the_number_space() -> None:

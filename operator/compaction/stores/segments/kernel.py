@@ -12,7 +12,6 @@ partial file is removed and the sources are untouched.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -26,7 +25,6 @@ from compaction.exceptions import (
     GroupEmptyError,
     GroupTooLargeError,
     InvalidGroupError,
-    LogNotWritableError,
     MissingLiveIndexError,
     RewriteStoppedError,
     SegmentIsLinkError,
@@ -34,6 +32,7 @@ from compaction.exceptions import (
     VerificationFailedError,
 )
 from compaction.stores.segments import fs
+from compaction.stores.segments.access import inherit_access
 from compaction.stores.segments.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import SegmentLimits
@@ -175,7 +174,7 @@ def _write_partial(
     fd = fs.create(path, mode=0o600)
     kept = False
     try:
-        _inherit_access(fd, picked[0].segment.path)
+        inherit_access(fd, picked[0].segment.path)
         fs.write(fd, _head(picked))
         before = Fingerprint()
         for batch in _batches(picked, should_stop):
@@ -191,28 +190,6 @@ def _write_partial(
             with suppress(OSError):
                 fs.unlink_if_present(path)
     return before, after, identity
-
-
-def _inherit_access(fd: int, source: Path) -> None:
-    """Owner, group and mode of the lowest source: the log's owner must be able to read the new file.
-
-    Giving a file away needs privileges. Without them it is enough that the owner can read it through its group or as
-    anybody; otherwise LogNotWritableError.
-    """
-    model, mine = os.stat(source), os.fstat(fd)
-    mode = stat.S_IMODE(model.st_mode)
-    uid, gid = mine.st_uid, mine.st_gid
-    for new_uid, new_gid in ((model.st_uid, model.st_gid), (mine.st_uid, model.st_gid)):
-        if (uid, gid) != (new_uid, new_gid):
-            with suppress(PermissionError):
-                fs.set_owner(fd, uid=new_uid, gid=new_gid)
-                uid, gid = new_uid, new_gid
-                break
-    readable = uid == model.st_uid or (gid == model.st_gid and mode & stat.S_IRGRP) or mode & stat.S_IROTH
-    if not readable:
-        reason = f"a rewritten copy cannot be given to its owner (uid {model.st_uid}, gid {model.st_gid})"
-        raise LogNotWritableError(str(source), reason)
-    fs.set_mode(fd, mode)
 
 
 def _head(picked: list[_Picked]) -> list[bytes]:

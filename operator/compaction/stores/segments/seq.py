@@ -90,6 +90,11 @@ class LiveSet:
         return tuple(zip(self._starts.tolist(), self._ends.tolist(), strict=True))
 
     @property
+    def bounds(self) -> tuple[U64Array, U64Array]:
+        """(first, last) of each range, ascending: read-only arrays of equal length."""
+        return self._starts, self._ends
+
+    @property
     def smallest(self) -> int:
         """ValueError when empty."""
         if not self:
@@ -149,6 +154,18 @@ class LiveSet:
         end = int(np.searchsorted(self._starts, np.uint64(high), side="right"))
         starts = np.maximum(self._starts[begin:end], np.uint64(low))
         return LiveSet(starts, np.minimum(self._ends[begin:end], np.uint64(high)))
+
+    def without(self, other: LiveSet) -> LiveSet:
+        """The members that are not in `other`; O(ranges of both)."""
+        if not self or not other:
+            return self
+        # Between two neighbouring bounds either all or none belong to a set. Nothing follows the largest index of all.
+        ends = np.concatenate((self._ends, other._ends))
+        behind = ends[ends < np.uint64(MAX_INDEX)] + np.uint64(1)
+        firsts = np.unique(np.concatenate((self._starts, other._starts, behind)))
+        lasts = np.append(firsts[1:] - np.uint64(1), np.uint64(MAX_INDEX))
+        kept = self.mask(firsts) & ~other.mask(firsts)
+        return LiveSet(firsts[kept], lasts[kept])
 
     def count_in(self, low: int, high: int) -> int:
         """Number of members in low..high, inclusive; O(log ranges)."""
