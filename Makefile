@@ -38,7 +38,7 @@ demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 
 ##@ Develop
-.PHONY: test check format crds lock
+.PHONY: test check bench format crds lock
 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
@@ -50,6 +50,10 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 	@$(BIN)/mypy
 	@$(BIN)/compactor crds --check crds
 	@$(BIN)/python -m pytest -q tests/house
+
+bench: setup ## Benchmarks, each beside its rival (ARGS="planning" selects some, ARGS=--write puts the figures into docs/benchmarks.md)
+	@$(BIN)/compactor local check
+	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
 format: setup ## Format the code and sort the imports
 	@$(BIN)/ruff check --fix operator tests

@@ -1,0 +1,85 @@
+"""`make bench`: runs the benchmarks named (all, when none is) and prints what each round came to.
+
+    python -m bench [--write] [name ...]
+
+Nothing is written, unless `--write` asks for the figures to be put into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+from bench.harness import Machine, Result, Size, Workspace, run_benchmark, table
+from compaction.local.binaries import ensure_binaries
+from compaction.local.control_plane import RunningControlPlane, start_control_plane
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
+CRDS = HERE.parents[1] / "crds"
+NOT_BENCHMARKS = ("harness", "__main__", "__init__")
+
+
+def benchmark_names() -> list[str]:
+    """Every benchmark there is."""
+    modules = (path.stem for path in sorted(HERE.glob("*.py")))
+    return [name for name in modules if name not in NOT_BENCHMARKS and not name.startswith("test_")]
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0 when everything ran; targets that were not met are said, not punished."""
+    parser = argparse.ArgumentParser(prog="bench", description="Ours beside a rival, interleaved.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(benchmark_names())}")
+    parser.add_argument("--size", choices=list(Size), default=Size.FULL, type=Size)
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - set(benchmark_names()):
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(benchmark_names())}")
+    machine = Machine()
+    print("\n".join(machine.lines), flush=True)
+    with ExitStack() as resources:
+        for name in options.names or benchmark_names():
+            print(name, flush=True)
+            results = list(_run(name, options.size, resources))
+            if options.write:
+                PAGE.write_text(with_table(PAGE.read_text(), name, machine, results))
+    return 0
+
+
+def _run(name: str, size: Size, resources: ExitStack) -> Iterator[Result]:
+    @cache
+    def control_plane() -> RunningControlPlane:
+        directory = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="compactor-bench-plane-")))
+        binaries = ensure_binaries()
+        running = resources.enter_context(start_control_plane(directory, binaries, audit=True))
+        kubectl = [str(binaries.kubectl), f"--kubeconfig={running.kubeconfig}"]
+        for command in (["apply", "--server-side"], ["wait", "--for=condition=Established", "--timeout=60s"]):
+            subprocess.run([*kubectl, *command, "-f", str(CRDS)], check=True, stdout=subprocess.DEVNULL)
+        return running
+
+    with tempfile.TemporaryDirectory(prefix=f"compactor-bench-{name}-") as directory:
+        workspace = Workspace(Path(directory), size, control_plane)
+        yield from run_benchmark(
+            importlib.import_module(f"bench.{name}"), workspace, lambda line: print(line, flush=True)
+        )
+
+
+def with_table(page: str, name: str, machine: Machine, results: list[Result]) -> str:
+    """The page with the figures between `<!-- figures: NAME -->` and `<!-- end -->` replaced; ValueError without."""
+    begin, end = f"<!-- figures: {name} -->", "<!-- end -->"
+    head, found, rest = page.partition(begin)
+    _, ended, tail = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"{PAGE.name} has no place for figures of {name}: {begin} ... {end}")
+    return f"{head}{begin}\n{'; '.join(machine.lines)}\n\n{table(results)}\n{end}{tail}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""Every benchmark runs at a tiny size, so that none can rot; and the harness counts, fits and writes what it should."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import PAGE, benchmark_names, with_table
+from bench.harness import (
+    CurveResult,
+    Fact,
+    Machine,
+    Race,
+    RaceResult,
+    Sample,
+    Side,
+    Size,
+    Workspace,
+    fitted_exponent,
+    least_ratio,
+    run_benchmark,
+    run_race,
+    table,
+)
+
+
+@pytest.mark.parametrize("name", benchmark_names())
+def test_benchmark_still_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    workspace = Workspace(tmp_path, Size.TINY, lambda: request.getfixturevalue("control_plane").running)
+    lines: list[str] = []
+    results = run_benchmark(importlib.import_module(f"bench.{name}"), workspace, lines.append)
+    assert results
+    for result in results:
+        match result:
+            case RaceResult():
+                assert all(sample.wall > 0 for pair in result.rounds for sample in pair)
+            case CurveResult():
+                assert result.ours
+                assert result.rival
+            case Fact():
+                assert result.value
+    assert len(table(results).splitlines()) >= 2 + len(results)
+
+
+def test_every_benchmark_has_its_place_on_the_page() -> None:
+    page = PAGE.read_text()
+    for name in benchmark_names():
+        assert "| a | 1 " in with_table(page, name, Machine(("m",)), [Fact("a", "1")])
+
+
+def test_sides_take_turns_in_beginning_and_are_prepared_unmeasured() -> None:
+    seen: list[str] = []
+
+    def side(name: str) -> Side:
+        return Side(name, lambda: seen.append(name), prepare=lambda: seen.append(f"prepare {name}"))
+
+    result = run_race(Race("t", "things", 10, side("a"), side("b")), rounds=2, say=lambda _: None)
+    assert seen == ["prepare a", "a", "prepare b", "b", "prepare b", "b", "prepare a", "a"]
+    assert len(result.rounds) == 2
+
+
+def test_the_ratio_is_that_of_the_rounds_not_of_the_medians() -> None:
+    """A slow machine slows both sides of a round: the ratio of medians would mix rounds."""
+    rounds = ((Sample(1, 1), Sample(2, 3)), (Sample(10, 1), Sample(20, 3)), (Sample(3, 1), Sample(6, 3)))
+    result = RaceResult(Race("t", "u", 6, Side("a", list), Side("b", list), target=least_ratio(2)), rounds)
+    assert (result.ratio, result.cpu_ratio) == (2, 3)
+    assert result.rate(result.ours) == 2
+    assert result.race.target is not None
+    assert result.race.target.met(result)
+
+
+def test_an_isolated_run_has_its_own_peak_memory() -> None:
+    def big() -> Any:
+        return bytearray(80 << 20).find(b"x")
+
+    result = run_race(Race("t", "u", 1, Side("a", list), Side("b", big), isolated=True), rounds=1, say=lambda _: None)
+    ours, rival = result.rounds[0]
+    assert 0 < ours.peak < rival.peak - (60 << 20)
+
+
+def test_an_exponent_is_fitted() -> None:
+    assert fitted_exponent({n: 3e-6 * n**2 for n in (10, 100, 1000)}) == pytest.approx(2)
+    assert fitted_exponent({n: 0.5 * n for n in (10, 100, 1000)}) == pytest.approx(1)
