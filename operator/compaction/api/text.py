@@ -1,20 +1,44 @@
-"""Bounded text and lists for status.
+"""Bounded text and lists for status; text from outside made safe to print.
 
 The schema bounds every string and list, and the API server refuses a status that breaks a bound. A status that cannot
 be written is a silent stall, so text that comes from outside (an error message, a path) is cut to fit instead of
 refused.
 """
 
+import re
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError
 
 ELLIPSIS: Final = "…"
+_PROBLEM_LIMIT: Final = 300
+# What a terminal obeys or what changes the order of a line (control characters, separators, bidirectional marks), and
+# what UTF-8 cannot hold: file names of any bytes arrive with their stray ones as surrogates.
+_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def cut(text: str, limit: int) -> str:
     """The text if it fits in that many characters, else its beginning and an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + ELLIPSIS
+
+
+def printable(text: str) -> str:
+    """The text with what no line of output should hold written out: `\\x1b`, `\\u202e`; a stray byte: `\\xff`."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return ascii(match[0])[1:-1]
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that is wrong with data from outside, as `field.path: what`: one short line."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return printable(cut(f"{where}: {first['msg']}" if where else first["msg"], _PROBLEM_LIMIT))
 
 
 # In `Annotated` these come after the bound they keep: the last validator named runs first.

@@ -37,6 +37,7 @@ from compaction.api.names import (
     POLICY_KIND,
     child_labels,
 )
+from compaction.api.text import first_problem
 from compaction.exceptions import (
     AlreadyExistsError,
     ApiError,
@@ -249,9 +250,7 @@ class KubeLeasePort:
         except NotFoundError as error:
             raise LeaseLostError(f"job {offer.job_name} does not exist (any more)") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InvalidAssignmentError(f"job {offer.job_name}: {where}: {first['msg']}") from error
+            raise InvalidAssignmentError(f"job {offer.job_name}: {first_problem(error)}") from error
         return Assignment(
             job_name=offer.job_name,
             namespace=self.identity.namespace,

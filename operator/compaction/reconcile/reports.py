@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from compaction.api.base import ApiModel
 from compaction.api.job import JobReceipt, SkippedSource
-from compaction.api.text import Message, Word
+from compaction.api.text import Message, Word, first_problem
 from compaction.exceptions import MalformedReportError
 from compaction.rewrite.receipts import Outcome
 
@@ -39,6 +39,4 @@ def parse_report(text: str) -> WorkerReport:
     try:
         return WorkerReport.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "report"
-        raise MalformedReportError(f"the worker's report cannot be read: {where}: {first['msg']}") from error
+        raise MalformedReportError(f"the worker's report cannot be read: {first_problem(error)}") from error

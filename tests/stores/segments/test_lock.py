@@ -46,7 +46,7 @@ def test_the_message_says_what_to_do_and_is_plain_text(tmp_path: Path) -> None:
         pass
     message = str(caught.value)
     assert message.isprintable()
-    assert "by \\x1b[2J evil\\x0a (pid 4711 on box) since 1970-01-01" in message
+    assert "by \\x1b[2J evil\\n (pid 4711 on box) since 1970-01-01" in message
     assert "never delete this file; end pid 4711 on box instead" in message
     os.close(fd)
 

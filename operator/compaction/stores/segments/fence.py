@@ -28,6 +28,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from compaction.api.text import first_problem
 from compaction.exceptions import CorruptFenceError, InvalidGroupError, StaleTokenError, UnwritableFenceError
 from compaction.stores.segments import fs, lock
 from compaction.stores.segments.codec import pread_up_to
@@ -69,9 +70,11 @@ def read(directory: Path) -> FenceRecord:
         raise storage_error(error, directory) from error
     try:
         with storage_errors(directory):
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 raise CorruptFenceError(str(path), "it is not a regular file")
-            data = pread_up_to(fd, MAX_FENCE_BYTES + 1, 0)
+            # Not the bound itself: a read reserves memory for all that it asks for, and every look reads the fence.
+            data = pread_up_to(fd, min(status.st_size, MAX_FENCE_BYTES) + 1, 0)
     finally:
         os.close(fd)
     if len(data) > MAX_FENCE_BYTES:
@@ -79,8 +82,7 @@ def read(directory: Path) -> FenceRecord:
     try:
         record = _RECORD.validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise CorruptFenceError(str(path), f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}") from error
+        raise CorruptFenceError(str(path), first_problem(error)) from error
     if fault := first_fault(record):
         raise CorruptFenceError(str(path), f"it {fault}")
     return record

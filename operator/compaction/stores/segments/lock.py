@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from compaction.api.text import printable
 from compaction.exceptions import LockFileError, LockHeldError, LockLostError
 from compaction.stores.segments import fs
 from compaction.stores.segments.faults import storage_error
@@ -213,5 +214,5 @@ def _held_error(path: Path, fd: int, waited: float) -> LockHeldError:
 def _plain(word: object) -> str:
     """A word of the note as it may appear in a message: short, and nothing a terminal would obey."""
     if not isinstance(word, str):
-        raise TypeError(f"not text: {word!r}")
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in word[:_LONGEST_WORD])
+        raise TypeError("not text")
+    return printable(word[:_LONGEST_WORD])

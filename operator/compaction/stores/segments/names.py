@@ -79,7 +79,7 @@ def job_key(job: str) -> str:
     try:
         digest = hashlib.sha256(job.encode()).hexdigest()
     except UnicodeEncodeError as error:
-        raise InvalidGroupError(f"a job's name is text, which {job!a} is not") from error
+        raise InvalidGroupError(f"a job's name is text, which {job[:_JOB_BYTES]!a} is not") from error
     plain = re.sub(r"[^A-Za-z0-9_-]", "-", job)[: _JOB_BYTES - 17]
     return f"{plain}-{digest[:16]}"
 

@@ -112,12 +112,12 @@ def _marker_bytes(path: Path) -> bytes:
             return b""
         raise
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_MARKER_BYTES:
             return b""
-        data = pread_up_to(fd, _MAX_MARKER_BYTES + 1, 0)
+        return pread_up_to(fd, found.st_size, 0)
     finally:
         os.close(fd)
-    return data if len(data) <= _MAX_MARKER_BYTES else b""
 
 
 def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[str, ...]:

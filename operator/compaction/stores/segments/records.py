@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, TypeVar
+
+from pydantic import FailFast
 
 from compaction.stores.segments.model import FileIdentity
+
+Item = TypeVar("Item")
+# Reading ends at the first bad item: an error for each costs a thousand times the bytes of the item.
+Items = Annotated[tuple[Item, ...], FailFast()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,9 @@ class GroupReceipt:
     token: int
     holder: str
     group: str
-    sources: tuple[str, ...]
+    sources: Items[str]
     output: str
-    linked: tuple[str, ...]
+    linked: Items[str]
     entries: int
     live_bytes: int
     bytes_before: int
@@ -114,7 +121,7 @@ class Claim:
     holder: str
     claimed_at: float
     retired: bool = False
-    unreferenced: tuple[Tombstone, ...] = ()
+    unreferenced: Items[Tombstone] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +134,10 @@ class FenceRecord:
 
     version: int = 1
     floor: int = 0
-    jobs: dict[str, Claim] = field(default_factory=dict)
-    receipts: tuple[GroupReceipt, ...] = ()
+    jobs: Annotated[dict[str, Claim], FailFast()] = field(default_factory=dict)
+    receipts: Items[GroupReceipt] = ()
     pending: PendingCommit | None = None
-    tombstones: tuple[Tombstone, ...] = ()
+    tombstones: Items[Tombstone] = ()
 
     def high_water(self, job: str) -> int:
         """The largest token ever accepted for a job; 0 when none was."""

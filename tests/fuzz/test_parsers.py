@@ -1,0 +1,64 @@
+"""Any bytes end in a named error or a correct result, in memory bounded by their size (targets: support/fuzzing)."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.fuzzing.mutation import mutated
+from support.fuzzing.target import Target
+from support.fuzzing.targets import TARGETS
+
+PER_BYTE = 200
+"""Bytes of memory that one byte of input may cost at most: an empty list of one byte takes 64."""
+FIXED = 4 << 20
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_the_seeds_themselves_are_taken(target: Target, tmp_path: Path) -> None:
+    """Each seed as it is; and every cut of the shortest one."""
+    for number, seed in enumerate(target.seeds):
+        run(target, seed, tmp_path / str(number))
+    shortest = min(target.seeds, key=len)
+    for size in range(min(len(shortest), 400)):
+        run(target, shortest[:size], tmp_path / f"cut-{size}")
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_hostile_bytes_end_in_a_named_error_or_a_correct_result(target: Target) -> None:
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(mutated(target))
+    def check(data: bytes) -> None:
+        with TemporaryDirectory(prefix="fuzz-") as directory:
+            target.run(data, Path(directory))
+
+    check()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_memory_is_bounded_by_the_input(target: Target) -> None:
+    """No claim of the bytes (a length, a count, a nesting) is believed before the bytes are there."""
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(mutated(target) | st.sampled_from(target.seeds))
+    def check(data: bytes) -> None:
+        with TemporaryDirectory(prefix="fuzz-") as directory:
+            tracemalloc.start()
+            try:
+                target.run(data, Path(directory))
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+        assert peak <= FIXED + PER_BYTE * len(data)
+
+    check()
+
+
+def run(target: Target, data: bytes, directory: Path) -> None:
+    directory.mkdir()
+    target.run(data, directory)

@@ -1,0 +1,10 @@
+"""All fuzz targets, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from support.fuzzing.segment_targets import SEGMENT_TARGETS
+from support.fuzzing.target import Target
+
+TARGETS: Final[tuple[Target, ...]] = SEGMENT_TARGETS
