@@ -487,6 +487,10 @@ class DemoError(CompactionError):
     """The demo could not be carried through; says at which step and what was seen."""
 
 
+class DrillError(CompactionError):
+    """A drill could not be carried through; says at which step. Nothing is said about what it was to prove."""
+
+
 class JavaError(CompactionError):
     """No Java runtime of version 17 or later was found; names the package to install."""
 

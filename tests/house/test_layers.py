@@ -38,6 +38,8 @@ LAYERS = (
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     Layer("compaction.rewrite", (*CLUSTER, "compaction.reconcile", "compaction.cli", "compaction.local")),
     Layer("compaction.leases", ("kopf", "pyspark", "compaction.stores", "compaction.rewrite", "compaction.cli")),
+    # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
+    Layer("compaction.drill", ("kopf", "kubernetes", "pyspark", "py4j", "compaction.reconcile", "compaction.cli")),
     Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),
 )
 

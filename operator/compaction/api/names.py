@@ -24,6 +24,7 @@ LABEL_WORKER: Final = f"{GROUP}/worker"
 COMPONENT_JOB: Final = "job"
 COMPONENT_WORKER: Final = "worker"
 COMPONENT_COORDINATOR: Final = "coordinator"
+COMPONENT_DRILL: Final = "drill"
 
 ANNOTATION_SLOTS: Final = f"{GROUP}/slots"
 ANNOTATION_PID: Final = f"{GROUP}/pid"

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("compaction.cli.worker:command", "Run one Spark worker (started by the operator)."),
     "crds": ("compaction.cli.crds:command", "Print or check the generated resource definitions."),
     "local": ("compaction.cli.local:group", "A real control plane (etcd and kube-apiserver) on this machine."),
+    "drill": ("compaction.cli.drill:group", "Prove on your own cluster that a forgotten worker does no harm."),
     "demo": ("compaction.cli.demo:command", "Show the whole way from a policy to reclaimed bytes."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""

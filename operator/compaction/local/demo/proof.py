@@ -10,18 +10,10 @@ from pathlib import Path
 
 from compaction.api.enums import JobState
 from compaction.api.job import CompactionJob, JobReceipt
+from compaction.local.check import Check
 from compaction.local.demo.cluster import Observation
 from compaction.local.demo.facts import LogFacts
 from compaction.local.demo.scenario import Scenario
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One claim, whether it holds, and the fact that shows it."""
-
-    claim: str
-    holds: bool
-    fact: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from compaction.api.enums import ConditionType, JobState
 from compaction.api.formatting import format_age, format_bytes
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
+from compaction.local.check import Check
 from compaction.local.demo.cluster import Observation
-from compaction.local.demo.proof import Check, LogProof, log_of
+from compaction.local.demo.proof import LogProof, log_of
 
 STYLES: Final = {
     JobState.UNASSIGNED: "dim",

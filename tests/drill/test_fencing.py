@@ -1,0 +1,190 @@
+"""`compactor drill fencing` against the real control plane: what it proves, that it says so when it is not so, and that
+it leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support.processes import descendants, still_alive
+from support.waiting import eventually
+
+pytestmark = pytest.mark.apiserver
+
+ROLE = ("--verb=get,create,update,delete", "--resource=leases.coordination.k8s.io")
+ANY_TOKEN = "from compaction.stores.segments import fence\nfence.check_token = lambda *args, **names: None\n"
+ANY_HOLDER = """
+from compaction.kube.assignments import KubeLeasePort
+async def read(port, job_name, token):
+    return await port._get(job_name)
+KubeLeasePort._read_job = read
+"""
+
+
+@dataclass
+class Drill:
+    """Starts the command as a user who may do what the documentation asks for."""
+
+    plane: Any
+    namespace: str
+    directory: Path
+    kubeconfig: Path
+    environment: dict[str, str]
+
+    @property
+    def scratch(self) -> Path:
+        return self.directory / "scratch"
+
+    def start(self, *, kubeconfig: Path | None = None, lease: int = 2) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "compaction.cli.main", "drill", "fencing", "--directory", str(self.scratch)]
+        command += ["--kubeconfig", str(kubeconfig or self.kubeconfig), "--lease-seconds", str(lease)]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | self.environment
+        )
+
+    def run(self, **options: Any) -> subprocess.CompletedProcess[str]:
+        with self.start(**options) as process:
+            out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def break_with(self, patch: str) -> None:
+        """Python reads this file at the start of every process of the drill."""
+        broken = self.directory / "broken"
+        broken.mkdir()
+        (broken / "sitecustomize.py").write_text(patch)
+        self.environment["PYTHONPATH"] = str(broken)
+
+    def assert_nothing_left(self) -> None:
+        assert list(self.scratch.iterdir()) == []
+        listed = self.plane.kubectl("get", "lease", "-o", "name", namespace=self.namespace)
+        assert listed.stdout == ""
+
+
+@pytest.fixture
+def drill(control_plane: Any, namespace: str, tmp_path: Path) -> Drill:
+    (tmp_path / "scratch").mkdir()
+    control_plane.kubectl("create", "role", "fencing-drill", *ROLE, namespace=namespace)
+    control_plane.kubectl(
+        "create", "rolebinding", "fencing-drill", "--role=fencing-drill", "--user=driller", namespace=namespace
+    )
+    kubeconfig = control_plane.running.kubeconfig_for("driller", tmp_path / "kubeconfig", namespace=namespace)
+    return Drill(control_plane, namespace, tmp_path, kubeconfig, {})
+
+
+def claims(text: str) -> dict[str, bool]:
+    """Claim -> whether it held."""
+    lines = [line.partition(" ") for line in text.splitlines() if line.startswith(("yes ", "NO "))]
+    return {rest.strip().partition(":")[0]: word == "yes" for word, _, rest in lines}
+
+
+def test_a_woken_attempt_is_refused_by_store_and_api_server(drill: Drill) -> None:
+    answer = drill.run()
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    found = claims(answer.stdout)
+    assert found == dict.fromkeys(found, True)
+    assert {"the store refused its commit", "the API server refused its renewal", "no half-done file is left"} <= {
+        *found
+    }
+    steps = ("is stopped (SIGSTOP)", "assigned to attempt 2 with token 2", "is awake (SIGCONT)", "token 2 is claimed")
+    assert [answer.stdout.index(step) for step in steps] == sorted(answer.stdout.index(step) for step in steps)
+    assert answer.stdout.endswith("\nfencing holds\n")
+    assert "Traceback" not in answer.stderr
+    drill.assert_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("patch", "claim"),
+    [(ANY_TOKEN, "the store refused its commit"), (ANY_HOLDER, "the API server refused its renewal")],
+    ids=["store", "lease"],
+)
+def test_broken_fencing_is_found(drill: Drill, patch: str, claim: str) -> None:
+    drill.break_with(patch)
+    answer = drill.run()
+    assert answer.returncode == 1, answer.stdout + answer.stderr
+    assert claims(answer.stdout)[claim] is False
+    assert "FENCING IS BROKEN" in answer.stdout
+    drill.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_interrupted_it_takes_everything_along(drill: Drill, number: signal.Signals) -> None:
+    with drill.start(lease=60) as process:
+        family = stopped_attempt(process)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.strip() == "interrupted"
+    assert still_alive(family, seconds=60) == []
+    drill.assert_nothing_left()
+
+
+def test_killed_it_leaves_no_process(drill: Drill) -> None:
+    with drill.start(lease=60) as process:
+        family = stopped_attempt(process)
+        process.kill()
+    assert still_alive(family, seconds=60) == []
+    [lease] = drill.plane.kubectl("get", "lease", "-o", "name", namespace=drill.namespace).stdout.split()
+    drill.plane.kubectl("delete", "lease", "-l", "compaction.dev/component=drill", namespace=drill.namespace)
+    assert lease.startswith("lease.coordination.k8s.io/fencing-drill-")
+
+
+def test_a_lease_deleted_by_somebody_is_no_verdict(drill: Drill) -> None:
+    with drill.start(lease=60) as process:
+        [attempt] = stopped_attempt(process)
+        drill.plane.kubectl("delete", "lease", "--all", namespace=drill.namespace)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.startswith("error: ")
+    assert "not found" in err
+    assert still_alive([attempt], seconds=60) == []
+    drill.assert_nothing_left()
+
+
+def stopped_attempt(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """All processes of a drill whose first attempt sleeps."""
+
+    def asleep() -> list[psutil.Process]:
+        family = descendants(process.pid)
+        return family if any(one.status() == psutil.STATUS_STOPPED for one in family) else []
+
+    return eventually(asleep, "the first attempt to be stopped", pause=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "words"),
+    [
+        (lambda drill: drill.directory / "missing", ["kubeconfig", "missing"]),
+        (lambda drill: unreachable(drill), ["127.0.0.1:1"]),
+        (lambda drill: stranger(drill), ["create leases.coordination.k8s.io in namespace", "kubectl create role"]),
+    ],
+    ids=["no kubeconfig", "no answer", "no permission"],
+)
+def test_what_it_needs_is_said_in_one_line(drill: Drill, kubeconfig: Callable[[Drill], Path], words: list[str]) -> None:
+    answer = drill.run(kubeconfig=kubeconfig(drill))
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("error: ")
+    assert answer.stderr.count("\n") == 1
+    assert [word for word in words if word not in answer.stderr] == []
+    drill.assert_nothing_left()
+
+
+def unreachable(drill: Drill) -> Path:
+    path = drill.directory / "unreachable"
+    path.write_text(drill.kubeconfig.read_text().replace(drill.plane.url, "https://127.0.0.1:1"))
+    return path
+
+
+def stranger(drill: Drill) -> Path:
+    path: Path = drill.plane.running.kubeconfig_for("stranger", drill.directory / "other", namespace=drill.namespace)
+    return path
