@@ -104,6 +104,22 @@ def test_durations_the_models_take_the_server_takes(cluster: Cluster, member: st
         cluster.run("create", "--dry-run=server", "-f", "-", input=json.dumps(document))
 
 
+def test_schedules_the_models_take_the_server_takes(cluster: Cluster) -> None:
+    for schedule in (
+        "* * * * *",
+        "30 2 * * MON-FRI",
+        "*/15 0-5,22-23 1,15 JAN-jun/2 *",
+        "0 0 29 2 *",
+        "0 0 31 2 MON",
+        "5/20 08  1-7 * sun,3-7",
+    ):
+        for zone in ("Etc/UTC", "UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"):
+            trigger = {"schedule": schedule, "timeZone": zone, "windows": [{"schedule": schedule, "duration": "744h"}]}
+            document = policy_object(trigger=trigger)
+            CompactionPolicy.from_object(document)
+            cluster.run("create", "--dry-run=server", "-f", "-", input=json.dumps(document))
+
+
 def test_quantities_the_models_take_the_server_takes(cluster: Cluster) -> None:
     for value in (1, 2**40, "512", "64M", "64Mi", "1.5Gi", "0.001k", "8388607Ti"):
         document = policy_object(limits={"maxBytesPerJob": value})
@@ -169,7 +185,7 @@ def test_the_table_of_policies(cluster: Cluster) -> None:
     assert row[4][-1] in "dhy", "a date shows as an age"
     assert row[5:9] == ["2", "5", "1", "2m10s"]
     wide = cluster.run("get", "cpol", "-o", "wide").splitlines()[0].split()
-    assert wide == [*header, "REASON", "WORKERS", "RECLAIMED", "MESSAGE"]
+    assert wide == [*header, "REASON", "WAITING", "PLAN", "APPROVAL", "WORKERS", "RECLAIMED", "MESSAGE"]
     assert CompactionPolicy.from_object(cluster.read("cpol/logs")).status == status
 
 

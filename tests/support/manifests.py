@@ -82,6 +82,18 @@ LOGS_FIELD = "spec.store.segmentLogs"
 DURATION_ADVICE = "write a duration such as 30s, 10m or 1h30m"
 QUANTITY_ADVICE = "write bytes as a whole number or with a suffix, such as 500M, 64Mi or 1Gi"
 
+CRON_ADVICE = "write five cron fields (minute, hour, day of month, month, day of week)"
+ZONE_ADVICE = "write the name of a time zone of the IANA database"
+NEVER_ADVICE = "names a day that its months do not have"
+SCHEDULE = "spec/trigger/schedule"
+SCHEDULE_FIELD = "spec.trigger.schedule"
+WINDOW_FIELD = "spec.trigger.windows[0]"
+
+
+def _windows(**member: Any) -> list[dict[str, Any]]:
+    return [{"schedule": "0 22 * * *", "duration": "6h"} | member]
+
+
 WRONG_POLICIES = (
     Wrong("spec", ABSENT, "spec", "Required value", "is required"),
     Wrong("spec/store", ABSENT, "spec.store", "Required value", "is required"),
@@ -116,6 +128,44 @@ WRONG_POLICIES = (
     Wrong("spec/trigger/cooldown", "10", "spec.trigger.cooldown", DURATION_ADVICE),
     Wrong("spec/trigger/thresholds", {"debtBytes": "many"}, "spec.trigger.thresholds.debtBytes", QUANTITY_ADVICE),
     Wrong("spec/trigger/thresholds", {"debtSegments": -1}, "spec.trigger.thresholds.debtSegments", "or equal to 0"),
+    *(
+        Wrong(SCHEDULE, text, SCHEDULE_FIELD, CRON_ADVICE)
+        for text in (
+            "@daily",
+            "0 2 * *",
+            "0 2 * * * *",
+            "60 2 * * *",
+            "0 24 * * *",
+            "0 2 0 * *",
+            "0 2 * 13 *",
+            "0 2 * * 8",
+            "0 2 * * MO",
+            "0 2 * * *\n",
+            "*/0 * * * *",
+            "0 2 ? * L",
+            "TZ=UTC 0 2 * * *",
+        )
+    ),
+    Wrong(SCHEDULE, "", SCHEDULE_FIELD, "at least 1 char", "at least 1 character"),
+    Wrong(SCHEDULE, "0 22-5 * * *", SCHEDULE_FIELD, "write MON-FRI, and 22-23,0-5 instead of 22-5"),
+    Wrong(SCHEDULE, "0 2 * * FRI-MON", SCHEDULE_FIELD, "ranges must ascend"),
+    Wrong(SCHEDULE, "0 2 * 11-2/2 *", SCHEDULE_FIELD, "ranges must ascend"),
+    Wrong(SCHEDULE, "0 2 30 2 *", SCHEDULE_FIELD, NEVER_ADVICE),
+    Wrong(SCHEDULE, "0 2 31 4,jun,09 *", SCHEDULE_FIELD, NEVER_ADVICE),
+    *(
+        Wrong("spec/trigger/timeZone", name, "spec.trigger.timeZone", ZONE_ADVICE)
+        for name in ("Local", "Mars/Phobos", "+02:00", "../etc/passwd", "America", "europe berlin")
+    ),
+    Wrong("spec/trigger/windows", _windows(duration="30s"), f"{WINDOW_FIELD}.duration", "must be from 1m to 744h"),
+    Wrong("spec/trigger/windows", _windows(duration="745h"), f"{WINDOW_FIELD}.duration", "must be from 1m to 744h"),
+    Wrong("spec/trigger/windows", _windows(duration="long"), f"{WINDOW_FIELD}.duration", DURATION_ADVICE),
+    Wrong("spec/trigger/windows", _windows(schedule="nightly"), f"{WINDOW_FIELD}.schedule", CRON_ADVICE),
+    Wrong("spec/trigger/windows", [{"duration": "1h"}], f"{WINDOW_FIELD}.schedule", "Required value", "is required"),
+    Wrong("spec/trigger/windows", _windows() * 17, "spec.trigger.windows", "at most 16 items"),
+    Wrong("spec/approval", "Maybe", "spec.approval", "Manual"),
+    Wrong("spec/limits/bytesPerSecond", 0, "spec.limits.bytesPerSecond", "must be more than 0, such as 50M"),
+    Wrong("spec/limits/bytesPerSecond", "0.0k", "spec.limits.bytesPerSecond", "must be more than 0, such as 50M"),
+    Wrong("spec/limits/bytesPerSecond", "fast", "spec.limits.bytesPerSecond", QUANTITY_ADVICE),
     Wrong("spec/limits/maxBytesPerJob", "0.0Gi", "spec.limits.maxBytesPerJob", "must be more than 0, such as 1Gi"),
     Wrong("spec/limits/maxConcurrentJobs", 0, "spec.limits.maxConcurrentJobs", "greater than or equal to 1"),
     Wrong("spec/limits/maxAttempts", 21, "spec.limits.maxAttempts", "less than or equal to 20"),

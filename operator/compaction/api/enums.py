@@ -20,7 +20,7 @@ class JobKind(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job is on its way. Terminal: Succeeded; Faulty until someone raises the policy's maxAttempts."""
+    """Where a job is on its way. Terminal: Succeeded; Faulty until someone raises maxAttempts or retries."""
 
     UNASSIGNED = "Unassigned"
     IN_PROGRESS = "InProgress"
@@ -53,6 +53,20 @@ class Launcher(StrEnum):
     PROCESS = "process"
 
 
+class Approval(StrEnum):
+    """Who says that a plan is carried out."""
+
+    AUTO = "Auto"
+    MANUAL = "Manual"
+
+
+class PlanApproval(StrEnum):
+    """Whether a plan of a policy with approval: Manual may be carried out."""
+
+    PENDING = "Pending"  # nobody has approved this very plan yet
+    APPROVED = "Approved"  # its jobs were created
+
+
 class ConditionType(StrEnum):
     """Types of conditions. Ready is always present; Reconciling and Stalled only while they are True (kstatus)."""
 
@@ -79,6 +93,8 @@ class PolicyReason(StrEnum):
     COMPACTING = "Compacting"  # jobs are queued or running
     SENSING = "Sensing"  # no look at the store has finished yet
     SUSPENDED = "Suspended"  # spec.suspend is true: no new jobs
+    APPROVAL_PENDING = "ApprovalPending"  # a plan waits until the annotation compaction.dev/approve names its hash
+    OUTSIDE_WINDOW = "OutsideWindow"  # jobs wait for the next of trigger.windows
     INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
     ROOT_NOT_FOUND = "RootNotFound"  # spec.store.segmentLogs.root does not exist where the operator runs
     ROOT_NOT_A_DIRECTORY = "RootNotADirectory"
@@ -131,4 +147,8 @@ class WaitReason(StrEnum):
     LEASE_NAME_TAKEN = "LeaseNameTaken"  # a Lease of the job's name belongs to something else: delete or rename one
     BACKOFF = "Backoff"  # a failed job waits a little before its next attempt
     SUSPENDED = "Suspended"
+    APPROVAL_PENDING = "ApprovalPending"  # approval: Manual, and nobody has approved the plan as it is now
+    AWAITING_SCHEDULE = "AwaitingSchedule"  # there is debt; plans are made at the times of trigger.schedule only
+    OUTSIDE_WINDOW = "OutsideWindow"  # none of trigger.windows is open; the message says when the next one opens
+    RATE_LIMITED = "RateLimited"  # the running jobs have all of limits.bytesPerSecond
     POLICY_NOT_FOUND = "PolicyNotFound"

@@ -18,7 +18,7 @@ from compaction.api.job_spec import (
 from compaction.api.job_status import Attempt, CompactionJobStatus, JobReceipt, SkippedSource
 from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, JOB_KIND, JOB_PLURAL, MAX_JOB_NAME
-from compaction.api.policy_status import Waiting
+from compaction.api.plan_status import Waiting
 from compaction.api.rules import Rule
 
 

@@ -8,10 +8,11 @@ from compaction.api.base import ApiModel
 from compaction.api.conditions import Condition
 from compaction.api.enums import AttemptOutcome, JobState
 from compaction.api.job_spec import MAX_GROUPS_PER_JOB, MAX_UNREFERENCED_PER_JOB
-from compaction.api.policy_status import MAX_CONDITIONS, Waiting
+from compaction.api.plan_status import Waiting
+from compaction.api.policy_status import MAX_CONDITIONS
 from compaction.api.schema_hints import list_atomic, list_map
 from compaction.api.store_spec import MAX_SOURCES_PER_GROUP
-from compaction.api.text import Count, Message, Word, keeping_first, keeping_last
+from compaction.api.text import Count, Mark, Message, Word, keeping_first, keeping_last
 from compaction.api.values import Timestamp
 
 MAX_ATTEMPTS_KEPT = 32
@@ -37,6 +38,8 @@ class Attempt(ApiModel):
     (the worker is gone) or Revoked (the coordinator took the job back)."""
     charged: bool = False
     """Whether the attempt counts against the policy's maxAttempts. Lost workers are not charged."""
+    bytes_per_second: Count | None = None
+    """Bytes per second that the attempt may read and write, its share of the policy's limits.bytesPerSecond."""
     reason: Word = ""
     """Reason for the outcome in one word."""
     message: Message = ""
@@ -128,6 +131,10 @@ class CompactionJobStatus(ApiModel):
     """Time at which the job succeeded or was parked."""
     waiting: Waiting | None = None
     """What the job waits for, and since when."""
+    retried: Mark = ""
+    """Value of the annotation compaction.dev/retry that was last acted upon (its SHA-256, if it is long)."""
+    retried_token: Count = 0
+    """Fencing token of the last attempt before that: it and earlier ones do not count any more."""
     skipped: Annotated[
         tuple[SkippedSource, ...], Field(max_length=MAX_SKIPPED), keeping_first(MAX_SKIPPED), list_atomic()
     ] = ()

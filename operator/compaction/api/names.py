@@ -32,6 +32,16 @@ ANNOTATION_HOST: Final = f"{GROUP}/host"
 ANNOTATION_STOP: Final = f"{GROUP}/stop"
 ANNOTATION_PROGRESS: Final = f"{GROUP}/progress"
 ANNOTATION_REPORT: Final = f"{GROUP}/report"
+ANNOTATION_BYTES_PER_SECOND: Final = f"{GROUP}/bytes-per-second"
+
+ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
+"""On a policy: the hash of the plan that may be carried out (approval: Manual)."""
+ANNOTATION_RELEASE: Final = f"{GROUP}/release"
+"""On a policy: quarantined segments to be tried again, `<log>/<segment>,...` or `all`; each new value counts once."""
+ANNOTATION_RETRY: Final = f"{GROUP}/retry"
+"""On a Faulty job: any new value gives it its attempts anew, once."""
+LABEL_PLAN: Final = f"{GROUP}/plan"
+"""On a job: the hash of the plan that it was made for."""
 
 COORDINATOR_LEASE: Final = "compaction-coordinator"
 

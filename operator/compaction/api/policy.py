@@ -8,18 +8,11 @@ from compaction.api.base import ApiModel
 from compaction.api.columns import ColumnType, PrinterColumn, ResourceInfo
 from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, MAX_POLICY_NAME, POLICY_KIND, POLICY_PLURAL
+from compaction.api.plan_status import LeftOut, PlannedWork, PlanStatus, WaitCount, Waiting
 from compaction.api.policy_spec import Cleanup, CompactionPolicySpec, LeaseSpec, Limits, Thresholds, Trigger, Workers
-from compaction.api.policy_status import (
-    CompactionPolicyStatus,
-    DebtStatus,
-    LeftOut,
-    LevelDebt,
-    LogError,
-    PlanStatus,
-    QuarantinedSource,
-    Waiting,
-)
+from compaction.api.policy_status import CompactionPolicyStatus, DebtStatus, LevelDebt, LogError, QuarantinedSource
 from compaction.api.rules import Rule
+from compaction.api.schedule import Window
 from compaction.api.store_spec import SegmentLogsStore, StoreSpec
 
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
@@ -67,6 +60,9 @@ class CompactionPolicy(ApiModel):
             PrinterColumn("ETA", ".status.eta", "Time until the debt is worked off"),
             PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the policy", ColumnType.DATE),
             PrinterColumn("Reason", f"{_READY}.reason", "Reason of the condition Ready", wide=True),
+            PrinterColumn("Waiting", ".status.waiting.reason", "What the next step waits for", wide=True),
+            PrinterColumn("Plan", ".status.plan.hash", "Hash of the newest plan", wide=True),
+            PrinterColumn("Approval", ".status.plan.approval", "Whether the plan is approved", wide=True),
             PrinterColumn("Workers", ".status.workers", "Workers that run", ColumnType.INTEGER, wide=True),
             PrinterColumn("Reclaimed", ".status.reclaimed", "Bytes given back so far", wide=True),
             PrinterColumn("Message", f"{_READY}.message", "Message of the condition Ready", wide=True),
@@ -87,11 +83,14 @@ __all__ = [
     "Limits",
     "LogError",
     "PlanStatus",
+    "PlannedWork",
     "QuarantinedSource",
     "SegmentLogsStore",
     "StoreSpec",
     "Thresholds",
     "Trigger",
+    "WaitCount",
     "Waiting",
+    "Window",
     "Workers",
 ]

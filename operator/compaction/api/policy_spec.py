@@ -8,8 +8,10 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
-from compaction.api.enums import Launcher
+from compaction.api.enums import Approval, Launcher
 from compaction.api.rules import Checked, Rule
+from compaction.api.schedule import Cron, TimeZone, Windows
+from compaction.api.schema_hints import list_atomic
 from compaction.api.store_spec import StoreSpec
 from compaction.api.values import DURATION_PATTERN, Duration, Quantity
 
@@ -32,10 +34,18 @@ class Thresholds(ApiModel):
 
 
 class Trigger(ApiModel):
-    """When the store is looked at and when a log is due."""
+    """When the store is looked at, when plans are made and jobs started, and when a log is due."""
 
     interval: Annotated[Duration, Checked(POSITIVE)] = Duration("1m")
     """Time between two looks at the store, such as 30s, 10m or 1h."""
+    schedule: Cron | None = None
+    """Times at which plans are made, as a cron expression such as 0 2 * * *. Without it, each look makes a plan. A
+    time that passed while the operator was away is made up for once, at once."""
+    time_zone: TimeZone = "Etc/UTC"
+    """Time zone of schedule and windows, a name of the IANA database such as Europe/Berlin."""
+    windows: Annotated[Windows, list_atomic()] = ()
+    """Times in which jobs may be started. Jobs that run finish, also after a window has closed. Without any, jobs
+    may be started at any time."""
     cooldown: Duration = Duration("0s")
     """Time that a log rests after a job of it finished, such as 10m. 0s means no rest."""
     thresholds: Thresholds = Field(default_factory=Thresholds)
@@ -47,6 +57,21 @@ class Limits(ApiModel):
 
     max_concurrent_jobs: Annotated[int, Field(ge=1, le=1000)] = 4
     """Number of jobs that run at the same time at most."""
+    bytes_per_second: (
+        Annotated[
+            Quantity,
+            Checked(
+                Rule(
+                    cel="type(self) == int ? self > 0 : !self.matches('^[0.]+[a-zA-Z]*$')",
+                    message="must be more than 0, such as 50M",
+                    holds=lambda quantity: quantity > 0,
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """Bytes per second that all rewrites of the policy together read and write at most, as a quantity such as 50M.
+    Each job gets a share when it is assigned. Without it, there is no limit."""
     max_bytes_per_job: Annotated[
         Quantity,
         Checked(
@@ -125,7 +150,10 @@ class CompactionPolicySpec(ApiModel):
     store: StoreSpec
     """The store to compact: exactly one member must be set."""
     trigger: Trigger = Field(default_factory=Trigger)
-    """When the store is looked at and how much debt makes a log due."""
+    """When the store is looked at, when plans are made and jobs started, and how much debt makes a log due."""
+    approval: Approval = Approval.AUTO
+    """Whether plans are carried out by themselves (Auto), or only when the annotation compaction.dev/approve of this
+    policy names the plan's hash (Manual)."""
     limits: Limits = Field(default_factory=Limits)
     """How much the policy may do at once."""
     lease: LeaseSpec = Field(default_factory=LeaseSpec)

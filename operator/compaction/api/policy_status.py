@@ -12,12 +12,12 @@ from compaction.api.base import ApiModel
 from compaction.api.conditions import Condition
 from compaction.api.enums import StoreKind
 from compaction.api.formatting import format_age, format_bytes
-from compaction.api.schema_hints import list_atomic, list_map
-from compaction.api.text import Count, Message, Path, Word, keeping_first, once_by
+from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount, Waiting
+from compaction.api.schema_hints import list_map
+from compaction.api.text import Count, Mark, Message, Path, Word, keeping_first, once_by
 from compaction.api.values import Timestamp
 
 MAX_CONDITIONS = 16
-MAX_LEFT_OUT = 64
 MAX_LOG_ERRORS = 128
 MAX_QUARANTINED = 1024
 MAX_COUNTED = 2048
@@ -51,47 +51,6 @@ class DebtStatus(ApiModel):
     def summary(self) -> str:
         """Bytes of debt for people, such as 163Mi (the column DEBT)."""
         return format_bytes(self.bytes)
-
-
-class LeftOut(ApiModel):
-    """Candidates that got no job, grouped by the reason."""
-
-    reason: Word
-    """Reason in one word, such as DenseEnough, NewestSegment, BelowThreshold or Cooldown."""
-    count: Count
-    """Number of candidates left out for this reason."""
-    example: Path | None = None
-    """Path of one of them."""
-
-
-class PlanStatus(ApiModel):
-    """The newest plan."""
-
-    hash: Annotated[str, StringConstraints(max_length=64)] = ""
-    """Hash of the plan: equal hashes mean the same jobs."""
-    jobs: Count = 0
-    """Number of jobs in the plan."""
-    cost_bytes: Count = 0
-    """Bytes that the plan's jobs will copy."""
-    gain_bytes: Count = 0
-    """Bytes that the plan's jobs will give back."""
-    created_at: Timestamp | None = None
-    """Time at which the plan was made."""
-    left_out: Annotated[
-        tuple[LeftOut, ...], Field(max_length=MAX_LEFT_OUT), keeping_first(MAX_LEFT_OUT), list_atomic()
-    ] = ()
-    """Candidates that got no job, grouped by the reason."""
-
-
-class Waiting(ApiModel):
-    """What the object waits for."""
-
-    reason: Word
-    """Reason for waiting in one word, such as NoFreeSlot, WorkerStarting or Cooldown."""
-    message: Message = ""
-    """Message for a person: what is waited for."""
-    since: Timestamp
-    """Time at which the wait for this reason began."""
 
 
 class QuarantinedSource(ApiModel):
@@ -195,6 +154,21 @@ class CompactionPolicyStatus(ApiModel):
     """Logs that could not be planned, with the reason."""
     waiting: Waiting | None = None
     """What the policy's next step waits for, and since when."""
+    waits: Annotated[
+        tuple[WaitCount, ...], Field(max_length=MAX_WAITS), keeping_first(MAX_WAITS), list_map("reason")
+    ] = ()
+    """Everything that is waited for, by reason: how many jobs, since when."""
+    last_schedule_time: Timestamp | None = None
+    """Newest time of trigger.schedule for which a plan was made; before the first one, the time from which on the
+    schedule counts. Empty without a schedule."""
+    next_schedule_time: Timestamp | None = None
+    """Next time of trigger.schedule. Empty without a schedule."""
+    next_window_time: Timestamp | None = None
+    """Time at which the next of trigger.windows opens. Empty while one is open, and without windows."""
+    granted_bytes_per_second: Count | None = None
+    """Bytes per second that the running jobs may read and write together. Empty without limits.bytesPerSecond."""
+    released: Mark = ""
+    """Value of the annotation compaction.dev/release that was last acted upon (its SHA-256, if it is long)."""
 
     @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)] | None)  # type: ignore[prop-decorator]
     @property

@@ -5,6 +5,7 @@ be written is a silent stall, so text that comes from outside (an error message,
 refused.
 """
 
+import hashlib
 import re
 from typing import Annotated, Any, Final
 
@@ -71,10 +72,19 @@ def once_by(*attributes: str) -> AfterValidator:
     return AfterValidator(first_of_each)
 
 
+MARK_LIMIT: Final = 1024
+
+
+def mark_of(value: str) -> str:
+    """What status remembers of an annotation's value that was acted upon: the value, or its SHA-256 when it is long."""
+    return value if len(value) <= MARK_LIMIT else f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
+
+
 MESSAGE_LIMIT: Final = 2048
 PATH_LIMIT: Final = 4096
 
 Message = Annotated[str, StringConstraints(max_length=MESSAGE_LIMIT), cutting(MESSAGE_LIMIT)]
+Mark = Annotated[str, StringConstraints(max_length=MARK_LIMIT)]
 Word = Annotated[str, StringConstraints(max_length=64), cutting(64)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=PATH_LIMIT)]

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from compaction.api.enums import JobReason, JobState, WaitReason
 from compaction.api.job import CompactionJob
+from compaction.api.plan_status import Waiting
 from compaction.api.policy import CompactionPolicy
-from compaction.api.policy_status import Waiting
 from compaction.reconcile.actions import DeleteJob
 from compaction.reconcile.job import evolve
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot

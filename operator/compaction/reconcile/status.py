@@ -13,6 +13,7 @@ from typing import Any, Final
 from compaction.api.conditions import Conditions, set_ready, set_reconciling, set_stalled
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason
 from compaction.api.formatting import format_bytes, plural
+from compaction.api.plan_status import Waiting
 from compaction.api.policy import (
     CompactionPolicy,
     CompactionPolicyStatus,
@@ -21,7 +22,6 @@ from compaction.api.policy import (
     LogError,
     QuarantinedSource,
 )
-from compaction.api.policy_status import Waiting
 from compaction.api.values import timestamp_from_epoch
 from compaction.planning.debt import Debt, bytes_per_second, eta_seconds, total_debt
 from compaction.reconcile.counting import Totals, finished_work

@@ -9,7 +9,7 @@ from __future__ import annotations
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
 from compaction.api.job import CompactionJob
 from compaction.api.names import POLICY_KIND
-from compaction.api.policy_status import Waiting
+from compaction.api.plan_status import Waiting
 from compaction.reconcile.actions import Decision, DeleteJob, DeleteLease, EndAttempt, ForgetWorker, StopWorker
 from compaction.reconcile.fleet import STOP_GRACE
 from compaction.reconcile.job import Ending, ended, evolve, is_finished, state_of
