@@ -107,6 +107,13 @@ class _Tally:
         self._counts[reason] += 1
         self._examples.setdefault(reason, example)
 
+    def add_part(self, reason: str, path: str, name: str) -> None:
+        """As `add`; the example is put together only when it is the first: there may be a million parts."""
+        if reason in self._examples:
+            self._counts[reason] += 1
+        else:
+            self.add(reason, str(PurePosixPath(path) / name))
+
     def rows(self) -> tuple[LeftOut, ...]:
         return tuple(LeftOut(reason, count, self._examples[reason]) for reason, count in sorted(self._counts.items()))
 
@@ -128,7 +135,7 @@ class Planner:
         tally = _Tally()
         for candidate in ordered:
             for part in candidate.left_alone:
-                tally.add(part.reason, str(PurePosixPath(candidate.path) / part.name))
+                tally.add_part(part.reason, candidate.path, part.name)
         due, others = split_due(ordered, self.trigger, history, now=now)
         for candidate, reason in others:
             tally.add(reason, candidate.path)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -27,7 +28,8 @@ from compaction.planning.candidates import (
 from compaction.planning.reading import LogProblem, Reading
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.sense import LogDebt, LogError, LogErrorReason, SenseResult, SenseSettings
+from compaction.stores.segments.problems import LogError, LogErrorReason
+from compaction.stores.segments.sense import LogDebt, SenseResult, SenseSettings
 from compaction.stores.segments.store import SegmentLogStore
 
 SWEEP_AGAIN = 30.0
@@ -123,8 +125,9 @@ class SegmentLogsAdapter:
         self._root = Path(spec.root)
         self._grace = grace
         self._clock = clock
-        self._store = SegmentLogStore(self._root, settings, holder=holder, lock_timeout=lock_timeout)
+        self._store = SegmentLogStore(self._root, settings, holder=holder, lock_timeout=lock_timeout, clock=clock)
         self._to_sweep: frozenset[str] = frozenset()
+        self._offered: dict[Path, tuple[LogDebt, Candidate]] = {}
 
     def sense(self, request: SenseRequest) -> Sensed:
         """See `StoreAdapter`. Logs that a crash left half-done are recovered first, and then looked at again."""
@@ -146,7 +149,7 @@ class SegmentLogsAdapter:
             return self._unreadable(request, started, root_problem)
         reported = {problem.log for problem in problems}
         problems += [_problem(error) for error in result.errors if str(error.path) not in reported]
-        candidates = tuple(self._candidate(log, started) for log in result.logs if not log.needs_recovery)
+        candidates = self._candidates(result, started)
         self._to_sweep = frozenset(str(log.path) for log in result.logs if log.tombstones or log.partials)
         reading = Reading(
             number=request.number,
@@ -207,6 +210,18 @@ class SegmentLogsAdapter:
             case _:
                 return LogProblem(root, PolicyReason.SENSE_FAILED, error.message)
 
+    def _candidates(self, result: SenseResult, started: float) -> tuple[Candidate, ...]:
+        """What each log offers, made anew only for logs that were read anew."""
+        before, self._offered = self._offered, {}
+        for log in result.logs:
+            if log.needs_recovery:
+                continue
+            known = before.get(log.path)
+            same = known is not None and known[0] is log
+            candidate = replace(known[1], sensed_at=started) if known and same else self._candidate(log, started)
+            self._offered[log.path] = (log, candidate)
+        return tuple(candidate for _, candidate in self._offered.values())
+
     def _candidate(self, log: LogDebt, started: float) -> Candidate:
         path = str(log.path)
         return Candidate(
@@ -216,21 +231,20 @@ class SegmentLogsAdapter:
             groups=tuple(
                 GroupCandidate(
                     sources=group.sources,
-                    identities=tuple(identity_of(log.path / name) for name in group.sources),
+                    identities=tuple(log.identities[name] for name in group.sources),
                     copy_bytes=group.live_bytes,
                     gain_bytes=group.reclaimable_bytes,
                 )
                 for group in log.plan.groups
             ),
             unreferenced=tuple(
-                UnreferencedCandidate(one.name, identity_of(log.path / one.name), one.bytes)
-                for one in log.plan.unreferenced
+                UnreferencedCandidate(one.name, log.identities[one.name], one.bytes) for one in log.plan.unreferenced
             ),
             debt_bytes=log.bytes,
             debt_segments=log.segments,
             sensed_at=started,
             oldest_debt_at=log.oldest_debt_at,
-            left_alone=tuple(LeftAlonePart(one.name, one.reason) for one in log.plan.left_alone),
+            left_alone=tuple(_left_alone(one.name, one.reason) for one in log.plan.left_alone),
         )
 
     def _sweep_in(self, result: SenseResult) -> float | None:
@@ -278,6 +292,12 @@ def identity_of(path: Path) -> str:
         return str(FileIdentity.of(os.stat(path, follow_symlinks=False)))
     except OSError:
         return ""
+
+
+@lru_cache(maxsize=100_000)
+def _left_alone(name: str, reason: str) -> LeftAlonePart:
+    """One object for all logs: names of segments are the same few everywhere."""
+    return LeftAlonePart(name, reason)
 
 
 def _half_done(log: LogDebt) -> LogProblem:

@@ -14,8 +14,9 @@ from compaction.stores.segments import codec, commit, fence, kernel, scan, sweep
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.plan import GroupCheck, LeftAloneReason, group_ranges, plan_log
+from compaction.stores.segments.problems import LogErrorReason
 from compaction.stores.segments.reader import iter_entries, log_fingerprint
-from compaction.stores.segments.sense import LogErrorReason, SenseSettings, sense_root
+from compaction.stores.segments.sense import SenseSettings, sense_root
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.store import SegmentLogStore

@@ -22,7 +22,8 @@ from compaction.stores.segments import fence, kernel, sense
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.globs import compile_globs, matches
 from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.sense import LogErrorReason, SenseSettings
+from compaction.stores.segments.problems import LogErrorReason
+from compaction.stores.segments.sense import SenseSettings
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.store import SegmentLogStore
@@ -295,8 +296,9 @@ def test_a_corrupt_segment_is_quarantined_and_its_siblings_compacted(root: Path)
 
 
 def test_a_claim_does_not_change_what_a_plan_is_made_from(root: Path) -> None:
-    before = sense.state_fingerprint(root / "a")
+    store = SegmentLogStore(root)
+    before = store.sense()
     fence.claim(root / "a", job="j", token=1, holder="x")
-    assert sense.state_fingerprint(root / "a") == before
+    assert store.sense() == before
     write_snapshot(root / "a", index=100, term=9, live=LiveSet.empty())
-    assert sense.state_fingerprint(root / "a") != before
+    assert store.sense() != before

@@ -11,7 +11,8 @@ from compaction.exceptions import CorruptSnapshotError, LiveSetUnknownError, Log
 from compaction.stores.segments import snapshot
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.plan import plan_log
-from compaction.stores.segments.sense import LogErrorReason, SenseSettings, sense_root
+from compaction.stores.segments.problems import LogErrorReason
+from compaction.stores.segments.sense import SenseSettings, sense_root
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import find_snapshots, write_snapshot
 from compaction.stores.segments.unreferenced import known_live

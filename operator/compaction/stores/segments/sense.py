@@ -1,81 +1,56 @@
-"""Finds the segment logs under a root and says what each would gain from compaction now.
+"""What each segment log under a root would gain from compaction now.
 
-Invariants: nothing outside the root is ever looked at (a symlink that leads out is refused, by name); nothing that
-cannot be read is passed over in silence; one broken log never hides its siblings. Reads only.
+Invariants: nothing that cannot be read is passed over in silence; one broken log never hides its siblings; what has
+not changed is not read again (the rule: `changes`). Reads only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import stat
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from enum import StrEnum
+from itertools import count
 from pathlib import Path
+from typing import Final
 
-from compaction.exceptions import (
-    CorruptFenceError,
-    CorruptSegmentError,
-    LiveSetUnknownError,
-    SegmentLogError,
-)
+from compaction.exceptions import SegmentLogError
 from compaction.stores.segments import fence, names
-from compaction.stores.segments.faults import storage_error
-from compaction.stores.segments.globs import compile_globs, matches
+from compaction.stores.segments.changes import VERIFY_LOOKS, State, Trust, state_of
+from compaction.stores.segments.find import FoundLog, LogFinder
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.model import SEGMENT_NAME
 from compaction.stores.segments.plan import LogPlan, plan_log
-from compaction.stores.segments.snapshot import SNAPSHOTS
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.problems import LogError, log_error
+from compaction.stores.segments.snapshot import DATA_FILE, INDEXES_FILE, SNAPSHOTS
+from compaction.stores.segments.view import LogState, open_log
 
-# A log's own directories: what lies in them belongs to the log.
-_INSIDE_A_LOG = frozenset({SNAPSHOTS, "checkpoints", "recovery_checkpoint"})
-
-
-class LogErrorReason(StrEnum):
-    """Why a log, or a directory in which logs may be, could not be looked at."""
-
-    NOT_FOUND = "NotFound"
-    NOT_A_DIRECTORY = "NotADirectory"
-    PERMISSION_DENIED = "PermissionDenied"
-    OUTSIDE_ROOT = "OutsideRoot"
-    CORRUPT_SEGMENT = "CorruptSegment"
-    CORRUPT_FENCE = "CorruptFence"
-    LIVE_SET_UNKNOWN = "LiveSetUnknown"
-    LOG_INVALID = "LogInvalid"
-    INPUT_OUTPUT = "InputOutputError"
-
-
-@dataclass(frozen=True, slots=True)
-class LogError:
-    """A path, why it was left out, and the whole message. `segment`: the file's name when one segment is to blame."""
-
-    path: Path
-    reason: LogErrorReason
-    message: str
-    segment: str | None = None
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class LogDebt:
     """One log: its plan and what waits in it.
 
-    `fingerprint`: changes whenever a segment or the snapshot does; `oldest_debt_at`: since when the dead
-    data is dead (epoch seconds), None without debt. `tombstones`: names that wait for deletion, the oldest marked at
-    `oldest_tombstone_at`; `partials`: outputs not committed (yet). `needs_recovery`: something is half-done: recover
-    before anything is planned, `plan` is empty until then.
+    `identities`: of the files that `plan` would rewrite or delete, as they were read, by name. `oldest_debt_at`: since
+    when the dead data is dead (epoch seconds), None without debt. `tombstones`: names that wait for deletion, the
+    oldest marked at `oldest_tombstone_at`; `partials`: outputs not committed (yet). `needs_recovery`: something is
+    half-done: recover before anything is planned, `plan` is empty until then. `snapshot`: the newest one's directory;
+    `is_whole`: neither that one nor a newer one is still being written, or damaged.
     """
 
     path: Path
     plan: LogPlan
-    fingerprint: str
+    identities: Mapping[str, str] = field(default_factory=dict)
     snapshot_index: int | None = None
     oldest_debt_at: float | None = None
     tombstones: int = 0
     oldest_tombstone_at: float | None = None
     partials: int = 0
     needs_recovery: bool = False
+    snapshot: Path | None = None
+    is_whole: bool = False
 
     @property
     def bytes(self) -> int:
@@ -108,16 +83,6 @@ class SenseResult:
     errors: tuple[LogError, ...]
 
 
-@dataclass(slots=True)
-class SenseCache:
-    """What was found last, by log. A log whose files and settings are unchanged is not read again.
-
-    Kilobytes per log: plans are kept, not indexes. Belongs to one root and one set of limits at a time.
-    """
-
-    entries: dict[Path, tuple[str, LogDebt]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class SenseSettings:
     """How to look: what to include (see `globs`), what may be planned."""
@@ -126,6 +91,70 @@ class SenseSettings:
     exclude: tuple[str, ...] = ()
     limits: SegmentLimits = field(default_factory=SegmentLimits)
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE
+
+
+@dataclass(slots=True)
+class _Known:
+    """A log as read last. `content`: what it was read from, file by file; `held`: the segments that were set aside."""
+
+    number: int
+    held: frozenset[str]
+    content: bytes
+    debt: LogDebt
+    trust: Trust = field(default_factory=Trust)
+
+    def states(self, directory: State | None) -> tuple[State | None, ...]:
+        """Of everything whose change means a change of the log: three directory entries."""
+        snapshot = self.debt.snapshot
+        newest = state_of(f"{snapshot}/{INDEXES_FILE}") if snapshot is not None else None
+        return directory, state_of(f"{self.debt.path}/{SNAPSHOTS}"), newest
+
+
+class SenseCache:
+    """What was found last below one root, under one set of settings: what has not changed is not read again.
+
+    An unchanged log costs three `stat`s: of its directory, of its `snapshots`, of the newest `indexes`. One whose
+    newest snapshot is not whole is looked at file by file each time. `clock`: monotonic seconds.
+    """
+
+    def __init__(self, root: Path, settings: SenseSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.root = root
+        self.settings = settings
+        self.finder = LogFinder(root, include=settings.include, exclude=settings.exclude, clock=clock)
+        self._clock = clock
+        self._known: dict[Path, _Known] = {}
+        self._numbers = count()
+        self._looks = 0
+
+    def begin(self) -> None:
+        """A look at everything begins."""
+        self._looks += 1
+
+    def debt_of(self, found: FoundLog, held: frozenset[str]) -> LogDebt:
+        """A log's debt, read anew only when something has changed. Errors as `sense_log`."""
+        known = self._known.get(found.path)
+        if known is None or known.held != held:
+            return self._read(found, held, content_of(found.path))
+        states = known.states(found.state)
+        verified = (known.number + self._looks) % VERIFY_LOOKS == 0
+        if not verified and known.trust.holds(states):
+            return known.debt
+        content = content_of(found.path)
+        if content != known.content:
+            return self._read(found, held, content)
+        if known.debt.is_whole:
+            known.trust.was_read(states, asked=found.asked, now=self._clock())
+        return known.debt
+
+    def _read(self, found: FoundLog, held: frozenset[str], content: bytes) -> LogDebt:
+        debt = sense_log(found.path, self.settings, quarantined=held)
+        self._known[found.path] = _Known(next(self._numbers), held, content, debt)
+        return debt
+
+    def keep_only(self, present: Set[Path]) -> None:
+        """Forget the logs that are gone, or could not be read."""
+        for path in [path for path in self._known if path not in present]:
+            del self._known[path]
 
 
 def sense_root(
@@ -140,115 +169,29 @@ def sense_root(
     Raises:
         GlobSyntaxError: a pattern is not one. Everything else is in the result's `errors`.
     """
-    cache = cache if cache is not None else SenseCache()
-    logs: list[LogDebt] = []
+    cache = cache if cache is not None else SenseCache(root, settings)
+    assert (cache.root, cache.settings) == (root, settings), "a cache belongs to one root and one set of settings"
+    quarantined = quarantined or {}
+    logs: dict[Path, LogDebt] = {}
     errors: list[LogError] = []
-    for found in find_logs(root, include=settings.include, exclude=settings.exclude):
+    cache.begin()
+    for found in cache.finder.find():
         if isinstance(found, LogError):
             errors.append(found)
             continue
-        held = (quarantined or {}).get(found, frozenset())
         try:
-            logs.append(_cached(found, settings, held, cache))
-        except SegmentLogError as error:
-            errors.append(_log_error(found, error))
-        except OSError as error:
-            errors.append(_log_error(found, error))
-    present = {log.path for log in logs}
-    for path in [path for path in cache.entries if path not in present]:
-        del cache.entries[path]
+            logs[found.path] = cache.debt_of(found, quarantined.get(found.path, _NONE))
+        except (SegmentLogError, OSError) as error:
+            errors.append(log_error(found.path, error))
+    cache.keep_only(logs.keys())
     return SenseResult(
-        logs=tuple(sorted(logs, key=lambda log: log.path)), errors=tuple(sorted(errors, key=lambda e: e.path))
+        logs=tuple(sorted(logs.values(), key=lambda log: str(log.path))),
+        errors=tuple(sorted(errors, key=lambda error: str(error.path))),
     )
 
 
-def find_logs(root: Path, *, include: tuple[str, ...], exclude: tuple[str, ...]) -> Iterator[Path | LogError]:
-    """Log directories (with at least one file named like a segment) under the root, and what could not be searched."""
-    wanted, unwanted = compile_globs(include), compile_globs(exclude)
-    pending = [""]
-    while pending:
-        relative = pending.pop()
-        path = root / relative if relative else root
-        try:
-            with os.scandir(path) as entries:
-                listing = sorted(entries, key=lambda entry: entry.name)
-        except OSError as error:
-            if not matches(unwanted, relative):
-                yield _log_error(path, error)
-            continue
-        is_log = any(SEGMENT_NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False) for e in listing)
-        if is_log and matches(wanted, relative) and not matches(unwanted, relative):
-            yield path
-        for entry in listing:
-            below = f"{relative}/{entry.name}" if relative else entry.name
-            if entry.is_symlink():
-                if matches(wanted, below) and not matches(unwanted, below) and (refused := _leads_out(root, entry)):
-                    yield refused
-            elif entry.is_dir(follow_symlinks=False) and not (is_log and entry.name in _INSIDE_A_LOG):
-                if _printable(below) == below:
-                    pending.append(below)
-                elif not matches(unwanted, below):
-                    yield _unnameable(entry)
-
-
-def _unnameable(entry: os.DirEntry[str]) -> LogError:
-    """An error for a directory that no resource can name: strings of the API are UTF-8, and so are jobs' sources."""
-    path = _printable(entry.path)
-    message = f"{path}: name is not valid UTF-8: rename it"
-    return LogError(path=Path(path), reason=LogErrorReason.LOG_INVALID, message=message)
-
-
-def _printable(path: str) -> str:
-    """The path itself when it is UTF-8, else with its other bytes written as `\\xff`."""
-    return os.fsencode(path).decode(errors="backslashreplace")
-
-
-def _leads_out(root: Path, entry: os.DirEntry[str]) -> LogError | None:
-    """An error for a symlinked directory that leads out of the root; one that stays inside is found under its own
-    name.
-    """
-    try:
-        if not entry.is_dir():
-            return None
-        target = Path(entry.path).resolve(strict=True)
-    except OSError:
-        return None
-    if target.is_relative_to(root.resolve()):
-        return None
-    path = _printable(entry.path)
-    message = (
-        f"{path}: a symbolic link to {_printable(str(target))}, outside of {root}: not followed; "
-        "make that directory a root"
-    )
-    return LogError(path=Path(path), reason=LogErrorReason.OUTSIDE_ROOT, message=message)
-
-
-def _cached(path: Path, settings: SenseSettings, held: frozenset[str], cache: SenseCache) -> LogDebt:
-    fingerprint = state_fingerprint(path)
-    partials = sorted(name for name in os.listdir(path) if names.parse_partial(name))
-    key = repr(
-        (
-            fingerprint,
-            _identity(path / fence.FENCE_FILE),
-            partials,
-            settings.limits,
-            settings.indexes_missing,
-            sorted(held),
-        )
-    )
-    known = cache.entries.get(path)
-    if known is not None and known[0] == key:
-        return known[1]
-    debt = sense_log(path, settings, quarantined=held, fingerprint=fingerprint)
-    cache.entries[path] = (key, debt)
-    return debt
-
-
-def sense_log(
-    path: Path, settings: SenseSettings, *, quarantined: frozenset[str] = frozenset(), fingerprint: str | None = None
-) -> LogDebt:
+def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str] = frozenset()) -> LogDebt:
     """One log's debt. SegmentLogError (corrupt, live set unknown, ...) and OSError pass through."""
-    fingerprint = state_fingerprint(path) if fingerprint is None else fingerprint
     listing = os.listdir(path)
     record = fence.read(path)
     partials = sum(1 for name in listing if names.parse_partial(name))
@@ -257,7 +200,6 @@ def sense_log(
         return LogDebt(
             path=path,
             plan=LogPlan(),
-            fingerprint=fingerprint,
             tombstones=len(record.tombstones),
             oldest_tombstone_at=oldest,
             partials=partials,
@@ -274,73 +216,54 @@ def sense_log(
     return LogDebt(
         path=path,
         plan=plan,
-        fingerprint=fingerprint,
+        identities=_identities(log, plan),
         snapshot_index=log.snapshot_index,
         oldest_debt_at=log.snapshot.path.stat().st_mtime if log.snapshot and plan.debt_segments else None,
         tombstones=len(record.tombstones),
         oldest_tombstone_at=oldest,
         partials=partials,
+        snapshot=log.snapshot.path if log.snapshot is not None else None,
+        is_whole=_is_whole(log),
     )
 
 
-def state_fingerprint(path: Path) -> str:
-    """A hash over the identity of everything that a plan is made from: segments, links, snapshots."""
+def _identities(log: LogState, plan: LogPlan) -> dict[str, str]:
+    sources = [name for group in plan.groups for name in group.sources]
+    return {name: str(log.segment(name).identity) for name in (*sources, *(one.name for one in plan.unreferenced))}
+
+
+def _is_whole(log: LogState) -> bool:
+    """Whether all that the owner writes of its newest snapshot is there: `indexes` comes last (research/ra.md §2)."""
+    return not log.rejected_snapshots and (log.snapshot is None or log.snapshot.live is not None)
+
+
+def content_of(path: Path) -> bytes:
+    """A hash over the identity of every file that a log's debt is made from: segments, links, snapshots, the fence."""
     digest = hashlib.sha256()
-    for directory, wanted in ((path, _matters), (path / SNAPSHOTS, None)):
-        # A link in place of `snapshots` is refused by whoever reads the log; here it is only not followed.
-        if wanted is None and directory.is_symlink():
-            digest.update(f"{directory}|{_identity(directory)}\n".encode(errors="surrogateescape"))
-            continue
-        try:
-            listing = sorted(os.listdir(directory))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        for name in listing:
-            if wanted is not None and not wanted(name):
-                continue
-            for file in (directory / name, *((directory / name / "indexes",) if wanted is None else ())):
-                digest.update(f"{file}|{_identity(file)}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
+    for name in sorted(filter(_matters, os.listdir(path))):
+        _add(digest.update, f"{path}/{name}")
+    snapshots = f"{path}/{SNAPSHOTS}"
+    _add(digest.update, snapshots)
+    # A link in place of `snapshots` is refused by whoever reads the log; here it is only not followed.
+    if os.path.isdir(snapshots) and not os.path.islink(snapshots):
+        for name in sorted(os.listdir(snapshots)):
+            for file in ("", f"/{DATA_FILE}", f"/{INDEXES_FILE}"):
+                _add(digest.update, f"{snapshots}/{name}{file}")
+    return digest.digest()
 
 
 def _matters(name: str) -> bool:
-    return SEGMENT_NAME.fullmatch(name) is not None or name.endswith(
-        (names.COMPACTING_SUFFIX, names.LINK_SUFFIX, names.RA_MARKER_SUFFIX)
-    )
+    if SEGMENT_NAME.fullmatch(name) is not None or name == fence.FENCE_FILE:
+        return True
+    return name.endswith((names.COMPACTING_SUFFIX, names.LINK_SUFFIX, names.RA_MARKER_SUFFIX, names.PARTIAL_SUFFIX))
 
 
-def _identity(path: Path) -> str:
+def _add(update: Callable[[bytes], None], path: str) -> None:
+    """A file's name and identity: ctime too, which no program can set back."""
     try:
-        s = os.stat(path, follow_symlinks=False)
+        s = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return "-"
-    return f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}:{stat.S_IFMT(s.st_mode)}"
-
-
-def _log_error(path: Path, error: SegmentLogError | OSError) -> LogError:
-    """The entry for a log that could not be looked at."""
-    reason, segment = LogErrorReason.LOG_INVALID, None
-    match error:
-        case LiveSetUnknownError():
-            reason = LogErrorReason.LIVE_SET_UNKNOWN
-        case CorruptSegmentError():
-            reason, segment = LogErrorReason.CORRUPT_SEGMENT, Path(error.file).name
-        case CorruptFenceError():
-            reason = LogErrorReason.CORRUPT_FENCE
-        case PermissionError():
-            reason = LogErrorReason.PERMISSION_DENIED
-        case FileNotFoundError():
-            reason = LogErrorReason.NOT_FOUND
-        case NotADirectoryError():
-            reason = LogErrorReason.NOT_A_DIRECTORY
-        case OSError():
-            reason = LogErrorReason.INPUT_OUTPUT
-        case _:
-            pass
-    message = _os_message(path, error) if isinstance(error, OSError) else str(error)
-    return LogError(path=path, reason=reason, message=message, segment=segment)
-
-
-def _os_message(path: Path, error: OSError) -> str:
-    named = storage_error(error, path)
-    return f"{getattr(named, 'path', path)}: {error.strerror or error}"
+        said = "-"
+    else:
+        said = f"{s.st_dev}:{s.st_ino}:{s.st_mode}:{s.st_size}:{s.st_mtime_ns}:{s.st_ctime_ns}"
+    update(f"{path}|{said}\n".encode(errors="surrogateescape"))

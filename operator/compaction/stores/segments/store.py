@@ -8,6 +8,7 @@ is promised.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,13 +51,17 @@ class PreparedJob:
 
 @dataclass(slots=True)
 class SegmentLogStore:
-    """The segment logs under `root`. `holder` signs locks and claims; `lock_timeout` in seconds."""
+    """The segment logs under `root`. `holder` signs locks and claims; `lock_timeout` in seconds; `clock`: monotonic."""
 
     root: Path
     settings: SenseSettings = field(default_factory=SenseSettings)
     holder: str = "compactor"
     lock_timeout: float = lock.DEFAULT_TIMEOUT
-    _cache: SenseCache = field(default_factory=SenseCache)
+    clock: Callable[[], float] = time.monotonic
+    _cache: SenseCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cache = SenseCache(self.root, self.settings, clock=self.clock)
 
     def directory(self, log: str | os.PathLike[str]) -> Path:
         """The directory of a log given by its path, absolute or relative to the root.
