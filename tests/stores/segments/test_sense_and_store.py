@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import (
-    GlobSyntaxError,
     GroupEmptyError,
     GroupTooLargeError,
     NotALogDirectoryError,
@@ -20,7 +19,6 @@ from compaction.exceptions import (
 )
 from compaction.stores.segments import fence, kernel, sense
 from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.globs import compile_globs, matches
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.problems import LogErrorReason
 from compaction.stores.segments.sense import SenseSettings
@@ -42,32 +40,6 @@ def root(tmp_path: Path) -> Path:
     for name in ("a", "team/b", "team/archive/c"):
         make(root / name)
     return root
-
-
-@pytest.mark.parametrize(
-    ("pattern", "yes", "no"),
-    [
-        ("**", ["", "a", "a/b/c"], []),
-        ("*", ["a", "log-1"], ["", "a/b"]),
-        ("a/**", ["a", "a/b", "a/b/c"], ["b", "ab"]),
-        ("**/c", ["c", "a/c", "a/b/c"], ["", "a/cc"]),
-        ("a/*/c", ["a/b/c"], ["a/c", "a/b/d/c"]),
-        ("log-?[0-3]", ["log-x2"], ["log-22x", "log-x4"]),
-        ("**/x/**/y", ["x/y", "a/x/b/c/y"], ["x", "xy"]),
-        ("x[[]y]", ["x[y]"], ["xy", "x[y"]),
-        ("a.b+", ["a.b+"], ["axb", "a.bb"]),
-    ],
-)
-def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
-    compiled = compile_globs([pattern])
-    assert [p for p in yes if not matches(compiled, p)] == []
-    assert [p for p in no if matches(compiled, p)] == []
-
-
-@pytest.mark.parametrize("pattern", ["", "/a", "a//b", "../a", "a/./b", "***", "a/***/b", "[", "log-[0-9", "[a/b]"])
-def test_impossible_globs_are_refused(pattern: str) -> None:
-    with pytest.raises(GlobSyntaxError):
-        compile_globs([pattern])
 
 
 def test_include_and_exclude(root: Path) -> None:

@@ -3,6 +3,9 @@
 `*` and `?` stay inside one part, `[...]` is a set, `**` as a whole part stands for any number of parts, none included.
 So `**` matches the root itself as well, `*` only what lies directly below it, `**/archive/**` everything below any
 `archive`.
+
+Matching takes at most (parts of the pattern) x (parts of the path) steps, whatever the two say: a pattern comes from
+whoever may write a policy, a name from whoever may make a directory, and neither may stop the coordinator.
 """
 
 from __future__ import annotations
@@ -13,53 +16,79 @@ from collections.abc import Iterable
 
 from compaction.exceptions import GlobSyntaxError
 
+_LONGEST_QUOTE = 80
 
-def compile_globs(patterns: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+Glob = tuple[re.Pattern[str] | None, ...]
+"""A compiled pattern, part by part; None for `**`."""
+
+
+def compile_globs(patterns: Iterable[str]) -> tuple[Glob, ...]:
     """Compiled patterns. GlobSyntaxError for an absolute one, one with `..`, an empty one, or one that cannot mean what
     it says (`***`, a `[` without its `]`).
     """
-    return tuple(re.compile(_translate(pattern)) for pattern in patterns)
+    return tuple(_compile(pattern) for pattern in patterns)
 
 
-def matches(patterns: tuple[re.Pattern[str], ...], relative: str) -> bool:
+def matches(patterns: tuple[Glob, ...], relative: str) -> bool:
     """Whether any pattern matches a path relative to the root (`""` for the root itself)."""
-    return any(pattern.fullmatch(relative) for pattern in patterns)
+    names = relative.split("/") if relative else []
+    return any(_matches(pattern, names) for pattern in patterns)
 
 
-def _translate(pattern: str) -> str:
+def _matches(pattern: Glob, names: list[str]) -> bool:
+    """Greedy: should a part not match, the last `**` takes one name more. Going back further never helps."""
+    part = name = 0
+    any_depth, taken = -1, 0
+    while name < len(names):
+        wanted = pattern[part] if part < len(pattern) else None
+        if part < len(pattern) and wanted is None:
+            any_depth, taken = part, name
+            part += 1
+        elif wanted is not None and wanted.fullmatch(names[name]):
+            part, name = part + 1, name + 1
+        elif any_depth >= 0:
+            taken += 1
+            part, name = any_depth + 1, taken
+        else:
+            return False
+    return all(rest is None for rest in pattern[part:])
+
+
+def _compile(pattern: str) -> Glob:
     parts = pattern.strip("/").split("/") if not pattern.startswith("/") else []
     if not parts or any(part in ("", ".", "..") for part in parts):
         raise GlobSyntaxError(
-            f"{pattern!r}: a pattern is a path relative to the root, without empty parts, `.` and `..`"
+            f"{_quoted(pattern)}: a pattern is a path relative to the root, without empty parts, `.` and `..`"
         )
     if "***" in pattern:
-        raise GlobSyntaxError(f"{pattern!r}: write `**` for any depth, `*` within one name")
+        raise GlobSyntaxError(f"{_quoted(pattern)}: write `**` for any depth, `*` within one name")
     if any("[" in re.sub(r"\[[^\]]+\]", "", part) for part in parts):
-        raise GlobSyntaxError(f"{pattern!r}: a `[` has no `]` in the same name; write `[[]` for the character itself")
-    if all(part == "**" for part in parts):
-        return r"(?s:.*)"
-    expression = ""
-    for position, part in enumerate(parts):
-        last = position == len(parts) - 1
-        if part == "**":
-            # Behind a named part the separator is optional: `a/**` matches `a` itself.
-            expression = expression.removesuffix("/") + r"(?:/[^/]+)*" if last else expression + r"(?:[^/]+/)*"
-        else:
-            expression += _translate_part(part) + ("" if last else "/")
-    return rf"(?s:{expression})"
+        raise GlobSyntaxError(
+            f"{_quoted(pattern)}: a `[` has no `]` in the same name; write `[[]` for the character itself"
+        )
+    return tuple(None if part == "**" else re.compile(_translate(part)) for part in parts)
 
 
-def _translate_part(part: str) -> str:
-    """One part, in which no wildcard crosses a separator."""
-    # A part is never empty: `*` does not match the root.
-    out = "(?=[^/])"
+def _quoted(pattern: str) -> str:
+    return repr(pattern[:_LONGEST_QUOTE])
+
+
+def _translate(part: str) -> str:
+    """One part. What follows a star is looked for once, at its first place (an atomic group): no star is tried again
+    for the sake of a later one, which is never needed and takes exponential time.
+    """
+    chunks = [""]
     for piece in re.split(r"(\*+|\?|\[[^\]]+\])", part):
         if piece.startswith("*"):
-            out += "[^/]*"
+            chunks.append("")
         elif piece == "?":
-            out += "[^/]"
+            chunks[-1] += "."
         elif piece.startswith("[") and piece.endswith("]"):
-            out += rf"(?!/){fnmatch.translate(piece)[4:-3]}"
+            chunks[-1] += fnmatch.translate(piece)[4:-3]
         else:
-            out += re.escape(piece)
-    return out
+            chunks[-1] += re.escape(piece)
+    first, *rest = chunks
+    if not rest:
+        return f"(?s:{first})"
+    middle = "".join(f"(?>.*?{chunk})" for chunk in rest[:-1] if chunk)
+    return f"(?s:{first}{middle}.*{rest[-1]})"
