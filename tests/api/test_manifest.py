@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from compaction.api.manifest import load_policies
+from compaction.api.manifest import MAX_TEXT, load_policies
 from compaction.exceptions import InvalidManifestError
+from support.fuzzing.object_targets import BOMB, MERGE_BOMB
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "examples"
 
@@ -87,3 +89,41 @@ def test_every_problem_is_named_at_once() -> None:
         "limits: null", "trigger: {interval: 0s}\n  suspend: 1"
     )
     assert len(refusal_of(text).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("a: &a [*a]", "stands inside itself"),
+        (BOMB.decode(), "aliases expanded"),
+        (MERGE_BOMB.decode(), "aliases expanded"),
+        ("a: " + "[" * 5000, "nested deeper than"),
+        ("created: 2001-99-99", "not a value of type tag:yaml.org,2002:timestamp.*line 1"),
+        ("a: !!int x", "not a value of type tag:yaml.org,2002:int"),
+        ("a: !!bool x", "not a value of type"),
+        ("? [a, b]\n: c", "a key is a plain text"),
+        ("? 2001-01-01\n: c", "a key is a plain text"),
+        ("x" * (MAX_TEXT + 1), "no file of policies"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_hostile_yaml_is_refused_in_a_line(damage: str, says: str) -> None:
+    """Lines of aliases that stand for gigabytes, values that are none, nesting without end."""
+    refusal = refusal_of(damage)
+    assert re.search(says, refusal), refusal
+    assert len(refusal) < 1000
+    assert "\n" not in refusal
+
+
+def test_of_many_problems_the_first_are_told() -> None:
+    includes = ", ".join(["5"] * 5000)
+    refusal = refusal_of(POLICY.replace("root: /data/ra,", f"root: /data/ra, exclude: [{includes}],"))
+    assert len(refusal.splitlines()) == 11
+    assert "problems more" in refusal.splitlines()[-1]
+
+
+def test_names_cannot_write_on_the_terminal() -> None:
+    refusal = refusal_of(POLICY.replace("name: logs", 'name: "\\e[2J\\n' + "x" * 5000 + '"'))
+    assert "\\x1b[2J\\n" in refusal
+    assert "\x1b" not in refusal
+    assert len(refusal) < 1000

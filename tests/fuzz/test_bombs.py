@@ -10,6 +10,7 @@ import pytest
 
 from compaction.exceptions import CorruptFenceError
 from compaction.stores.segments import fence
+from support.fuzzing.object_targets import BOMB, MERGE_BOMB
 
 ALLOWED = 48 << 20
 _MEASURE = """
@@ -65,3 +66,11 @@ def test_a_fence_with_a_page_for_a_name_is_refused_in_a_line(tmp_path: Path) -> 
     assert len(text) < 1500
     assert "\x1b" not in text
     assert "\\x1b[2J" in text
+
+
+@pytest.mark.parametrize("bomb", [BOMB, MERGE_BOMB], ids=["aliases", "merges"])
+def test_a_bomb_of_aliases_is_not_unfolded(tmp_path: Path, bomb: bytes) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_bytes(bomb)
+    imports, call = "from compaction.api.manifest import load_policies", "load_policies(path.read_text(), source='p')"
+    assert memory_of_refusal(path, imports=imports, call=call) < ALLOWED

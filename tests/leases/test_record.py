@@ -99,3 +99,33 @@ def test_annotations_are_set_and_removed_without_touching_the_original() -> None
     changed = lease.annotate({"drop": None, "new": "3"})
     assert dict(changed.annotations) == {"keep": "1", "new": "3"}
     assert dict(lease.annotations) == {"keep": "1", "drop": "2"}
+
+
+@pytest.mark.parametrize(
+    "time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-11-21T06:00:00", "9" * 5000, "", 5]
+)
+def test_a_time_that_is_none_names_the_lease_and_the_field(time: object) -> None:
+    with pytest.raises(MalformedLeaseError, match=r"^lease ns/x: spec\.renewTime is not a time") as refusal:
+        LeaseRecord.parse({"renewTime": time}, name="ns/x")
+    assert len(str(refusal.value)) < 200
+
+
+def test_the_first_years_have_four_digits_too() -> None:
+    assert format_micro_time(datetime(1, 1, 1, tzinfo=UTC)) == "0001-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"metadata": []},
+        {"metadata": {"name": ["x"], "namespace": "ns"}},
+        {"metadata": {"name": "x", "namespace": "ns"}, "spec": "y"},
+        {"metadata": {"name": "x", "namespace": "ns", "labels": {"a": 5}}},
+        {"metadata": {"name": "x", "namespace": "ns", "ownerReferences": [5]}},
+        {"metadata": {"name": "x", "namespace": "ns", "uid": {}}},
+    ],
+)
+def test_an_object_of_another_shape_is_a_malformed_lease(body: dict[str, object]) -> None:
+    with pytest.raises(MalformedLeaseError):
+        Lease.parse(body)

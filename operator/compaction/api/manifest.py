@@ -16,9 +16,15 @@ from pydantic_core import ErrorDetails
 
 from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.api.policy import CompactionPolicy
+from compaction.api.text import MESSAGE_LIMIT, cut, printable
+from compaction.api.yaml_loader import BoundedLoader
 from compaction.exceptions import InvalidManifestError
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+MAX_TEXT: Final = 1 << 20
+"""Characters of a file of policies: the API server takes objects of 1.5 MiB at most, and a policy has a few hundred."""
+_SHOWN_PROBLEMS: Final = 10
+_LONGEST_PATH: Final = 200
 _READ_METADATA: Final = ("name", "namespace", "labels", "annotations")
 
 
@@ -29,10 +35,13 @@ def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
         InvalidManifestError: not YAML, no policy in it, or a policy the API server would refuse; the message has one
             line per problem, each with the field and what to write instead.
     """
+    if len(text) > MAX_TEXT:
+        raise InvalidManifestError(f"{source}: larger than {MAX_TEXT} characters: this is no file of policies")
     documents = list(_documents(text, source))
     policies = [_policy(document, source) for document in documents if document.get("kind") == POLICY_KIND]
     if not policies:
-        found = ", ".join(sorted({str(document.get("kind", "a document without kind")) for document in documents}))
+        kinds = {cut(str(document.get("kind", "a document without kind")), 64) for document in documents}
+        found = printable(cut(", ".join(sorted(kinds)), MESSAGE_LIMIT))
         raise InvalidManifestError(
             f"{source}: no {POLICY_KIND} in it ({found or 'it is empty'}): it needs apiVersion: {API_VERSION} and "
             f"kind: {POLICY_KIND}"
@@ -43,9 +52,10 @@ def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
 def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
     """The objects in the text, those of a List one by one."""
     try:
-        documents = list(yaml.load_all(text, Loader=_UniqueKeyLoader))
-    except yaml.YAMLError as error:
-        raise InvalidManifestError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+        documents = list(yaml.load_all(text, Loader=BoundedLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = printable(cut(" ".join(str(error).split()), MESSAGE_LIMIT))
+        raise InvalidManifestError(f"{source}: not valid YAML: {reason}") from error
     for document in documents:
         if document is None:
             continue
@@ -61,7 +71,7 @@ def _policy(document: Mapping[str, Any], source: str) -> CompactionPolicy:
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("name"):
         raise InvalidManifestError(f"{source}: {POLICY_KIND}: metadata.name: is required: give the policy a name")
-    where = f"{source}: {POLICY_KIND} {metadata['name']}"
+    where = f"{source}: {POLICY_KIND} {printable(cut(str(metadata['name']), 253))}"
     if not isinstance(metadata["name"], str) or not _NAME.fullmatch(metadata["name"]):
         raise InvalidManifestError(
             f"{where}: metadata.name: use lower case letters, digits, '-' and '.', with a letter or digit at both ends"
@@ -72,8 +82,12 @@ def _policy(document: Mapping[str, Any], source: str) -> CompactionPolicy:
         # Strict JSON is what the API server takes: no "5" for 5, no 1 for true.
         return CompactionPolicy.model_validate_json(json.dumps(checked, default=str), strict=True, extra="forbid")
     except ValidationError as error:
-        problems = [f"{where}: {_advice(details)}" for details in error.errors(include_url=False)]
+        problems = [f"{where}: {_advice(details)}" for details in error.errors(include_url=False)[:_SHOWN_PROBLEMS]]
+        if error.error_count() > _SHOWN_PROBLEMS:
+            problems.append(f"{where}: and {error.error_count() - _SHOWN_PROBLEMS} problems more")
         raise InvalidManifestError("\n".join(problems)) from error
+    except ValueError as error:
+        raise InvalidManifestError(f"{where}: a value cannot be written as JSON: {error}") from error
 
 
 def _without_nulls(value: Any) -> Any:
@@ -94,7 +108,7 @@ def _advice(details: ErrorDetails) -> str:
         case _:
             message = details["msg"]
             text = message.replace("Input should", "must", 1)
-    return f"{path}: {text}"
+    return printable(f"{cut(path, _LONGEST_PATH)}: {text}")
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -115,23 +129,9 @@ def _suggestion(location: tuple[int | str, ...]) -> str:
         if model is None:
             return ""
     known = [field.alias for field in model.model_fields.values()]
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    close = difflib.get_close_matches(cut(str(location[-1]), 64), known, n=1)
     return f": did you mean {close[0]}?" if close else f": known here are {', '.join(known)}"
 
 
 def _name_type(value: object) -> str:
     return {str: "text", list: "a list", int: "a number", bool: "true or false"}.get(type(value), "a plain value")
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that occurs twice in a mapping, as kubectl does; PyYAML would silently take the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if isinstance(key, str) and key in seen and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} occurs twice", key_node.start_mark)
-            if isinstance(key, str):
-                seen.add(key)
-        return super().construct_mapping(node, deep)

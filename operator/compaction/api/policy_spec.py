@@ -23,6 +23,9 @@ POSITIVE: Final = Rule(
     holds=lambda duration: duration > 0,
 )
 
+MAX_SLOTS: Final = 256
+"""Jobs that one worker runs at the same time at most."""
+
 
 class Thresholds(ApiModel):
     """How much debt makes a log due."""
@@ -103,7 +106,7 @@ class Workers(ApiModel):
 
     max: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of workers that run at the same time at most. They are started when jobs wait and end when idle."""
-    slots: Annotated[int, Field(ge=1, le=256)] = 2
+    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 2
     """Number of jobs that one worker runs at the same time."""
     idle_seconds: Annotated[int, Field(ge=1, le=86_400)] = 30
     """Seconds without a job after which a worker ends."""

@@ -167,13 +167,17 @@ class Quantity(int):
 
 
 def to_timestamp(moment: datetime) -> datetime:
-    """The moment as metav1.Time keeps it: UTC, whole seconds (the rest is cut off)."""
-    return moment.astimezone(UTC).replace(microsecond=0)
+    """The moment as metav1.Time keeps it: UTC, whole seconds (the rest is cut off). ValueError out of range."""
+    try:
+        return moment.astimezone(UTC).replace(microsecond=0)
+    except OverflowError as error:
+        raise ValueError("a time must lie between the years 1 and 9999 in UTC") from error
 
 
 def format_timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC with whole seconds: `2026-11-21T03:36:00Z`."""
-    return to_timestamp(moment).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Not strftime: it writes years before 1000 with fewer than four digits.
+    return to_timestamp(moment).replace(tzinfo=None).isoformat() + "Z"
 
 
 def timestamp_from_epoch(seconds: float) -> datetime:

@@ -18,7 +18,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from compaction.api.manifest import load_policies
+from compaction.api.manifest import MAX_TEXT, load_policies
 from compaction.api.policy import CompactionPolicy
 from compaction.cli.errors import errors_as_exit_code, report
 from compaction.cli.output import OutputFormat, output_option
@@ -72,7 +72,7 @@ def command(*, source: TextIO, dry_run: bool, wanted: str | None, verbose: bool,
 def _read_policy(source: TextIO, wanted: str | None) -> CompactionPolicy:
     """The one policy of the file. What is wrong with the file is wrong usage (exit code 2)."""
     try:
-        policies = load_policies(source.read(), source=source.name)
+        policies = load_policies(source.read(MAX_TEXT + 1), source=source.name)
     except (InvalidManifestError, UnicodeDecodeError) as error:
         raise click.UsageError(str(error)) from error
     names = [policy.metadata.name for policy in policies]

@@ -318,7 +318,7 @@ def _report_token(lease: Lease) -> int | None:
     """The token of the report on a Lease; None without a readable one."""
     try:
         token = json.loads(lease.annotations.get(ANNOTATION_REPORT, "{}")).get("token")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
     return token if isinstance(token, int) else None
 

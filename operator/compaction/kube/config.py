@@ -16,6 +16,7 @@ import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, kube_config
 
+from compaction.api.text import MESSAGE_LIMIT, cut, printable
 from compaction.exceptions import ConnectionConfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -143,17 +144,29 @@ def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | N
     try:
         kube_config.load_kube_config(path, context=context, client_configuration=config, persist_config=False)
         contexts, active = kube_config.list_kube_config_contexts(path)
+        chosen = next((entry for entry in contexts if entry["name"] == context), active) if context else active
+        own_namespace = str(chosen["context"].get("namespace") or "default")
     except (ConfigException, OSError, ValueError, yaml.YAMLError) as error:
-        raise ConnectionConfigError(f"kubeconfig {path} cannot be used: {error}") from error
-    chosen = next((entry for entry in contexts if entry["name"] == context), active) if context else active
+        raise ConnectionConfigError(f"kubeconfig {path} cannot be used: {_told(error)}") from error
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        # The package takes the shape of the file for granted, and trips over whatever is not as it should be.
+        raise ConnectionConfigError(
+            f"kubeconfig {path} cannot be used: it is not of the form that kubectl writes ({_told(error)})"
+        ) from error
+    if not isinstance(config.host, str):
+        raise ConnectionConfigError(f"kubeconfig {path} cannot be used: a cluster's server is not a URL")
     return Connection(
         server=config.host.rstrip("/"),
         ssl_context=_ssl_context(config, path) if config.host.startswith("https") else None,
         token=TokenProvider(lambda: _authorization(config)),
-        namespace=namespace or chosen["context"].get("namespace") or "default",
+        namespace=namespace or own_namespace,
         proxy=config.proxy,
         server_hostname=config.tls_server_name or None,
     )
+
+
+def _told(error: Exception) -> str:
+    return printable(cut(" ".join(str(error).split()) or type(error).__name__, MESSAGE_LIMIT))
 
 
 def _authorization(config: Configuration) -> str | None:

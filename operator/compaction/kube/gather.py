@@ -24,6 +24,7 @@ from compaction.api.names import (
     LABEL_COMPONENT,
     POLICY_KIND,
 )
+from compaction.api.policy_spec import MAX_SLOTS
 from compaction.exceptions import MalformedLeaseError, MalformedReportError
 from compaction.kube.cache import key_of
 from compaction.kube.resources import Obj
@@ -103,7 +104,7 @@ def worker_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> WorkerL
     owners = metadata.get("ownerReferences") or ()
     return WorkerLease(
         identity=identity(body),
-        slots=_number(annotations.get(ANNOTATION_SLOTS)) or 0,
+        slots=_number(annotations.get(ANNOTATION_SLOTS), limit=MAX_SLOTS) or 0,
         duration=float((body.get("spec") or {}).get("leaseDurationSeconds") or DEFAULT_LEASE_SECONDS),
         silence=silence_of(observer, body, now),
         owner_uid=next((str(o.get("uid", "")) for o in owners if o.get("kind") == POLICY_KIND), ""),
@@ -132,7 +133,7 @@ def job_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> JobLease:
         token=record.transitions,
         duration=float(record.duration_seconds or DEFAULT_LEASE_SECONDS),
         silence=silence_of(observer, body, now),
-        progress=_number(annotations.get(ANNOTATION_PROGRESS)),
+        progress=_number(annotations.get(ANNOTATION_PROGRESS), limit=100),
         report=report,
         report_error=error,
     )
@@ -172,5 +173,8 @@ def job_views(
     return tuple(views)
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+def _number(text: str | None, *, limit: int) -> int | None:
+    """A number that somebody wrote into an annotation; None for anything else, or more than `limit`."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > len(str(limit)):
+        return None
+    return number if (number := int(text)) <= limit else None

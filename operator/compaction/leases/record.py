@@ -5,13 +5,17 @@ that fencing tokens live in (research/operator.md §4.4); times are informative 
 clock (§4.1). Pure: no I/O, the wall clock is passed in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+from compaction.api.text import cut
 from compaction.exceptions import MalformedLeaseError
+
+_LONGEST_TIME: Final = 64
+_LONGEST_QUOTE: Final = 80
 
 
 def _empty() -> Mapping[str, str]:
@@ -22,15 +26,21 @@ def format_micro_time(moment: datetime) -> str:
     """Kubernetes MicroTime: UTC, always six fractional digits, `Z`. Raises ValueError for a naive datetime."""
     if moment.tzinfo is None:
         raise ValueError("a lease time must carry a time zone")
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not strftime: it writes years before 1000 with fewer than four digits.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_micro_time(text: str) -> datetime:
     """RFC 3339 with any number of fractional digits; more than six are cut. Raises ValueError."""
+    if len(text) > _LONGEST_TIME:
+        raise ValueError(f"a time has at most {_LONGEST_TIME} characters")
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is before the year 1 or after the year 9999 in UTC") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +107,27 @@ class Lease:
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> "Lease":
         """Read an object of the API server. Raises MalformedLeaseError."""
-        metadata = body.get("metadata") or {}
+        metadata = body.get("metadata")
+        if not isinstance(metadata, Mapping):
+            metadata = {}
         namespace, name = metadata.get("namespace"), metadata.get("name")
-        if not name or not namespace:
+        if not (name and namespace and isinstance(name, str) and isinstance(namespace, str)):
             raise MalformedLeaseError("an object without metadata.name and metadata.namespace is not a Lease")
+        full = f"{namespace}/{name}"
+        spec, owners = body.get("spec") or {}, metadata.get("ownerReferences") or ()
+        if not isinstance(spec, Mapping):
+            raise MalformedLeaseError(f"lease {full}: spec must be an object, not {_brief(spec)}")
+        if not isinstance(owners, Sequence) or not all(isinstance(owner, Mapping) for owner in owners):
+            raise MalformedLeaseError(f"lease {full}: metadata.ownerReferences must be objects, not {_brief(owners)}")
         return cls(
             name=name,
             namespace=namespace,
-            record=LeaseRecord.parse(body.get("spec") or {}, name=f"{namespace}/{name}"),
-            uid=metadata.get("uid"),
-            resource_version=metadata.get("resourceVersion"),
-            labels=MappingProxyType(dict(metadata.get("labels") or {})),
-            annotations=MappingProxyType(dict(metadata.get("annotations") or {})),
-            owner_references=tuple(metadata.get("ownerReferences") or ()),
+            record=LeaseRecord.parse(spec, name=full),
+            uid=_text(metadata, "uid", full, of="metadata"),
+            resource_version=_text(metadata, "resourceVersion", full, of="metadata"),
+            labels=_texts(metadata, "labels", full),
+            annotations=_texts(metadata, "annotations", full),
+            owner_references=tuple(owners),
         )
 
     def body(self) -> dict[str, Any]:
@@ -142,11 +160,22 @@ class Lease:
         return replace(self, annotations=MappingProxyType(merged))
 
 
-def _text(spec: Mapping[str, Any], key: str, name: str) -> str | None:
-    value = spec.get(key)
+def _brief(value: object) -> str:
+    return cut(ascii(value), _LONGEST_QUOTE)
+
+
+def _text(holder: Mapping[str, Any], key: str, name: str, *, of: str = "spec") -> str | None:
+    value = holder.get(key)
     if value is not None and not isinstance(value, str):
-        raise MalformedLeaseError(f"lease {name}: spec.{key} must be a string, not {value!r}")
+        raise MalformedLeaseError(f"lease {name}: {of}.{key} must be a string, not {_brief(value)}")
     return value
+
+
+def _texts(metadata: Mapping[str, Any], key: str, name: str) -> Mapping[str, str]:
+    value = metadata.get(key) or {}
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+        raise MalformedLeaseError(f"lease {name}: metadata.{key} must map names to strings, not be {_brief(value)}")
+    return MappingProxyType(dict(value))
 
 
 def _count(spec: Mapping[str, Any], key: str, name: str) -> int | None:
@@ -154,7 +183,7 @@ def _count(spec: Mapping[str, Any], key: str, name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise MalformedLeaseError(f"lease {name}: spec.{key} must be a non-negative integer, not {value!r}")
+        raise MalformedLeaseError(f"lease {name}: spec.{key} must be a non-negative integer, not {_brief(value)}")
     return value
 
 
@@ -165,4 +194,4 @@ def _time(spec: Mapping[str, Any], key: str, name: str) -> datetime | None:
     try:
         return parse_micro_time(value)
     except (TypeError, ValueError) as error:
-        raise MalformedLeaseError(f"lease {name}: spec.{key} is not a time: {value!r}") from error
+        raise MalformedLeaseError(f"lease {name}: spec.{key} is not a time: {_brief(value)}") from error

@@ -17,6 +17,7 @@ from compaction.local.certs import write_private
 from compaction.local.process import ProcessId
 
 VERSION = 1
+LARGEST_PID = 2**31 - 1
 
 
 def default_state_dir() -> Path:
@@ -70,18 +71,20 @@ def read_state(directory: Path) -> LocalState | None:
         document = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise LocalStateError(str(path), f"not JSON ({error})") from error
     try:
         if document["version"] != VERSION:
-            raise LocalStateError(str(path), f"version {document['version']!r} is unknown, expected {VERSION}")
+            raise LocalStateError(str(path), f"its version is unknown, expected {VERSION}")
         processes = tuple(
             ProcessId(name=str(item["name"]), pid=int(item["pid"]), started=str(item["started"]))
             for item in document["processes"]
         )
+        if not all(1 < process.pid <= LARGEST_PID for process in processes):
+            raise LocalStateError(str(path), "a process number is out of range")
         return LocalState(url=str(document["url"]), kubeconfig=Path(document["kubeconfig"]), processes=processes)
     except (KeyError, TypeError, ValueError) as error:
-        raise LocalStateError(str(path), f"a field is missing or malformed ({error!r})") from error
+        raise LocalStateError(str(path), f"a field is missing or malformed ({type(error).__name__})") from error
 
 
 def remove_state(directory: Path) -> None:

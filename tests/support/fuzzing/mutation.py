@@ -5,7 +5,9 @@ The same mutations for both engines: hypothesis draws them (and shrinks them), a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -14,6 +16,12 @@ from support.fuzzing.target import Target
 EXTREMES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 """Values at which a length, a count or an offset overflows something."""
 
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 2**31, 2**63, 2**70, 1e308, "", "x" * 5000, "\x1b[2J\n",
+    "../../x", "\ud800", "self", "-1", [], {}, [None], [0] * 300, {"x": {}}, {"": [[]]},
+)  # fmt: skip
+"""What may stand in place of any value of a JSON document."""
+
 Step = Callable[[bytes], bytes]
 
 
@@ -21,7 +29,10 @@ Step = Callable[[bytes], bytes]
 def _steps(draw: st.DrawFn, target: Target) -> Step:
     """One damage, at a place drawn as a fraction of whatever the bytes are by then."""
     place = draw(st.integers(0, 1000))
-    kind = draw(st.sampled_from(("byte", "number", "cut", "delete", "insert", "repeat", "splice", "token")))
+    kind = draw(st.sampled_from(("value", "byte", "number", "cut", "delete", "insert", "repeat", "splice", "token")))
+    if kind == "value":
+        value = draw(st.sampled_from(VALUES))
+        return lambda data: _replace(data, place, value)
     if kind == "byte":
         value = draw(st.integers(0, 255))
         return lambda data: _put(data, place, bytes([value]))
@@ -53,6 +64,29 @@ def mutated(draw: st.DrawFn, target: Target) -> bytes:
     for step in draw(st.lists(_steps(target), min_size=1, max_size=6)):
         data = step(data)
     return data
+
+
+def _replace(data: bytes, place: int, value: Any) -> bytes:
+    """A JSON document with one of its values replaced; other bytes stay as they are."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return data
+    places = list(_places(document))
+    if places:
+        holder, key = places[(len(places) - 1) * place // 1000]
+        holder[key] = value
+    try:
+        return json.dumps(document).encode()
+    except ValueError:
+        return data
+
+
+def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key or position) in a document."""
+    for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+        yield node, key
+        yield from _places(node[key])
 
 
 def _at(data: bytes, place: int) -> int:

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -46,6 +46,7 @@ PASSED_ENVIRONMENT: Final = (
     "KUBERNETES_SERVICE_PORT",
     "VIRTUAL_ENV",
 )
+_LARGEST_PID: Final = 2**31 - 1
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 8192
 _KEPT_LOGS: Final = 50
@@ -76,14 +77,32 @@ class _Record:
         )
 
     @classmethod
-    def parse(cls, text: str) -> "_Record":
-        data: dict[str, Any] = json.loads(text)
+    def parse(cls, text: str, *, name: str) -> "_Record":
+        """The record in the file of worker `name`. Raises ValueError when it is anything else.
+
+        Every field is checked: what it says is looked up below /proc, signalled, and compared with our clock.
+        """
+        try:
+            data = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+        if not isinstance(data, dict) or data.get("name") != name:
+            raise ValueError(f"it is not the record of worker {name}")
+        texts = [data.get(key) for key in ("namespace", "policy", "started")]
+        numbers = [data.get(key) for key in ("pid", "startTicks")]
+        if not all(isinstance(value, str) for value in texts) or not all(type(value) is int for value in numbers):
+            raise ValueError("a field is missing or of another type")
+        if not 1 < data["pid"] <= _LARGEST_PID:
+            raise ValueError(f"{data['pid']} is no process of ours")
+        started = datetime.fromisoformat(data["started"])
+        if started.tzinfo is None:
+            raise ValueError("its start has no time zone")
         return cls(
-            name=data["name"],
+            name=name,
             policy=PolicyKey(data["namespace"], data["policy"]),
             pid=data["pid"],
             start_ticks=data["startTicks"],
-            started=datetime.fromisoformat(data["started"]),
+            started=started,
         )
 
 
@@ -202,10 +221,10 @@ class ProcessLauncher:
 
     def _read(self, name: str) -> _Record | None:
         try:
-            return _Record.parse(self._path(name, "json").read_text())
+            return _Record.parse(self._path(name, "json").read_text(), name=name)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             # Empty between reserving the name and writing the record: a coordinator died in between, or is just there.
             _log.debug("worker record cannot be read", worker=name, error=str(error))
             return None
