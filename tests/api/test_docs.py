@@ -11,7 +11,7 @@ import pytest
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
 from compaction.planning.candidates import LeftOutReason
 from compaction.stores.segments.plan import LeftAloneReason
-from compaction.stores.segments.sense import LogErrorReason
+from compaction.stores.segments.problems import LogErrorReason
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "resources.md").read_text(encoding="utf-8")
 WORDS: tuple[type[StrEnum], ...] = (
