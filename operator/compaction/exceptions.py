@@ -207,6 +207,10 @@ class ApiUnavailableError(ApiError):
     """No answer (transport error, deadline, 5xx): a write may have happened, so read again before deciding."""
 
 
+class ClusterCommandError(CompactionError):
+    """A command for a cluster cannot be carried out: no such object, no permission, no answer, not in this state."""
+
+
 class MissingPermissionsError(CompactionError):
     """The operator's account lacks permissions it needs; lists every missing verb and resource."""
 

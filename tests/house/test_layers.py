@@ -37,6 +37,10 @@ LAYERS = (
     Layer("compaction.reconcile", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS), allowed=("compaction.rewrite.receipts",)),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     Layer("compaction.rewrite", (*CLUSTER, "compaction.reconcile", "compaction.cli", "compaction.local")),
+    Layer(
+        "compaction.explain",
+        (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.stores", "compaction.reconcile", "compaction.cli"),
+    ),
     Layer("compaction.leases", ("kopf", "pyspark", "compaction.stores", "compaction.rewrite", "compaction.cli")),
     # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
     Layer("compaction.drill", ("kopf", "kubernetes", "pyspark", "py4j", "compaction.reconcile", "compaction.cli")),

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -27,3 +28,12 @@ class LazyGroup(click.Group):
         # click's own version imports every command only to read its help text.
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self.commands_by_name.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # As above: completing a name must not cost the import of Spark.
+        named = [
+            CompletionItem(name, help=summary)
+            for name, (_, summary) in self.commands_by_name.items()
+            if name.startswith(incomplete)
+        ]
+        return named + click.Command.shell_complete(self, ctx, incomplete)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,11 @@ from compaction.cli.lazy import LazyGroup
 from compaction.exceptions import CompactionError
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "status": ("compaction.cli.status:command", "What is behind, why, until when, at what cost."),
+    "why": ("compaction.cli.why:command", "Explain a policy or a job, and what happens next, in sentences."),
+    "plan": ("compaction.cli.plan:command", "The newest plan of a policy, and why the rest was left out."),
+    "retry": ("compaction.cli.retry:command", "Give parked (Faulty) jobs their attempts anew."),
+    "quarantine": ("compaction.cli.quarantine:group", "List the damaged segments that are set aside; release them."),
     "run": ("compaction.cli.run:command", "Compact what a policy file describes, without any Kubernetes."),
     "segments": ("compaction.cli.segments:group", "Look into segment logs; plan, compact and recover them."),
     "operator": ("compaction.cli.operator:command", "Run one replica of the operator."),
@@ -47,10 +53,15 @@ def cli() -> None:
     """Keep storage compacted: policies in YAML, rewrites on Spark, commits with a fencing token."""
 
 
+def called_as(program: str) -> str:
+    """How help and usage name the program: kubectl runs a plugin by the name of its file."""
+    return "kubectl compaction" if Path(program).name.startswith("kubectl-") else "compactor"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code; entry point of `compactor` and `kubectl-compaction`."""
     try:
-        result: Any = cli.main(args=argv, standalone_mode=False)
+        result: Any = cli.main(args=argv, prog_name=called_as(sys.argv[0]), standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code

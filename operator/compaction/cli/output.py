@@ -26,9 +26,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class OutputFormat(StrEnum):
-    """How results are printed. JSONL (one object per line) is only offered where rows are many."""
+    """How results are printed. JSONL (one object per line) is only offered where rows are many, WIDE (a table with
+    more columns) where there are more.
+    """
 
     TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
     JSONL = "jsonl"
@@ -44,9 +47,12 @@ class Column:
     right: bool = False
 
 
-def output_option(*, default: OutputFormat = OutputFormat.TABLE, jsonl: bool = False) -> Callable[[Command], Command]:
+def output_option(
+    *, default: OutputFormat = OutputFormat.TABLE, jsonl: bool = False, wide: bool = False
+) -> Callable[[Command], Command]:
     """The option `-o/--output`, passed to the command as `output: OutputFormat`."""
-    formats = [f.value for f in OutputFormat if jsonl or f is not OutputFormat.JSONL]
+    asked = {OutputFormat.JSONL: jsonl, OutputFormat.WIDE: wide}
+    formats = [f.value for f in OutputFormat if asked.get(f, True)]
     return click.option(
         "-o",
         "--output",
@@ -92,18 +98,47 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 def print_table(rows: Sequence[Row], columns: Sequence[Column], *, terminal: bool | None = None) -> None:
     """Rows under upper-case headings, as kubectl prints them; on a terminal with bold headings."""
-    cells = [[column.text(row.get(column.key)) for column in columns] for row in rows]
-    titles = [column.title.upper() for column in columns]
+    cells = [_cells(row, columns) for row in rows]
+    titles = _titles(columns)
     widths = [max(map(len, texts)) for texts in zip(titles, *cells, strict=True)]
     if sys.stdout.isatty() if terminal is None else terminal:
         _print_rich(titles, cells, columns, width=sum(widths) + 3 * len(widths))
         return
     for line in [titles, *cells]:
-        parts = [
-            text.rjust(width) if column.right else text.ljust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
-        ]
-        click.echo("   ".join(parts).rstrip())
+        click.echo(_aligned(line, widths, columns))
+
+
+class TableStream:
+    """A table whose rows come one by one, as for `kubectl get --watch`: a column never becomes narrower again."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._widths: list[int] = []
+
+    def print(self, row: Row) -> None:
+        """Print a row; before the first one the headings."""
+        cells, titles = _cells(row, self._columns), _titles(self._columns)
+        first = not self._widths
+        known = self._widths or [len(title) for title in titles]
+        self._widths = [max(width, len(text)) for width, text in zip(known, cells, strict=True)]
+        for line in [titles, cells] if first else [cells]:
+            click.echo(_aligned(line, self._widths, self._columns))
+
+
+def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
+    return [column.text(row.get(column.key)) for column in columns]
+
+
+def _titles(columns: Sequence[Column]) -> list[str]:
+    return [column.title.upper() for column in columns]
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> str:
+    parts = [
+        text.rjust(width) if column.right else text.ljust(width)
+        for text, width, column in zip(line, widths, columns, strict=True)
+    ]
+    return "   ".join(parts).rstrip()
 
 
 def _print_rich(titles: list[str], cells: list[list[str]], columns: Sequence[Column], *, width: int) -> None:

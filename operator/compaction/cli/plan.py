@@ -1,0 +1,84 @@
+"""`plan`: the newest plan of a policy: its hash, its cost and gain, its jobs, and a reason for all that was left out.
+
+Exit codes: 0 shown; 1 it could not be read; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from compaction.api.enums import JobState
+from compaction.api.formatting import format_age, format_bytes, plural
+from compaction.api.job import CompactionJob
+from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
+from compaction.cli.cluster import Cluster, Target, ask, cluster_options
+from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
+from compaction.cli.status_view import job_data, show_jobs, sorted_jobs
+from compaction.explain.left_out_words import LEFT_OUT_WORDS
+from compaction.explain.meaning import meaning_of
+
+_LEFT_OUT: Final = (
+    Column("reason", "Left out"),
+    Column("count", "Count"),
+    Column("example", "For example", optional),
+    Column("meaning", "Why"),
+)
+
+
+@click.command("plan")
+@click.argument("policy")
+@cluster_options()
+@output_option()
+def command(*, policy: str, target: Target, output: OutputFormat) -> None:
+    """The newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out."""
+
+    async def read(cluster: Cluster) -> tuple[CompactionPolicy, list[CompactionJob]]:
+        return await cluster.policy(policy), await cluster.jobs(policy)
+
+    found, jobs = ask(target, read)
+    if output is OutputFormat.TABLE:
+        _show(found, jobs, datetime.now(UTC))
+    else:
+        emit(_data(found, jobs), output)
+
+
+def _data(policy: CompactionPolicy, jobs: list[CompactionJob]) -> dict[str, Any]:
+    plan = policy.status.plan or PlanStatus()
+    return {
+        "namespace": policy.metadata.namespace,
+        "policy": policy.metadata.name,
+        **plan.to_object(),
+        "jobs": [job_data(job) for job in sorted_jobs(jobs)],
+        "plannedJobs": plan.jobs,
+        "leftOut": [_left_out(row) for row in plan.left_out],
+    }
+
+
+def _left_out(row: LeftOut) -> dict[str, Any]:
+    meaning = meaning_of(LEFT_OUT_WORDS, row.reason)
+    return {"reason": row.reason, "count": row.count, "example": row.example, "meaning": meaning.says}
+
+
+def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) -> None:
+    name, plan = f"{policy.metadata.namespace}/{policy.metadata.name}", policy.status.plan
+    if plan is None:
+        click.echo(f"No plan of {name} yet: its store was not looked at.")
+        return
+    unfinished = [job for job in jobs if job.status.state is not JobState.SUCCEEDED]
+    if plan.hash:
+        age = f" ({format_age((now - plan.created_at).total_seconds())} ago)" if plan.created_at is not None else ""
+        cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
+        click.echo(f"Plan {plan.hash} of {name}{age}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}")
+    else:
+        click.echo(f"No plan of {name} had a job yet.")
+    if unfinished:
+        click.echo()
+        show_jobs(unfinished)
+    elif plan.hash:
+        click.echo("Nothing of it is left to do.")
+    if plan.left_out:
+        click.echo()
+        print_table([_left_out(row) for row in plan.left_out], _LEFT_OUT)

@@ -1,0 +1,198 @@
+"""What `status` shows: one row per policy, or all about one. Data with exact values first, tables from the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from compaction.api.conditions import get_condition
+from compaction.api.enums import ConditionType, JobState
+from compaction.api.formatting import format_age, format_bytes, plural
+from compaction.api.job import CompactionJob
+from compaction.api.policy import CompactionPolicy
+from compaction.api.values import format_timestamp
+from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
+
+Data = dict[str, Any]
+
+
+def policy_data(policy: CompactionPolicy, now: datetime) -> Data:
+    """One policy: bytes, seconds and RFC 3339 times; None for what is not known."""
+    status = policy.status
+    ready = get_condition(status.conditions, ConditionType.READY)
+    wait, debt, plan = status.waiting, status.debt, status.plan
+    return {
+        "namespace": policy.metadata.namespace,
+        "name": policy.metadata.name,
+        "store": status.store.value if status.store is not None else None,
+        "ready": ready.status.value if ready is not None else None,
+        "reason": ready.reason if ready is not None else None,
+        "message": ready.message if ready is not None else None,
+        "debtBytes": debt.bytes if debt is not None else None,
+        "debtSegments": debt.segments if debt is not None else None,
+        "oldestDebtAt": _time(status.oldest_debt_at),
+        "oldestDebtSeconds": _seconds(status.oldest_debt_at, now),
+        "active": status.active,
+        "queued": status.queued,
+        "faulty": status.faulty,
+        "quarantined": len(status.quarantined),
+        "waiting": None
+        if wait is None
+        else {"reason": wait.reason, "seconds": _seconds(wait.since, now), "message": wait.message},
+        "etaSeconds": status.eta_seconds,
+        "costBytes": plan.cost_bytes if plan is not None and status.active + status.queued else None,
+        "nextLookSeconds": _next_look(policy, now),
+        "lastSuccessAt": _time(status.last_success_time),
+        "lastSuccessSeconds": _seconds(status.last_success_time, now),
+        "bytesReclaimed": status.bytes_reclaimed,
+        "workers": status.workers,
+    }
+
+
+def _seconds(moment: datetime | None, now: datetime) -> int | None:
+    return None if moment is None else max(0, int((now - moment).total_seconds()))
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else format_timestamp(moment)
+
+
+def _next_look(policy: CompactionPolicy, now: datetime) -> int | None:
+    """Seconds until the next look; looks that changed nothing are written down late, so it is counted on."""
+    looked, interval = policy.status.last_sense_time, float(policy.spec.trigger.interval)
+    if looked is None:
+        return None
+    return round(interval - (now - looked).total_seconds() % interval)
+
+
+def _age(seconds: int | None) -> str:
+    return "-" if seconds is None else format_age(seconds)
+
+
+def _wait(wait: Data | None) -> str:
+    return "-" if wait is None else f"{wait['reason']} ({format_age(wait['seconds'])})"
+
+
+_NAMESPACE = Column("namespace", "Namespace")
+_FLEET = (
+    Column("name", "Name"),
+    Column("reason", "Reason", optional),
+    Column("debtBytes", "Debt", optional_bytes),
+    Column("oldestDebtSeconds", "Oldest", _age),
+    Column("active", "Active"),
+    Column("queued", "Queued"),
+    Column("faulty", "Faulty"),
+    Column("waiting", "Waiting", _wait),
+    Column("etaSeconds", "ETA", _age),
+    Column("costBytes", "Cost", optional_bytes),
+    Column("nextLookSeconds", "Next look", _age),
+    Column("lastSuccessSeconds", "Last success", _age),
+    Column("bytesReclaimed", "Reclaimed", optional_bytes),
+)
+_WIDE = (
+    Column("workers", "Workers"),
+    Column("quarantined", "Quarantined"),
+    Column("store", "Store", optional),
+    Column("message", "Message", optional),
+)
+_JOBS = (
+    Column("name", "Job"),
+    Column("state", "State"),
+    Column("progress", "Progress", lambda percent: "-" if percent is None else f"{percent}%"),
+    Column("worker", "Worker", optional),
+    Column("token", "Token"),
+    Column("failures", "Failures"),
+    Column("estimatedBytes", "Copies", optional_bytes),
+    Column("bytesReclaimed", "Reclaimed", optional_bytes),
+    Column("log", "Log"),
+    Column("reason", "Reason", optional),
+)
+
+
+def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
+    """Columns of the table over all policies."""
+    return ((_NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
+
+
+def job_data(job: CompactionJob) -> Data:
+    """One job, in exact values."""
+    status, sources = job.status, job.spec.sources.segment_log
+    ready = get_condition(status.conditions, ConditionType.READY)
+    return {
+        "name": job.metadata.name,
+        "state": status.state.value,
+        "progress": status.progress_percent,
+        "worker": status.worker,
+        "token": status.fencing_token,
+        "failures": status.failures,
+        "estimatedBytes": job.spec.estimated_bytes,
+        "bytesReclaimed": status.receipt.bytes_reclaimed if status.receipt is not None else None,
+        "log": sources.path if sources is not None else "",
+        "reason": ready.reason if ready is not None else None,
+    }
+
+
+def sorted_jobs(jobs: Iterable[CompactionJob]) -> list[CompactionJob]:
+    """What runs first, then what waits, what is parked, and what is done."""
+    order = (JobState.IN_PROGRESS, JobState.ABANDONED, JobState.UNASSIGNED, JobState.FAULTY, JobState.SUCCEEDED)
+    return sorted(jobs, key=lambda job: (order.index(job.status.state), job.metadata.name))
+
+
+def show_policy(policy: CompactionPolicy, jobs: Sequence[CompactionJob], now: datetime) -> None:
+    """All about one policy as text."""
+    data = policy_data(policy, now)
+    print_pairs(_pairs(policy, data, now))
+    if jobs:
+        click.echo()
+        show_jobs(jobs)
+
+
+def show_jobs(jobs: Iterable[CompactionJob]) -> None:
+    """Jobs as a table."""
+    print_table([job_data(job) for job in sorted_jobs(jobs)], _JOBS)
+
+
+def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
+    name = f"{data['namespace']}/{data['name']}"
+    since = _since(policy, now)
+    pairs = [
+        ("Policy", f"{name} ({data['store'] or 'not looked at yet'})"),
+        ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),
+        ("Debt", _debt(policy, data)),
+        ("Jobs", f"{data['active']} run, {data['queued']} wait, {data['faulty']} faulty"),
+    ]
+    if data["waiting"] is not None:
+        pairs.append(("Waiting", f"{_wait(data['waiting'])}: {data['waiting']['message']}"))
+    if data["etaSeconds"] is not None:
+        pairs.append(("ETA", _age(data["etaSeconds"])))
+    plan = policy.status.plan
+    if plan is not None and plan.hash:
+        cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
+        pairs.append(("Plan", f"{plan.hash}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}"))
+    pairs.append(("Next look", _age(data["nextLookSeconds"])))
+    pairs.append(("Workers", f"{data['workers']} of {policy.spec.workers.max}"))
+    done = policy.status.succeeded
+    success = f", the last {_age(data['lastSuccessSeconds'])} ago" if data["lastSuccessSeconds"] is not None else ""
+    pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
+    if data["quarantined"]:
+        more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
+        pairs.append(("Set aside", f"{plural(data['quarantined'], 'segment')}: {more}"))
+    return pairs + [("Not planned", f"{error.reason}: {error.message}") for error in policy.status.log_errors]
+
+
+def _since(policy: CompactionPolicy, now: datetime) -> str:
+    ready = get_condition(policy.status.conditions, ConditionType.READY)
+    return "" if ready is None else f" for {format_age((now - ready.last_transition_time) / timedelta(seconds=1))}"
+
+
+def _debt(policy: CompactionPolicy, data: Data) -> str:
+    debt = policy.status.debt
+    if debt is None:
+        return "unknown"
+    if not debt.bytes and not debt.segments:
+        return "none"
+    oldest = f", the oldest for {_age(data['oldestDebtSeconds'])}" if data["oldestDebtSeconds"] is not None else ""
+    return f"{format_bytes(debt.bytes)} in {plural(debt.segments, 'segment')} of {plural(debt.logs, 'log')}{oldest}"

@@ -1,0 +1,187 @@
+"""Why a job is as it is, in sentences. A pure function of the job, its policy, the Leases and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from compaction.api.conditions import get_condition
+from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
+from compaction.api.formatting import format_bytes, plural
+from compaction.api.job import Attempt, CompactionJob
+from compaction.api.names import ANNOTATION_PROGRESS
+from compaction.api.policy import CompactionPolicy
+from compaction.explain.coordinator import tell_coordinator
+from compaction.explain.explanation import Explanation, Telling, first_of, with_message
+from compaction.explain.job_words import JOB_WORDS
+from compaction.explain.meaning import Names, meaning_of
+from compaction.explain.policy_words import WAIT_WORDS
+from compaction.leases.record import Lease
+
+
+def explain_job(
+    job: CompactionJob, policy: CompactionPolicy | None, leases: Sequence[Lease] | None, now: datetime
+) -> Explanation:
+    """What the job does, where it is and since when, what happens next, and what a person can do.
+
+    Args:
+        policy: the one that `spec.policyRef` names, None when there is none.
+        leases: those of the job's namespace; None when they may not be read.
+    """
+    meta, status = job.metadata, job.status
+    names = Names(meta.namespace, job.spec.policy_ref.name, meta.name)
+    telling = Telling(names, now)
+    _tell_work(telling, job)
+    tell_coordinator(telling, leases, now, seen=status.observed_generation >= 0)
+    match status.state:
+        case JobState.UNASSIGNED | JobState.ABANDONED:
+            _tell_waiting(telling, job, policy)
+        case JobState.IN_PROGRESS:
+            _tell_running(telling, job, leases)
+        case JobState.FAULTY:
+            _tell_parked(telling, job)
+        case JobState.SUCCEEDED:
+            _tell_receipt(telling, job)
+    _tell_skipped(telling, job)
+    if meta.is_deleting:
+        telling.now("It is being deleted.")
+    return telling.told(f"CompactionJob {meta.namespace}/{meta.name}: {status.state}")
+
+
+def progress_of(job: CompactionJob, leases: Sequence[Lease] | None) -> str:
+    """`37% done`: the Lease has it exactly, the status only now and then."""
+    lease = _lease_of(job, leases)
+    exact = lease.annotations.get(ANNOTATION_PROGRESS) if lease is not None else None
+    return f"{exact or job.status.progress_percent or 0}% done"
+
+
+def why_parked(job: CompactionJob, *, brief: bool) -> str:
+    """The reason of a Faulty job and what was said about it. `brief`: the damage itself is told elsewhere."""
+    reason, message = _verdict(job)
+    if brief and reason == JobReason.SOURCE_CORRUPT:
+        return f"{reason}."
+    return f"{reason}. {message}" if message else f"{reason}."
+
+
+def _lease_of(job: CompactionJob, leases: Sequence[Lease] | None) -> Lease | None:
+    return next((lease for lease in leases or () if lease.name == job.metadata.name), None)
+
+
+def _last(job: CompactionJob) -> Attempt | None:
+    return job.status.attempts[-1] if job.status.attempts else None
+
+
+def _verdict(job: CompactionJob) -> tuple[str, str]:
+    """Reason and message of the condition Failed; without it, of the last attempt."""
+    failed = get_condition(job.status.conditions, ConditionType.FAILED)
+    if failed is not None:
+        return failed.reason, failed.message
+    last = _last(job)
+    return (last.reason, last.message) if last is not None else ("Faulty", "")
+
+
+def _tell_work(telling: Telling, job: CompactionJob) -> None:
+    sources = job.spec.sources.segment_log
+    if sources is None:
+        return
+    segments = sum(len(group.segments) for group in sources.groups)
+    parts = []
+    if sources.groups:
+        cost = f", copying {format_bytes(job.spec.estimated_bytes)}" if job.spec.estimated_bytes else ""
+        parts.append(f"rewrites {plural(segments, 'segment')} into {len(sources.groups)}{cost}")
+    if sources.unreferenced:
+        parts.append(f"marks {plural(len(sources.unreferenced), 'segment')} for deletion")
+    telling.behind(f"The job {' and '.join(parts)}, in {sources.path}.")
+
+
+def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy | None) -> None:
+    status, last = job.status, _last(job)
+    if last is not None:
+        _tell_attempt(telling, last)
+    if status.waiting is not None:
+        meaning = meaning_of(WAIT_WORDS, status.waiting.reason)
+        said = f"It waits since {telling.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
+        telling.now(with_message(said, status.waiting.message))
+        telling.consequences(meaning)
+        return
+    if policy is None:
+        meaning = meaning_of(WAIT_WORDS, "PolicyNotFound")
+        telling.now(f"It waits for PolicyNotFound: {meaning.says}")
+        telling.consequences(meaning)
+        return
+    waiting = policy.status.waiting
+    if waiting is None:
+        telling.now(f"It waits for a worker since {telling.age(_waits_since(job))}.")
+        telling.next("It is assigned to the next worker with a free slot; jobs of a lower level go first.")
+        return
+    meaning = meaning_of(WAIT_WORDS, waiting.reason)
+    said = f"It waits since {telling.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
+    telling.now(with_message(f"{said}{meaning.says}", waiting.message))
+    telling.consequences(meaning)
+
+
+def _waits_since(job: CompactionJob) -> datetime | None:
+    last = _last(job)
+    return last.ended_at if last is not None and last.ended_at is not None else job.metadata.creation_timestamp
+
+
+def _tell_attempt(telling: Telling, attempt: Attempt) -> None:
+    """How the last attempt ended, and what follows from it."""
+    meaning = meaning_of(JOB_WORDS, attempt.reason)
+    charged = "charged" if attempt.charged else "not charged"
+    said = (
+        f"Attempt {attempt.token} on {attempt.worker} {_ended(attempt)} {telling.age(attempt.ended_at)} ago ({charged})"
+    )
+    telling.now(with_message(f"{said}, {attempt.reason}: {meaning.says}", attempt.message))
+    telling.consequences(meaning)
+
+
+def _ended(attempt: Attempt) -> str:
+    return {
+        AttemptOutcome.FAILED: "failed",
+        AttemptOutcome.EXPIRED: "expired",
+        AttemptOutcome.LOST: "was lost",
+        AttemptOutcome.REVOKED: "was revoked",
+    }.get(attempt.outcome, "ended")
+
+
+def _tell_running(telling: Telling, job: CompactionJob, leases: Sequence[Lease] | None) -> None:
+    status = job.status
+    meaning = meaning_of(JOB_WORDS, "Assigned")
+    where = f"{status.worker} with token {status.fencing_token}"
+    telling.now(
+        f"It runs on {where} since {telling.age(status.assigned_at)}, {progress_of(job, leases)}: {meaning.says}"
+    )
+    if leases is not None and _lease_of(job, leases) is None:
+        telling.now("Its Lease is gone: the coordinator is about to give the job to another worker.")
+    if status.failures:
+        telling.now(f"{plural(status.failures, 'attempt')} before this one failed; kubectl describe has the reasons.")
+    telling.consequences(meaning)
+
+
+def _tell_parked(telling: Telling, job: CompactionJob) -> None:
+    reason, message = _verdict(job)
+    meaning = meaning_of(JOB_WORDS, reason)
+    said = f"It is parked since {telling.age(job.status.finished_at)} for {reason}: {meaning.says}"
+    telling.now(with_message(said, message))
+    telling.consequences(meaning)
+    last = _last(job)
+    if last is not None and last.reason != reason:
+        _tell_attempt(telling, last)
+
+
+def _tell_receipt(telling: Telling, job: CompactionJob) -> None:
+    receipt = job.status.receipt
+    meaning = meaning_of(JOB_WORDS, "Succeeded")
+    telling.now(f"It succeeded {telling.age(job.status.finished_at)} ago: {meaning.says}")
+    if receipt is not None:
+        before, after = format_bytes(receipt.bytes_before), format_bytes(receipt.bytes_after)
+        equal = receipt.fingerprint_before == receipt.fingerprint_after
+        proof = "The live content read back is equal to that of the sources" if equal else "THE FINGERPRINTS DIFFER"
+        telling.now(f"{before} became {after}, {receipt.entries} entries copied. {proof}.")
+    telling.consequences(meaning)
+
+
+def _tell_skipped(telling: Telling, job: CompactionJob) -> None:
+    skipped = {f"{one.segment} was left as it is": f"{one.reason}. {one.message}" for one in job.status.skipped}
+    telling.now(*first_of(skipped, "segments were left"))

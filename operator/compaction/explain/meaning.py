@@ -1,0 +1,49 @@
+"""What a reason means to a person: a sentence, what happens by itself, and what someone can do.
+
+The reasons themselves are closed sets elsewhere (api/enums.py, planning/candidates.py, the stores); here each gets its
+words, and tests/explain checks that none is without. docs/resources.md is the dictionary, these are the sentences of
+`kubectl compaction why`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Texts may hold `{policy}`, `{job}` and `{n}` (the flag `-n NAMESPACE`), filled in by `Names`.
+
+    `says` what is the case; `next` what happens without anybody; `do` what a person can do, empty when there is
+    nothing to do but wait.
+    """
+
+    says: str
+    next: str
+    do: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What stands in place of `{policy}`, `{job}` and `{n}`."""
+
+    namespace: str
+    policy: str
+    job: str = "JOB"
+
+    def fill(self, text: str) -> str:
+        """The text with the names in it."""
+        return text.format(policy=self.policy, job=self.job, n=f"-n {self.namespace}")
+
+
+def meaning_of(words: Mapping[str, Meaning], reason: str) -> Meaning:
+    """The meaning of a reason; a newer operator may have written one that is not known here."""
+    known = words.get(reason)
+    if known is not None:
+        return known
+    return Meaning(
+        says=f"The reason {reason} is not known to this version of the command.",
+        next="The message beside it is the operator's own.",
+        do="Use the command of the same version as the operator.",
+    )

@@ -1,0 +1,147 @@
+"""Why a policy is as it is, in sentences. A pure function of the policy, its jobs, the Leases and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from compaction.api.conditions import get_condition
+from compaction.api.enums import ConditionType, JobState, PolicyReason
+from compaction.api.formatting import format_age, format_bytes, plural
+from compaction.api.job import CompactionJob
+from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
+from compaction.explain.coordinator import tell_coordinator
+from compaction.explain.explanation import Explanation, Telling, first_of, with_message
+from compaction.explain.job import progress_of, why_parked
+from compaction.explain.left_out_words import LEFT_OUT_WORDS, LOG_WORDS
+from compaction.explain.meaning import Names, meaning_of
+from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
+from compaction.leases.record import Lease
+
+_UNKNOWN: Final = "Unknown"
+
+
+def explain_policy(
+    policy: CompactionPolicy, jobs: Sequence[CompactionJob], leases: Sequence[Lease] | None, now: datetime
+) -> Explanation:
+    """What is behind, what is the case and since when, what happens next, and what a person can do.
+
+    Args:
+        jobs: the policy's own.
+        leases: those of the policy's namespace; None when they may not be read.
+    """
+    meta, status = policy.metadata, policy.status
+    telling = Telling(Names(meta.namespace, meta.name), now)
+    ready = get_condition(status.conditions, ConditionType.READY)
+    _tell_debt(telling, status)
+    _tell_plan(telling, status)
+    tell_coordinator(telling, leases, now, seen=status.observed_generation >= 0)
+    if ready is not None:
+        meaning = meaning_of(POLICY_WORDS, ready.reason)
+        message = "" if _is_listed(ready.reason, status) else ready.message
+        since = telling.age(ready.last_transition_time)
+        telling.now(with_message(f"{ready.reason}, for {since}: {meaning.says}", message))
+        telling.consequences(meaning)
+    if 0 <= status.observed_generation < meta.generation:
+        telling.now("The spec was changed since; the operator has not answered to it yet.")
+    _tell_wait(telling, status)
+    _tell_jobs(telling, status, jobs, leases)
+    _tell_damage(telling, status)
+    _tell_left_out(telling, status)
+    _tell_looks(telling, policy)
+    if meta.is_deleting:
+        telling.now("It is being deleted: its workers are stopped and its jobs deleted, the logs stay as they are.")
+    return telling.told(f"CompactionPolicy {meta.namespace}/{meta.name}: {ready.reason if ready else _UNKNOWN}")
+
+
+def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
+    """The condition's message repeats what is told about each segment or log anyway."""
+    if reason == PolicyReason.SOURCES_QUARANTINED:
+        return bool(status.quarantined)
+    return reason == PolicyReason.LOGS_UNREADABLE and bool(status.log_errors)
+
+
+def _tell_debt(telling: Telling, status: CompactionPolicyStatus) -> None:
+    debt = status.debt
+    if debt is None:
+        telling.behind("Unknown: no look at the store has ended yet.")
+        return
+    if not debt.bytes and not debt.segments:
+        telling.behind(f"Nothing: the last look, {telling.age(status.last_sense_time)} ago, found no debt.")
+        return
+    oldest = f"; the oldest debt is {telling.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
+    where = f"{plural(debt.segments, 'segment')} of {plural(debt.logs, 'log')}"
+    telling.behind(f"{format_bytes(debt.bytes)} could be given back by {where}{oldest}.")
+    if status.eta_seconds is not None:
+        telling.behind(f"At the measured speed it is worked off in {format_age(status.eta_seconds)}.")
+    elif status.active:
+        telling.behind("When it is worked off is not known yet: no job of this kind has been measured.")
+
+
+def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
+    plan = status.plan
+    if plan is None or not plan.hash:
+        return
+    telling.behind(
+        f"The newest plan with jobs, {plan.hash}, is {telling.age(plan.created_at)} old: {plural(plan.jobs, 'job')}, "
+        f"to copy {format_bytes(plan.cost_bytes)} and give back {format_bytes(plan.gain_bytes)}."
+    )
+
+
+def _tell_wait(telling: Telling, status: CompactionPolicyStatus) -> None:
+    wait = status.waiting
+    if wait is None:
+        return
+    meaning = meaning_of(WAIT_WORDS, wait.reason)
+    said = f"{plural(status.queued, 'job')} wait, the first for {telling.age(wait.since)}, for {wait.reason}: "
+    telling.now(with_message(f"{said}{meaning.says}", wait.message))
+    telling.consequences(meaning)
+
+
+def _tell_jobs(
+    telling: Telling, status: CompactionPolicyStatus, jobs: Sequence[CompactionJob], leases: Sequence[Lease] | None
+) -> None:
+    running = {
+        f"Job {job.metadata.name} runs on {job.status.worker}": f"token {job.status.fencing_token}, "
+        f"{progress_of(job, leases)}, for {telling.age(job.status.assigned_at)}."
+        for job in jobs
+        if job.status.state is JobState.IN_PROGRESS
+    }
+    telling.now(*first_of(running, "jobs run"))
+    faulty = {
+        f"Job {job.metadata.name} is parked since {telling.age(job.status.finished_at)}": why_parked(
+            job, brief=bool(status.quarantined)
+        )
+        for job in jobs
+        if job.status.state is JobState.FAULTY
+    }
+    telling.now(*first_of(faulty, "jobs are parked"))
+
+
+def _tell_damage(telling: Telling, status: CompactionPolicyStatus) -> None:
+    damaged = {
+        f"{one.log}/{one.segment} is set aside since {telling.age(one.since)}": f"{one.reason}. {one.message}"
+        for one in status.quarantined
+    }
+    telling.now(*first_of(damaged, "segments are set aside"))
+    errors = {f"{one.log} could not be planned": f"{one.reason}. {one.message}" for one in status.log_errors}
+    telling.now(*first_of(errors, "logs could not be planned"))
+
+
+def _tell_left_out(telling: Telling, status: CompactionPolicyStatus) -> None:
+    """Whole logs first; of segments only the counts matter, each with its reason."""
+    rows = status.plan.left_out if status.plan is not None else ()
+    for row in sorted(rows, key=lambda row: row.reason not in LOG_WORDS):
+        meaning = meaning_of(LEFT_OUT_WORDS, row.reason)
+        example = f", such as {row.example}" if row.example else ""
+        telling.behind(f"{row.count} left out as {row.reason}{example}: {meaning.says} {meaning.next}")
+        if meaning.do and row.reason in LOG_WORDS:
+            telling.consequences(meaning)
+
+
+def _tell_looks(telling: Telling, policy: CompactionPolicy) -> None:
+    interval = policy.spec.trigger.interval
+    looked = policy.status.last_sense_time
+    known = f" (the last look that was written down was {telling.age(looked)} ago)" if looked is not None else ""
+    telling.next(f"The store is looked at every {interval.text}{known}.")

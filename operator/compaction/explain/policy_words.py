@@ -1,0 +1,139 @@
+"""The words for the conditions of a policy and for what jobs wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from compaction.api.enums import PolicyReason, WaitReason
+from compaction.explain.meaning import Meaning
+
+_EDIT: Final = "kubectl edit cpol {policy} {n}"
+
+POLICY_WORDS: Final[Mapping[str, Meaning]] = {
+    PolicyReason.SCHEDULED: Meaning(
+        "Everything that is due has been compacted.",
+        "The store is looked at again after the interval; a log that has reached the thresholds gets its job then.",
+    ),
+    PolicyReason.NO_LOGS_FOUND: Meaning(
+        "Nothing below the root that include and exclude select holds segment files.",
+        "Logs that appear are found at the next look.",
+        f"If there should be logs, correct root, include or exclude: {_EDIT}",
+    ),
+    PolicyReason.COMPACTING: Meaning(
+        "Jobs run or wait for a worker.",
+        "Workers take the waiting jobs as slots become free, and every job commits by itself.",
+    ),
+    PolicyReason.SENSING: Meaning(
+        "No look at the store has ended since the spec or the logs changed.",
+        "The coordinator looks at the store, and plans when the look has ended.",
+        "If it lasts, see whether an operator runs at all: kubectl get lease -A | grep compaction-coordinator",
+    ),
+    PolicyReason.SUSPENDED: Meaning(
+        "The policy rests, because spec.suspend is true.",
+        "Running jobs finish and the store is still looked at, but no new job is made or assigned.",
+        'Let it go on: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+    ),
+    PolicyReason.INVALID_SPEC: Meaning(
+        "The policy was stored under an older schema and is not valid any more.",
+        "Nothing is planned for it until it is corrected.",
+        f"Correct the field that the message names: {_EDIT}",
+    ),
+    PolicyReason.ROOT_NOT_FOUND: Meaning(
+        "The root does not exist where the operator runs.",
+        "It is looked for again after every interval; nothing is planned or deleted meanwhile.",
+        f"Create or mount the directory there, or correct root: {_EDIT}",
+    ),
+    PolicyReason.ROOT_NOT_A_DIRECTORY: Meaning(
+        "The root is something else than a directory.",
+        "It is looked at again after every interval; nothing is planned meanwhile.",
+        f"Set root to the directory that holds the logs: {_EDIT}",
+    ),
+    PolicyReason.PERMISSION_DENIED: Meaning(
+        "The operator may not read or write the root.",
+        "It is tried again after every interval; nothing is planned meanwhile.",
+        "Give the account of the operator and its workers permission to read and write the directory.",
+    ),
+    PolicyReason.SENSE_FAILED: Meaning(
+        "The store could not be looked at, for a reason of the system's own.",
+        "The look is repeated after every interval; nothing is planned meanwhile.",
+        "Mend what the message names; the operator's log has the details.",
+    ),
+    PolicyReason.LOGS_UNREADABLE: Meaning(
+        "Some logs could not be planned; the others are compacted.",
+        "Each of them is tried again at every look.",
+        "Mend the logs named in status.logErrors; `compactor segments inspect DIR` looks into one.",
+    ),
+    PolicyReason.SOURCES_QUARANTINED: Meaning(
+        "Damaged segments are set aside, and everything beside them is compacted.",
+        "A quarantine ends by itself when another file stands under the name.",
+        "Restore the files: kubectl compaction quarantine list {policy} {n}; "
+        "to have one tried again as it is: kubectl compaction quarantine release {policy} {n} LOG/SEGMENT",
+    ),
+    PolicyReason.JOBS_FAULTY: Meaning(
+        "Jobs have used up their attempts and are parked.",
+        "They stay parked; everything else goes on.",
+        "Mend the cause, then give them their attempts anew: kubectl compaction retry {n} JOB...; "
+        "kubectl get cjob {n} --field-selector status.state=Faulty,spec.policyRef.name={policy} lists them",
+    ),
+    PolicyReason.LAUNCH_FAILED: Meaning(
+        "No worker could be started, several times in a row.",
+        "Launches go on with growing pauses, up to five minutes.",
+        "Mend what the message names: it holds the end of the worker's log (Java, memory, sparkConf, sparkMaster).",
+    ),
+}
+
+WAIT_WORDS: Final[Mapping[str, Meaning]] = {
+    WaitReason.NO_FREE_SLOT: Meaning(
+        "Every slot of every worker is taken.",
+        "The next slot that becomes free takes the job that is first in line.",
+        f"For more at a time raise workers.max or workers.slots: {_EDIT}",
+    ),
+    WaitReason.WORKER_STARTING: Meaning(
+        "A worker was started and has not announced itself yet, which takes Spark some seconds.",
+        "Jobs are assigned as soon as it has.",
+    ),
+    WaitReason.WORKERS_FAILING: Meaning(
+        "Workers end before they announce themselves.",
+        "The next one is started after a pause that grows up to five minutes.",
+        "Read the end of the worker's log in the message, and mend the cause (Java, memory, sparkConf, sparkMaster).",
+    ),
+    WaitReason.CONCURRENCY_LIMIT: Meaning(
+        "As many jobs run as limits.maxConcurrentJobs allows.",
+        "The next job starts when one of them has ended.",
+        f"For more at a time raise limits.maxConcurrentJobs: {_EDIT}",
+    ),
+    WaitReason.LOG_BUSY: Meaning(
+        "Another job of the same log is running, and a log has one at a time.",
+        "The job starts when the other one has ended.",
+    ),
+    WaitReason.LOCK_HELD: Meaning(
+        "Another process holds the lock of the log.",
+        "The claim is tried again until the lock is free.",
+        "If that process is stuck, end it (the message names it); never delete the lock file.",
+    ),
+    WaitReason.STORE_ERROR: Meaning(
+        "The store refused the claim of the job.",
+        "The claim is tried again with growing pauses.",
+        "Mend what the message names: permission, space, a read-only file system.",
+    ),
+    WaitReason.LEASE_NAME_TAKEN: Meaning(
+        "A Lease with the job's name belongs to something else.",
+        "The job is assigned as soon as that Lease is gone.",
+        "Delete that Lease (kubectl delete lease {job} {n}), or make the job under another name.",
+    ),
+    WaitReason.BACKOFF: Meaning(
+        "An attempt failed, and the next one waits a little.",
+        "It is tried again after 1, 2, 4 and so on up to 60 seconds.",
+    ),
+    WaitReason.SUSPENDED: Meaning(
+        "The policy rests, and its jobs with it.",
+        "The job is assigned when spec.suspend is false again.",
+        'Let it go on: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+    ),
+    WaitReason.POLICY_NOT_FOUND: Meaning(
+        "spec.policyRef of the job names no policy in its namespace.",
+        "The job is assigned when a policy of that name exists and a worker of it is free.",
+        "Create the policy {policy}, or make the job anew with the right policyRef.",
+    ),
+}

@@ -1,0 +1,324 @@
+"""`kubectl compaction ...` as people type it: the real kubectl, a real API server, users with the roles we ship.
+
+Statuses are written by the test, so that every situation is exact; tests/e2e has the operator in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.names import ANNOTATION_RELEASE, ANNOTATION_RETRY
+from compaction.api.values import timestamp_from_epoch
+from compaction.cli.main import COMMANDS
+from compaction.explain.left_out_words import LOG_WORDS
+from support.cluster import Cluster
+from support.explained import condition
+from support.manifests import job_object, policy_object
+from support.operators import free_port
+
+pytestmark = pytest.mark.apiserver
+
+RBAC = Path(__file__).resolve().parents[2] / "manifests" / "base" / "rbac.yaml"
+PROGRAMS = Path(sys.executable).parent
+SEGMENT = "0000000000000007.segment"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody with a kubeconfig, at a shell in which kubectl finds its plugin."""
+
+    kubectl: Path
+    kubeconfig: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+
+    def run(self, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """`kubectl compaction ARGS`; nothing is ever a terminal, and no traceback is ever shown."""
+        command = [str(self.kubectl), "compaction", *args]
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=self.environment, input=stdin or ""
+        )
+        assert "Traceback" not in answer.stderr
+        return answer
+
+    def prints(self, *args: str) -> str:
+        answer = self.run(*args)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    def refused(self, *args: str, code: int = 1) -> str:
+        answer = self.run(*args)
+        assert answer.returncode == code, answer.stdout + answer.stderr
+        return answer.stderr
+
+
+@pytest.fixture
+def cluster(control_plane: Any, namespace: str) -> Cluster:
+    return Cluster(control_plane, namespace)
+
+
+@pytest.fixture
+def user(control_plane: Any, namespace: str, tmp_path: Path) -> Callable[[str], User]:
+    """A user with one of our roles in the namespace of the test, or with none."""
+    control_plane.kubectl("apply", "-f", str(RBAC))
+
+    def make(role: str) -> User:
+        name = f"{role or 'nobody'}-{namespace}"
+        if role:
+            bind = ("create", "rolebinding", name, f"--clusterrole={role}", f"--user={name}")
+            control_plane.kubectl(*bind, namespace=namespace)
+        kubeconfig = control_plane.running.kubeconfig_for(name, tmp_path / f"{name}.kubeconfig", namespace=namespace)
+        return User(control_plane.binaries.kubectl, kubeconfig)
+
+    return make
+
+
+@pytest.fixture
+def editor(user: Callable[[str], User]) -> User:
+    return user("compaction-editor")
+
+
+def ago(seconds: float) -> str:
+    return timestamp_from_epoch(time.time() - seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def make(cluster: Cluster, document: dict[str, Any], status: dict[str, Any] | None = None) -> None:
+    """Create an object, and write its status as the operator would."""
+    cluster.apply(document)
+    if status is not None:
+        kind, name = document["kind"], document["metadata"]["name"]
+        write_status(cluster, f"{kind}/{name}", status)
+
+
+def write_status(cluster: Cluster, name: str, status: dict[str, Any]) -> None:
+    patch = json.dumps({"status": status})
+    cluster.kubectl("patch", name, "--type=merge", "--subresource=status", "-p", patch)
+
+
+def busy_status() -> dict[str, Any]:
+    ready = condition("Ready", "Compacting", status="False", message="1 jobs run, 2 wait; 163Mi to give back")
+    quarantined = {
+        "log": "/data/ra/a",
+        "segment": SEGMENT,
+        "index": 24578,
+        "offset": 133128,
+        "reason": "SourceCorrupt",
+        "message": "corrupt entry",
+        "since": ago(300),
+    }
+    return {
+        "observedGeneration": 1,
+        "conditions": [ready],
+        "store": "SegmentLogs",
+        "debt": {"bytes": 163 << 20, "segments": 40, "logs": 4},
+        "oldestDebtAt": ago(11_150),
+        "etaSeconds": 130,
+        "active": 1,
+        "queued": 2,
+        "faulty": 1,
+        "succeeded": 3,
+        "workers": 1,
+        "lastSenseTime": ago(5),
+        "lastSuccessTime": ago(605),
+        "bytesReclaimed": 375 << 20,
+        "waiting": {"reason": "NoFreeSlot", "message": "2 jobs wait; 1 of 1 workers run", "since": ago(125)},
+        "quarantined": [quarantined],
+        "plan": {
+            "hash": "4d5e00c0ffee1234",
+            "jobs": 3,
+            "costBytes": 41 << 20,
+            "gainBytes": 163 << 20,
+            "createdAt": ago(60),
+            "leftOut": [{"reason": "Cooldown", "count": 2, "example": "/data/ra/b"}],
+        },
+    }
+
+
+@pytest.fixture
+def busy(cluster: Cluster) -> Cluster:
+    """A policy with a running job, one that waits and a parked one."""
+    make(cluster, policy_object(), busy_status())
+    running = {"state": "InProgress", "worker": "logs-w-1", "fencingToken": 2, "progressPercent": 34}
+    make(cluster, job_object("logs-1"), running | {"assignedAt": ago(20)})
+    make(cluster, job_object("logs-2"), {"state": "Unassigned"})
+    failed = condition("Failed", "TooManyAttempts", message="3 attempts failed, last: no space")
+    make(cluster, job_object("logs-3"), {"state": "Faulty", "conditions": [failed], "finishedAt": ago(90)})
+    return cluster
+
+
+def columns_of(table: str) -> list[dict[str, str]]:
+    """The rows of a table by heading; cells may hold single spaces."""
+    head, *lines = table.splitlines()
+    starts = [match.start() for match in re.finditer(r"(?<!\S)\S+( \S+)*", head)]
+    spans = list(zip(starts, [*starts[1:], None], strict=True))
+    return [{head[a:b].strip(): line[a:b].strip() for a, b in spans} for line in lines]
+
+
+def test_status_answers_what_is_behind_why_and_until_when(busy: Cluster, editor: User) -> None:
+    (row,) = columns_of(editor.prints("status"))
+    assert row.pop("NEXT LOOK").endswith("s")
+    assert row.pop("WAITING").startswith("NoFreeSlot (2m")
+    assert row.pop("LAST SUCCESS").startswith("10m")
+    assert row == {
+        "NAME": "logs",
+        "REASON": "Compacting",
+        "DEBT": "163Mi",
+        "OLDEST": "3h5m",
+        "ACTIVE": "1",
+        "QUEUED": "2",
+        "FAULTY": "1",
+        "ETA": "2m10s",
+        "COST": "41Mi",
+        "RECLAIMED": "375Mi",
+    }
+    wide = columns_of(editor.prints("status", "-o", "wide"))[0]
+    assert (wide["WORKERS"], wide["QUARANTINED"], wide["MESSAGE"][:10]) == ("1", "1", "1 jobs run")
+    (item,) = json.loads(editor.prints("status", "-o", "json"))["items"]
+    assert (item["debtBytes"], item["waiting"]["reason"], item["etaSeconds"]) == (163 << 20, "NoFreeSlot", 130)
+
+
+def test_status_of_one_policy_has_its_jobs(busy: Cluster, editor: User) -> None:
+    text = editor.prints("status", "logs")
+    assert "Compacting for" in text
+    assert "163Mi in 40 segments of 4 logs, the oldest for 3h5m" in text
+    jobs = columns_of(text.partition("\n\n")[2])
+    assert [(job["JOB"], job["STATE"]) for job in jobs] == [
+        ("logs-1", "InProgress"),
+        ("logs-2", "Unassigned"),
+        ("logs-3", "Faulty"),
+    ]
+    data = yaml.safe_load(editor.prints("status", "logs", "-o", "yaml"))
+    assert [job["name"] for job in data["jobs"]] == ["logs-1", "logs-2", "logs-3"]
+
+
+def test_watch_prints_a_row_per_change_until_it_is_interrupted(cluster: Cluster, editor: User) -> None:
+    make(cluster, policy_object(), {"active": 1})
+    command = [str(editor.kubectl), "compaction", "status", "--watch", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=editor.environment) as process:
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["active"] == 1
+            cluster.kubectl(
+                "patch", "cpol/logs", "--type=merge", "--subresource=status", "-p", '{"status":{"active":7}}'
+            )
+            assert json.loads(process.stdout.readline())["active"] == 7
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User) -> None:
+    text = editor.prints("plan", "logs")
+    assert text.startswith("Plan 4d5e00c0ffee1234 of ")
+    assert "3 jobs, copies 41Mi, gives back 163Mi" in text
+    (row,) = columns_of(text.rpartition("\n\n")[2])
+    assert row == {"LEFT OUT": "Cooldown", "COUNT": "2", "FOR EXAMPLE": "/data/ra/b", "WHY": LOG_WORDS["Cooldown"].says}
+    data = json.loads(editor.prints("plan", "logs", "-o", "json"))
+    assert (data["hash"], data["plannedJobs"], data["leftOut"][0]["reason"]) == ("4d5e00c0ffee1234", 3, "Cooldown")
+
+
+def test_why_explains_a_policy_and_a_job(busy: Cluster, editor: User) -> None:
+    policy = editor.prints("why", "logs")
+    for sentence in ("163Mi could be given back by 40 segments", "2 jobs wait, the first for 2m", "Job logs-1 runs on"):
+        assert sentence in policy
+    assert editor.prints("why", "cpol/logs").splitlines()[0] == policy.splitlines()[0]
+    job = json.loads(editor.prints("why", "cjob/logs-3", "-o", "json"))
+    assert job["subject"].endswith("/logs-3: Faulty")
+    assert any(f"kubectl compaction retry -n {busy.namespace} logs-3" in sentence for sentence in job["todo"])
+    assert "neither cpol" in editor.refused("why", "pod/logs")
+
+
+def test_retry_takes_parked_jobs_only_and_the_others_hold_nothing_up(busy: Cluster, editor: User) -> None:
+    answer = editor.run("retry", "logs-1", "nowhere", "cjob/logs-3")
+    assert answer.returncode == 1
+    assert "job logs-1 is InProgress, not Faulty: a worker is at it" in answer.stderr
+    assert 'no CompactionJob "nowhere" in namespace' in answer.stderr
+    assert answer.stdout == "job logs-3: asked for; the coordinator gives it its attempts anew\n"
+    marks = {job["metadata"]["name"]: job["metadata"].get("annotations", {}) for job in busy.jobs()}
+    assert ANNOTATION_RETRY in marks["logs-3"]
+    assert not any(ANNOTATION_RETRY in marks[name] for name in ("logs-1", "logs-2"))
+
+
+def test_quarantine_is_listed_and_released(busy: Cluster, editor: User) -> None:
+    (row,) = columns_of(editor.prints("quarantine", "list"))
+    assert row.pop("SINCE").startswith("5m")
+    assert row == {
+        "POLICY": "logs",
+        "LOG": "/data/ra/a",
+        "SEGMENT": SEGMENT,
+        "INDEX": "24578",
+        "OFFSET": "133128",
+        "REASON": "SourceCorrupt",
+    }
+    assert "not set aside: /data/ra/b/1.segment" in editor.refused(
+        "quarantine", "release", "logs", "/data/ra/b/1.segment"
+    )
+    assert "or give --all" in editor.refused("quarantine", "release", "logs", code=2)
+    assert "release of 1 segment asked for" in editor.prints("quarantine", "release", "logs", f"/data/ra/a/{SEGMENT}")
+    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == f"/data/ra/a/{SEGMENT}"
+
+
+def test_a_viewer_reads_and_is_told_what_it_may_not(busy: Cluster, user: Callable[[str], User], namespace: str) -> None:
+    viewer = user("compaction-viewer")
+    for args in (("status",), ("status", "logs"), ("plan", "logs"), ("why", "logs"), ("quarantine", "list")):
+        assert viewer.prints(*args)
+    told = viewer.refused("retry", "logs-3")
+    assert 'cannot patch resource "compactionjobs"' in told
+    assert "compaction-editor" in told
+    assert 'cannot list resource "compactionpolicies"' in viewer.refused("status", "-A")
+    assert "compaction-viewer" in user("").refused("status", "-n", namespace)
+
+
+def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: User) -> None:
+    answer = editor.run("status")
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.stderr == f"No policies found in {cluster.namespace} namespace.\n"
+    make(cluster, policy_object())
+    assert columns_of(editor.prints("status"))[0]["REASON"] == "-"
+    assert "not looked at yet" in editor.prints("status", "logs")
+    assert "its store was not looked at" in editor.prints("plan", "logs")
+    assert "No operator has looked at it yet." in editor.prints("why", "logs")
+    assert "no segment is set aside" in editor.refused("quarantine", "release", "logs", "--all")
+    assert 'no CompactionPolicy "other"' in editor.refused("status", "other")
+    assert 'no CompactionPolicy "other"' in editor.refused("status", "other", "--watch")
+
+
+def test_no_cluster_no_context_and_no_definitions_are_told_apart(
+    control_plane: Any, editor: User, tmp_path: Path
+) -> None:
+    def kubeconfig(server: str) -> str:
+        document = yaml.safe_load(control_plane.kubeconfig.read_text())
+        document["clusters"][0]["cluster"]["server"] = server
+        path = tmp_path / "other.kubeconfig"
+        path.write_text(yaml.safe_dump(document))
+        return str(path)
+
+    assert "does not answer" in editor.refused("status", "--kubeconfig", kubeconfig(f"https://127.0.0.1:{free_port()}"))
+    # Below this path the server knows no kinds at all, as one without our definitions does not know ours.
+    bare = kubeconfig(f"{control_plane.url}/without-kinds")
+    for args in (("status",), ("status", "logs"), ("retry", "logs-1")):
+        assert "apply the resource definitions first" in editor.refused(*args, "--kubeconfig", bare)
+    assert "cannot be used" in editor.refused("status", "--context", "elsewhere")
+    assert "give -n, not -A" in editor.refused("status", "logs", "-A", code=2)
+
+
+def test_help_lists_every_command_under_the_name_kubectl_gives_it(editor: User) -> None:
+    text = editor.prints("--help")
+    assert text.startswith("Usage: kubectl compaction ")
+    listed = re.findall(r"^  (\w+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
+    assert listed == list(COMMANDS)

@@ -1,0 +1,127 @@
+"""What is said about whole situations: debt, running jobs, damage, and nobody there."""
+
+from __future__ import annotations
+
+from compaction.api.names import COORDINATOR_LEASE
+from compaction.explain.job import explain_job
+from compaction.explain.policy import explain_policy
+from support.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with
+
+DEBT = {"bytes": 163 << 20, "segments": 40, "logs": 4}
+
+
+def test_debt_with_its_age_its_plan_and_when_it_is_worked_off() -> None:
+    plan = {"hash": "4d5e", "jobs": 6, "costBytes": 41 << 20, "gainBytes": 163 << 20, "createdAt": ago(65)}
+    status = {"debt": DEBT, "oldestDebtAt": ago(11_100), "etaSeconds": 130, "active": 2, "plan": plan}
+    assert explain_policy(policy_with(status), (), None, NOW).behind == (
+        "163Mi could be given back by 40 segments of 4 logs; the oldest debt is 3h5m old.",
+        "At the measured speed it is worked off in 2m10s.",
+        "The newest plan with jobs, 4d5e, is 1m5s old: 6 jobs, to copy 41Mi and give back 163Mi.",
+    )
+
+
+def test_no_debt_and_no_look_are_two_things() -> None:
+    assert explain_policy(policy_with(), (), None, NOW).behind == ("Unknown: no look at the store has ended yet.",)
+    clean = policy_with({"debt": {}, "lastSenseTime": ago(45)})
+    assert explain_policy(clean, (), None, NOW).behind == ("Nothing: the last look, 45s ago, found no debt.",)
+
+
+def test_running_jobs_are_named_with_the_progress_their_leases_have() -> None:
+    running = {"state": "InProgress", "worker": "logs-w-1", "fencingToken": 3, "assignedAt": ago(20)}
+    job = job_with(running | {"progressPercent": 34})
+    leases = [lease_with("logs-1", holder="logs-w-1", progress="57")]
+    told = explain_policy(policy_with(), [job], leases, NOW)
+    assert "Job logs-1 runs on logs-w-1: token 3, 57% done, for 20s." in told.now
+    own = explain_job(job, policy_with(), leases, NOW)
+    assert any("It runs on logs-w-1 with token 3 since 20s, 57% done" in sentence for sentence in own.now)
+    orphan = explain_job(job, policy_with(), [], NOW)
+    assert any("Its Lease is gone" in sentence for sentence in orphan.now)
+    unknown = explain_job(job, policy_with(), None, NOW)
+    assert any("34% done" in sentence for sentence in unknown.now)
+    assert not any("Lease is gone" in sentence for sentence in unknown.now)
+
+
+def test_parked_jobs_damaged_segments_and_logs_that_could_not_be_planned_are_named() -> None:
+    failed = condition("Failed", "SourceCorrupt", message="bad CRC")
+    jobs = [
+        job_with({"state": "Faulty", "finishedAt": ago(60), "conditions": [failed]}, name=f"logs-{number}")
+        for number in range(7)
+    ]
+    damaged = {"log": "/ra/a", "segment": "1.segment", "reason": "SourceCorrupt", "message": "CRC", "since": ago(70)}
+    error = {"log": "/ra/b", "reason": "PermissionDenied", "message": "give permission"}
+    told = explain_policy(policy_with({"quarantined": [damaged], "logErrors": [error]}), jobs, None, NOW)
+    assert "Job logs-0 is parked since 1m: SourceCorrupt." in told.now
+    assert "And 2 more jobs are parked." in told.now
+    assert "/ra/a/1.segment is set aside since 1m10s: SourceCorrupt. CRC" in told.now
+    assert "/ra/b could not be planned: PermissionDenied. give permission" in told.now
+
+
+def test_a_job_is_told_with_its_work_and_its_receipt() -> None:
+    receipt = {
+        "token": 1,
+        "worker": "logs-w-1",
+        "entries": 640,
+        "bytesBefore": 720 << 10,
+        "bytesAfter": 180 << 10,
+        "fingerprintBefore": "a",
+        "fingerprintAfter": "a",
+    }
+    told = explain_job(
+        job_with({"state": "Succeeded", "finishedAt": ago(5), "receipt": receipt}), policy_with(), None, NOW
+    )
+    assert told.subject == "CompactionJob storage/logs-1: Succeeded"
+    assert told.behind == ("The job rewrites 2 segments into 1, copying 3Mi, in /data/ra/a.",)
+    assert (
+        "720Ki became 180Ki, 640 entries copied. The live content read back is equal to that of the sources."
+        in told.now
+    )
+    assert told.todo == ()
+
+
+def test_a_job_that_never_ran_says_since_when_it_waits() -> None:
+    assert explain_job(job_with(), policy_with(), None, NOW).now == ("It waits for a worker since 10m.",)
+    orphan = explain_job(job_with(), None, None, NOW)
+    assert any("PolicyNotFound" in sentence for sentence in orphan.now)
+    assert any("Create the policy logs" in sentence for sentence in orphan.todo)
+
+
+def test_attempts_that_nobody_is_to_blame_for_say_so() -> None:
+    lost = attempt("WorkerLost", "Lost", charged=False)
+    told = explain_job(job_with({"state": "Abandoned", "attempts": [lost]}), policy_with(), None, NOW)
+    assert any("was lost 30s ago (not charged), WorkerLost" in sentence for sentence in told.now)
+
+
+def test_a_parked_job_tells_its_last_attempt_as_well() -> None:
+    failed = condition("Failed", "TooManyAttempts", message="3 attempts failed")
+    status = {"state": "Faulty", "conditions": [failed], "attempts": [attempt("StoreUnreadable", message="no space")]}
+    told = explain_job(job_with(status), policy_with(), None, NOW)
+    assert any("for TooManyAttempts" in sentence for sentence in told.now)
+    assert any("StoreUnreadable" in sentence and "(no space)" in sentence for sentence in told.now)
+    assert any("kubectl compaction retry -n storage logs-1" in sentence for sentence in told.todo)
+
+
+def test_nobody_there_is_said_first_of_all_causes() -> None:
+    fresh = policy_with({"observedGeneration": -1})
+    for leases in ([], None):
+        told = explain_policy(fresh, (), leases, NOW)
+        assert "No operator has looked at it yet." in told.now
+        assert told.todo == ("Start the operator: compactor operator --namespace NAMESPACE",)
+    released = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder=None)], NOW)
+    assert any("has released its Lease" in sentence for sentence in released.now)
+    silent = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder="a", seconds=300)], NOW)
+    assert any("a renewed its Lease 5m ago" in sentence for sentence in silent.now)
+    led = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder="a")], NOW)
+    assert not any("oordinate" in sentence for sentence in led.now)
+
+
+def test_an_answer_that_is_still_to_come_is_said() -> None:
+    policy = policy_with()
+    changed = policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"generation": 2})})
+    told = explain_policy(changed, (), None, NOW)
+    assert "The spec was changed since; the operator has not answered to it yet." in told.now
+
+
+def test_explanations_are_data_too() -> None:
+    data = explain_policy(policy_with({"debt": {}}), (), None, NOW).to_object()
+    assert data["subject"] == "CompactionPolicy storage/logs: Unknown"
+    assert data["next"] == ["The store is looked at every 1m."]

@@ -1,0 +1,110 @@
+"""Every reason there is has words of its own, says what follows, and is found where a person asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import pytest
+
+from compaction.api.enums import JobReason, PolicyReason, WaitReason
+from compaction.cli.main import COMMANDS
+from compaction.explain.job import explain_job
+from compaction.explain.job_words import JOB_WORDS
+from compaction.explain.left_out_words import LEFT_OUT_WORDS, LOG_WORDS, PART_WORDS
+from compaction.explain.meaning import Meaning, Names, meaning_of
+from compaction.explain.policy import explain_policy
+from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
+from compaction.planning.candidates import LeftOutReason
+from compaction.stores.segments.plan import LeftAloneReason
+from support.explained import NOW, ago, attempt, condition, job_with, policy_with
+
+TABLES: tuple[tuple[type[StrEnum], Mapping[str, Meaning]], ...] = (
+    (PolicyReason, POLICY_WORDS),
+    (WaitReason, WAIT_WORDS),
+    (JobReason, JOB_WORDS),
+    (LeftOutReason, LOG_WORDS),
+    (LeftAloneReason, PART_WORDS),
+)
+ALL_WORDS = [meaning for _, words in TABLES for meaning in words.values()]
+NAMES = Names("storage", "logs", "logs-1")
+
+
+@pytest.mark.parametrize(("reasons", "words"), TABLES, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_reason_has_words_and_no_word_is_left_over(reasons: type[StrEnum], words: Mapping[str, Meaning]) -> None:
+    assert set(words) == {reason.value for reason in reasons}
+
+
+def test_no_two_reasons_are_said_alike() -> None:
+    said = [meaning.says for meaning in ALL_WORDS]
+    assert len(set(said)) == len(said)
+
+
+@pytest.mark.parametrize("meaning", ALL_WORDS, ids=lambda meaning: meaning.says[:40])
+def test_words_are_sentences_whose_names_can_be_filled_in(meaning: Meaning) -> None:
+    assert meaning.says.endswith(".")
+    assert meaning.next.endswith(".")
+    for text in (meaning.says, meaning.next, meaning.do):
+        filled = NAMES.fill(text)
+        assert "{policy}" not in filled
+        commands = filled.split("kubectl compaction ")[1:]
+        assert {command.split()[0] for command in commands} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("reason", PolicyReason)
+def test_a_policy_in_each_condition(reason: PolicyReason) -> None:
+    ready = condition("Ready", reason, status="False", message="the particulars")
+    told = explain_policy(policy_with({"conditions": [ready]}), (), None, NOW)
+    meaning = POLICY_WORDS[reason]
+    assert f"{reason}, for 2m10s: {meaning.says} (the particulars)" in told.now
+    assert NAMES.fill(meaning.next) in told.next
+    assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.todo)
+
+
+@pytest.mark.parametrize("reason", WaitReason)
+def test_jobs_that_wait_for_each_thing(reason: WaitReason) -> None:
+    waiting = {"reason": reason, "since": ago(125), "message": "the particulars"}
+    policy = policy_with({"queued": 3, "waiting": waiting})
+    told = explain_policy(policy, (), None, NOW)
+    meaning = WAIT_WORDS[reason]
+    (said,) = [sentence for sentence in told.now if str(reason) in sentence]
+    assert said == f"3 jobs wait, the first for 2m5s, for {reason}: {meaning.says} (the particulars)"
+    names = Names("storage", "logs")
+    assert names.fill(meaning.next) in told.next
+    own = explain_job(job_with({"waiting": waiting}), policy_with(), None, NOW)
+    assert f"It waits since 2m5s for {reason}: {meaning.says} (the particulars)" in own.now
+    assert NAMES.fill(meaning.next) in own.next
+    shared = explain_job(job_with(), policy, None, NOW)
+    assert any(f"most jobs of its policy wait for {reason}: {meaning.says}" in sentence for sentence in shared.now)
+
+
+@pytest.mark.parametrize("reason", JobReason)
+def test_a_job_that_is_parked_or_tried_again_for_each_reason(reason: JobReason) -> None:
+    meaning = JOB_WORDS[reason]
+    failed = condition("Failed", reason, message="the particulars")
+    parked = explain_job(
+        job_with({"state": "Faulty", "finishedAt": ago(90), "conditions": [failed]}), policy_with(), None, NOW
+    )
+    assert f"It is parked since 1m30s for {reason}: {meaning.says} (the particulars)" in parked.now
+    again = explain_job(
+        job_with({"state": "Abandoned", "attempts": [attempt(reason, message="no space")]}), policy_with(), None, NOW
+    )
+    said = f"Attempt 1 on logs-w-1 failed 30s ago (charged), {reason}: {meaning.says} (no space)"
+    assert said in again.now
+    for told in (parked, again):
+        assert NAMES.fill(meaning.next) in told.next
+        assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.todo)
+
+
+@pytest.mark.parametrize("reason", [*LeftOutReason, *LeftAloneReason])
+def test_what_a_plan_leaves_out_for_each_reason(reason: StrEnum) -> None:
+    left_out = {"reason": reason, "count": 2, "example": "/data/ra/a"}
+    told = explain_policy(policy_with({"plan": {"leftOut": [left_out]}}), (), None, NOW)
+    meaning = LEFT_OUT_WORDS[reason]
+    assert f"2 left out as {reason}, such as /data/ra/a: {meaning.says} {meaning.next}" in told.behind
+
+
+def test_a_reason_of_a_newer_operator_is_no_error() -> None:
+    told = explain_policy(policy_with({"conditions": [condition("Ready", "Napping")]}), (), None, NOW)
+    assert any("Napping is not known to this version" in sentence for sentence in told.now)
+    assert meaning_of(POLICY_WORDS, "Napping").next
