@@ -114,6 +114,24 @@ def test_nobody_there_is_said_first_of_all_causes() -> None:
     assert not any("oordinate" in sentence for sentence in led.now)
 
 
+def test_what_comes_next_and_when() -> None:
+    trigger = {"schedule": "0 1 * * *", "timeZone": "Europe/Berlin"}
+    windows = [{"schedule": "0 22 * * *", "duration": "6h"}]
+    status = {"nextScheduleTime": ago(-3600), "nextWindowTime": ago(-7800), "lastSenseTime": ago(20)}
+    told = explain_policy(policy_with(status, trigger=trigger | {"windows": windows}), (), None, NOW)
+    assert told.next == (
+        "The next plan is made in 1h, at 2026-11-21T13:00:00Z (trigger.schedule: 0 1 * * *, Europe/Berlin).",
+        "The next window opens in 2h10m, at 2026-11-21T14:10:00Z.",
+        "The store is looked at every 1m (the last look that was written down was 20s ago).",
+    )
+
+
+def test_a_plan_that_waits_for_approval_says_so() -> None:
+    plan = {"hash": "4d5e", "jobs": 1, "approval": "Pending", "waitingSince": ago(125)}
+    told = explain_policy(policy_with({"plan": plan}, approval="Manual"), (), None, NOW)
+    assert "The plan 4d5e waits for approval; for 2m5s plans of this policy have been waiting." in told.now
+
+
 def test_an_answer_that_is_still_to_come_is_said() -> None:
     policy = policy_with()
     changed = policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"generation": 2})})

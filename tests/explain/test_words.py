@@ -64,13 +64,17 @@ def test_a_policy_in_each_condition(reason: PolicyReason) -> None:
 @pytest.mark.parametrize("reason", WaitReason)
 def test_jobs_that_wait_for_each_thing(reason: WaitReason) -> None:
     waiting = {"reason": reason, "since": ago(125), "message": "the particulars"}
-    policy = policy_with({"queued": 3, "waiting": waiting})
+    counted = {**waiting, "count": 3, "example": "logs-2"}
+    policy = policy_with({"queued": 3, "waiting": waiting, "waits": [counted]})
     told = explain_policy(policy, (), None, NOW)
     meaning = WAIT_WORDS[reason]
     (said,) = [sentence for sentence in told.now if str(reason) in sentence]
-    assert said == f"3 jobs wait, the first for 2m5s, for {reason}: {meaning.says} (the particulars)"
+    what = "3 plans" if reason in (WaitReason.APPROVAL_PENDING, WaitReason.AWAITING_SCHEDULE) else "3 jobs"
+    assert said == f"Waiting for {reason} since 2m5s, {what}, such as logs-2: {meaning.says} (the particulars)"
     names = Names("storage", "logs")
     assert names.fill(meaning.next) in told.next
+    alone = explain_policy(policy_with({"queued": 3, "waiting": waiting}), (), None, NOW)
+    assert f"Waiting for {reason} since 2m5s: {meaning.says} (the particulars)" in alone.now
     own = explain_job(job_with({"waiting": waiting}), policy_with(), None, NOW)
     assert f"It waits since 2m5s for {reason}: {meaning.says} (the particulars)" in own.now
     assert NAMES.fill(meaning.next) in own.next

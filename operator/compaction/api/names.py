@@ -43,13 +43,6 @@ ANNOTATION_RETRY: Final = f"{GROUP}/retry"
 LABEL_PLAN: Final = f"{GROUP}/plan"
 """On a job: the hash of the plan that it was made for."""
 
-ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
-"""On a policy: the hash of the plan that a person approves."""
-ANNOTATION_RELEASE: Final = f"{GROUP}/release"
-"""On a policy: `<log>/<segment>[,...]` or `all`: segments to be taken out of quarantine, once per new value."""
-ANNOTATION_RETRY: Final = f"{GROUP}/retry"
-"""On a Faulty job: any new value gives it its attempts anew."""
-
 COORDINATOR_LEASE: Final = "compaction-coordinator"
 
 MAX_POLICY_NAME: Final = 63

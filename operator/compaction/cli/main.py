@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("compaction.cli.status:command", "What is behind, why, until when, at what cost."),
     "why": ("compaction.cli.why:command", "Explain a policy or a job, and what happens next, in sentences."),
     "plan": ("compaction.cli.plan:command", "The newest plan of a policy, and why the rest was left out."),
+    "approve": ("compaction.cli.approve:command", "Carry out the plan of a policy that waits for approval."),
     "retry": ("compaction.cli.retry:command", "Give parked (Faulty) jobs their attempts anew."),
     "quarantine": ("compaction.cli.quarantine:group", "List the damaged segments that are set aside; release them."),
     "run": ("compaction.cli.run:command", "Compact what a policy file describes, without any Kubernetes."),

@@ -10,16 +10,25 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.enums import JobState
+from compaction.api.enums import JobState, PlanApproval
 from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
+from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
 from compaction.cli.cluster import Cluster, Target, ask, cluster_options
-from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
-from compaction.cli.status_view import job_data, show_jobs, sorted_jobs
+from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.cli.status_view import is_current, job_data, show_jobs, sorted_jobs
 from compaction.explain.left_out_words import LEFT_OUT_WORDS
 from compaction.explain.meaning import meaning_of
 
+_WORK: Final = (
+    Column("job", "Job"),
+    Column("log", "Log"),
+    Column("groups", "Groups"),
+    Column("unreferenced", "Deletes"),
+    Column("costBytes", "Copies", optional_bytes),
+    Column("gainBytes", "Gives back", optional_bytes),
+)
 _LEFT_OUT: Final = (
     Column("reason", "Left out"),
     Column("count", "Count"),
@@ -51,9 +60,10 @@ def _data(policy: CompactionPolicy, jobs: list[CompactionJob]) -> dict[str, Any]
         "namespace": policy.metadata.namespace,
         "policy": policy.metadata.name,
         **plan.to_object(),
-        "jobs": [job_data(job) for job in sorted_jobs(jobs)],
         "plannedJobs": plan.jobs,
+        "jobs": [job_data(job) for job in sorted_jobs(jobs)],
         "leftOut": [_left_out(row) for row in plan.left_out],
+        "awaitsApproval": plan.approval is PlanApproval.PENDING,
     }
 
 
@@ -63,22 +73,48 @@ def _left_out(row: LeftOut) -> dict[str, Any]:
 
 
 def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) -> None:
-    name, plan = f"{policy.metadata.namespace}/{policy.metadata.name}", policy.status.plan
+    plan = policy.status.plan
     if plan is None:
-        click.echo(f"No plan of {name} yet: its store was not looked at.")
+        click.echo(f"No plan of {policy.metadata.name} yet: its store was not looked at.")
         return
+    click.echo(summary(policy, plan, now))
     unfinished = [job for job in jobs if job.status.state is not JobState.SUCCEEDED]
-    if plan.hash:
-        age = f" ({format_age((now - plan.created_at).total_seconds())} ago)" if plan.created_at is not None else ""
-        cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
-        click.echo(f"Plan {plan.hash} of {name}{age}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}")
-    else:
-        click.echo(f"No plan of {name} had a job yet.")
+    if plan.approval is PlanApproval.PENDING:
+        click.echo()
+        show_work(plan)
     if unfinished:
         click.echo()
         show_jobs(unfinished)
-    elif plan.hash:
-        click.echo("Nothing of it is left to do.")
     if plan.left_out:
         click.echo()
         print_table([_left_out(row) for row in plan.left_out], _LEFT_OUT)
+    if plan.approval is PlanApproval.PENDING:
+        click.echo(f"\n{_approval(policy, plan, now)}")
+
+
+def summary(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
+    """The plan in one line."""
+    name = f"{policy.metadata.namespace}/{policy.metadata.name}"
+    if not plan.hash:
+        return f"No plan of {name} had a job yet."
+    age = f" ({format_age((now - plan.created_at).total_seconds())} ago)" if plan.created_at is not None else ""
+    cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
+    line = f"Plan {plan.hash} of {name}{age}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}"
+    return line if is_current(policy) else f"{line}; nothing of it is left to do"
+
+
+def show_work(plan: PlanStatus) -> None:
+    """The jobs that a plan would create, those with the largest gain."""
+    print_table([one.to_object() for one in plan.work], _WORK)
+    more = plan.jobs - len(plan.work)
+    if more > 0:
+        click.echo(f"and {more} more with a smaller gain")
+
+
+def _approval(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
+    name, namespace = policy.metadata.name, policy.metadata.namespace
+    if policy.metadata.annotations.get(ANNOTATION_APPROVE) == plan.hash:
+        return "It was approved; the coordinator looks at the store once more before it creates the jobs."
+    since = plan.waiting_since
+    age = f" since {format_age((now - since).total_seconds())}" if since is not None else ""
+    return f"It waits for approval{age}: kubectl compaction approve {name} {plan.hash} -n {namespace}"

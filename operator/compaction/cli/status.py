@@ -17,7 +17,7 @@ from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
 from compaction.cli.cluster import Cluster, Target, ask, cluster_options, nothing_found
 from compaction.cli.output import OutputFormat, TableStream, emit, output_option, print_table
-from compaction.cli.status_view import fleet_columns, job_data, policy_data, show_policy, sorted_jobs
+from compaction.cli.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs
 from compaction.exceptions import ApiUnavailableError, GoneError
 
 RECONNECT_SECONDS: Final = 2.0
@@ -54,7 +54,10 @@ def _show_fleet(target: Target, output: OutputFormat) -> None:
     elif not rows:
         nothing_found(namespace, target, "policies")
     else:
-        print_table(rows, fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE))
+        print_table(
+            [fleet_row(row) for row in rows],
+            fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE),
+        )
 
 
 def _show_one(target: Target, name: str, output: OutputFormat) -> None:
@@ -88,7 +91,7 @@ async def _watch(cluster: Cluster, name: str | None, target: Target, output: Out
                 if output is OutputFormat.JSON:
                     click.echo(json.dumps(row))
                 else:
-                    table.print(row)
+                    table.print(fleet_row(row))
         except GoneError:
             continue
         except ApiUnavailableError as error:

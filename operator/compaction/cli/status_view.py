@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from compaction.api.conditions import get_condition
-from compaction.api.enums import ConditionType, JobState
+from compaction.api.enums import ConditionType, JobState, PlanApproval
 from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
@@ -43,8 +43,13 @@ def policy_data(policy: CompactionPolicy, now: datetime) -> Data:
         if wait is None
         else {"reason": wait.reason, "seconds": _seconds(wait.since, now), "message": wait.message},
         "etaSeconds": status.eta_seconds,
-        "costBytes": plan.cost_bytes if plan is not None and status.active + status.queued else None,
+        "costBytes": plan.cost_bytes if plan is not None and is_current(policy) else None,
+        "approval": plan.approval.value if plan is not None and plan.approval is not None else None,
         "nextLookSeconds": _next_look(policy, now),
+        "nextPlanAt": _time(status.next_schedule_time),
+        "nextPlanSeconds": _seconds(now, status.next_schedule_time),
+        "nextWindowAt": _time(status.next_window_time),
+        "nextWindowSeconds": _seconds(now, status.next_window_time),
         "lastSuccessAt": _time(status.last_success_time),
         "lastSuccessSeconds": _seconds(status.last_success_time, now),
         "bytesReclaimed": status.bytes_reclaimed,
@@ -52,8 +57,15 @@ def policy_data(policy: CompactionPolicy, now: datetime) -> Data:
     }
 
 
-def _seconds(moment: datetime | None, now: datetime) -> int | None:
-    return None if moment is None else max(0, int((now - moment).total_seconds()))
+def is_current(policy: CompactionPolicy) -> bool:
+    """Whether anything of the newest plan with jobs is still to be done."""
+    status = policy.status
+    pending = status.plan is not None and status.plan.approval is PlanApproval.PENDING
+    return pending or status.active + status.queued > 0
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> int | None:
+    return None if start is None or end is None else max(0, int((end - start).total_seconds()))
 
 
 def _time(moment: datetime | None) -> str | None:
@@ -76,6 +88,14 @@ def _wait(wait: Data | None) -> str:
     return "-" if wait is None else f"{wait['reason']} ({format_age(wait['seconds'])})"
 
 
+def _next(data: Data) -> str:
+    """What comes next: jobs that may start, else a plan, else a look."""
+    for key, what in (("nextWindowSeconds", "window"), ("nextPlanSeconds", "plan"), ("nextLookSeconds", "look")):
+        if data[key] is not None:
+            return f"{what} in {format_age(data[key])}"
+    return "-"
+
+
 _NAMESPACE = Column("namespace", "Namespace")
 _FLEET = (
     Column("name", "Name"),
@@ -88,7 +108,7 @@ _FLEET = (
     Column("waiting", "Waiting", _wait),
     Column("etaSeconds", "ETA", _age),
     Column("costBytes", "Cost", optional_bytes),
-    Column("nextLookSeconds", "Next look", _age),
+    Column("next", "Next"),
     Column("lastSuccessSeconds", "Last success", _age),
     Column("bytesReclaimed", "Reclaimed", optional_bytes),
 )
@@ -96,6 +116,7 @@ _WIDE = (
     Column("workers", "Workers"),
     Column("quarantined", "Quarantined"),
     Column("store", "Store", optional),
+    Column("approval", "Approval", optional),
     Column("message", "Message", optional),
 )
 _JOBS = (
@@ -110,6 +131,11 @@ _JOBS = (
     Column("log", "Log"),
     Column("reason", "Reason", optional),
 )
+
+
+def fleet_row(data: Data) -> Data:
+    """A row of the table over all policies, from `policy_data`."""
+    return data | {"next": _next(data)}
 
 
 def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
@@ -164,15 +190,18 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         ("Debt", _debt(policy, data)),
         ("Jobs", f"{data['active']} run, {data['queued']} wait, {data['faulty']} faulty"),
     ]
-    if data["waiting"] is not None:
-        pairs.append(("Waiting", f"{_wait(data['waiting'])}: {data['waiting']['message']}"))
+    pairs += _wait_pairs(policy, data, now)
     if data["etaSeconds"] is not None:
         pairs.append(("ETA", _age(data["etaSeconds"])))
     plan = policy.status.plan
-    if plan is not None and plan.hash:
+    if plan is not None and plan.hash and is_current(policy):
         cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
-        pairs.append(("Plan", f"{plan.hash}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}"))
-    pairs.append(("Next look", _age(data["nextLookSeconds"])))
+        approval = f"; approval: {plan.approval}" if plan.approval is not None else ""
+        pairs.append(("Plan", f"{plan.hash}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}{approval}"))
+    granted, limit = policy.status.granted_bytes_per_second, policy.spec.limits.bytes_per_second
+    if limit is not None:
+        pairs.append(("Speed", f"{format_bytes(granted or 0)} of {format_bytes(limit)} per second granted"))
+    pairs.append(("Next", _next(data)))
     pairs.append(("Workers", f"{data['workers']} of {policy.spec.workers.max}"))
     done = policy.status.succeeded
     success = f", the last {_age(data['lastSuccessSeconds'])} ago" if data["lastSuccessSeconds"] is not None else ""
@@ -181,6 +210,17 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
         pairs.append(("Set aside", f"{plural(data['quarantined'], 'segment')}: {more}"))
     return pairs + [("Not planned", f"{error.reason}: {error.message}") for error in policy.status.log_errors]
+
+
+def _wait_pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
+    """Each reason for which something waits; the main one alone when that is all the operator wrote."""
+    waits = [
+        ("Waiting", f"{one.count} for {one.reason} ({_age(_seconds(one.since, now))}): {one.message}")
+        for one in policy.status.waits
+    ]
+    if not waits and data["waiting"] is not None:
+        waits.append(("Waiting", f"{_wait(data['waiting'])}: {data['waiting']['message']}"))
+    return waits
 
 
 def _since(policy: CompactionPolicy, now: datetime) -> str:

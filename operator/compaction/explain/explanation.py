@@ -67,6 +67,11 @@ class Telling:
         """`2m10s` since that moment; a clock that is ahead of ours makes it 0s."""
         return format_age((self._now - moment).total_seconds()) if moment is not None else "an unknown time"
 
+    def until(self, moment: datetime) -> str:
+        """`in 2m10s`, or `now` when that moment has come."""
+        seconds = (moment - self._now).total_seconds()
+        return f"in {format_age(seconds)}" if seconds >= 1 else "now"
+
     def told(self, subject: str) -> Explanation:
         """All that was collected."""
         return Explanation(subject, *(tuple(self._lists[name]) for name in ("behind", "now", "next", "todo")))

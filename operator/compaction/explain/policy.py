@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Final
 
 from compaction.api.conditions import get_condition
-from compaction.api.enums import ConditionType, JobState, PolicyReason
+from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, WaitReason
 from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.values import format_timestamp
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, Telling, first_of, with_message
 from compaction.explain.job import progress_of, why_parked
@@ -20,6 +21,8 @@ from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
 from compaction.leases.record import Lease
 
 _UNKNOWN: Final = "Unknown"
+_OF_PLANS: Final = frozenset({WaitReason.APPROVAL_PENDING, WaitReason.AWAITING_SCHEDULE})
+"""What plans wait for, not jobs."""
 
 
 def explain_policy(
@@ -45,11 +48,11 @@ def explain_policy(
         telling.consequences(meaning)
     if 0 <= status.observed_generation < meta.generation:
         telling.now("The spec was changed since; the operator has not answered to it yet.")
-    _tell_wait(telling, status)
+    _tell_waits(telling, status)
     _tell_jobs(telling, status, jobs, leases)
     _tell_damage(telling, status)
     _tell_left_out(telling, status)
-    _tell_looks(telling, policy)
+    _tell_times(telling, policy)
     if meta.is_deleting:
         telling.now("It is being deleted: its workers are stopped and its jobs deleted, the logs stay as they are.")
     return telling.told(f"CompactionPolicy {meta.namespace}/{meta.name}: {ready.reason if ready else _UNKNOWN}")
@@ -87,16 +90,26 @@ def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
         f"The newest plan with jobs, {plan.hash}, is {telling.age(plan.created_at)} old: {plural(plan.jobs, 'job')}, "
         f"to copy {format_bytes(plan.cost_bytes)} and give back {format_bytes(plan.gain_bytes)}."
     )
+    if plan.approval is PlanApproval.PENDING:
+        since = telling.age(plan.waiting_since)
+        telling.now(f"The plan {plan.hash} waits for approval; for {since} plans of this policy have been waiting.")
 
 
-def _tell_wait(telling: Telling, status: CompactionPolicyStatus) -> None:
-    wait = status.waiting
-    if wait is None:
-        return
-    meaning = meaning_of(WAIT_WORDS, wait.reason)
-    said = f"{plural(status.queued, 'job')} wait, the first for {telling.age(wait.since)}, for {wait.reason}: "
-    telling.now(with_message(f"{said}{meaning.says}", wait.message))
-    telling.consequences(meaning)
+def _tell_waits(telling: Telling, status: CompactionPolicyStatus) -> None:
+    """Every reason with its own age; `waiting` alone is what an older operator wrote."""
+    for wait in status.waits:
+        meaning = meaning_of(WAIT_WORDS, wait.reason)
+        what = plural(wait.count, "plan" if wait.reason in _OF_PLANS else "job")
+        example = f", such as {wait.example}" if wait.example else ""
+        said = f"Waiting for {wait.reason} since {telling.age(wait.since)}, {what}{example}: {meaning.says}"
+        telling.now(with_message(said, wait.message))
+        telling.consequences(meaning)
+    if status.waiting is not None and not status.waits:
+        wait_for = status.waiting
+        meaning = meaning_of(WAIT_WORDS, wait_for.reason)
+        said = f"Waiting for {wait_for.reason} since {telling.age(wait_for.since)}: {meaning.says}"
+        telling.now(with_message(said, wait_for.message))
+        telling.consequences(meaning)
 
 
 def _tell_jobs(
@@ -140,8 +153,18 @@ def _tell_left_out(telling: Telling, status: CompactionPolicyStatus) -> None:
             telling.consequences(meaning)
 
 
-def _tell_looks(telling: Telling, policy: CompactionPolicy) -> None:
-    interval = policy.spec.trigger.interval
-    looked = policy.status.last_sense_time
+def _tell_times(telling: Telling, policy: CompactionPolicy) -> None:
+    """When plans are made, when jobs may start, when the store is looked at."""
+    trigger, status = policy.spec.trigger, policy.status
+    if trigger.schedule is not None and status.next_schedule_time is not None:
+        moment = format_timestamp(status.next_schedule_time)
+        telling.next(
+            f"The next plan is made {telling.until(status.next_schedule_time)}, at {moment} "
+            f"(trigger.schedule: {trigger.schedule}, {trigger.time_zone})."
+        )
+    if trigger.windows and status.next_window_time is not None:
+        moment = format_timestamp(status.next_window_time)
+        telling.next(f"The next window opens {telling.until(status.next_window_time)}, at {moment}.")
+    looked = status.last_sense_time
     known = f" (the last look that was written down was {telling.age(looked)} ago)" if looked is not None else ""
-    telling.next(f"The store is looked at every {interval.text}{known}.")
+    telling.next(f"The store is looked at every {trigger.interval.text}{known}.")

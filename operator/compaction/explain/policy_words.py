@@ -34,6 +34,16 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "Running jobs finish and the store is still looked at, but no new job is made or assigned.",
         'Let it go on: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
     ),
+    PolicyReason.APPROVAL_PENDING: Meaning(
+        "A plan waits for somebody's approval, and nothing else is to be done.",
+        "The plan is brought up to date at each look; its jobs are made when this very plan has been approved.",
+        "Read it, then approve it: kubectl compaction plan {policy} {n}; kubectl compaction approve {policy} {n}",
+    ),
+    PolicyReason.OUTSIDE_WINDOW: Meaning(
+        "Nothing runs, and jobs may be started only inside one of trigger.windows.",
+        "Workers take the jobs when the next window opens; the store is looked at meanwhile.",
+        f"To have them start earlier change trigger.windows: {_EDIT}",
+    ),
     PolicyReason.INVALID_SPEC: Meaning(
         "The policy was stored under an older schema and is not valid any more.",
         "Nothing is planned for it until it is corrected.",
@@ -130,6 +140,26 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "The policy rests, and its jobs with it.",
         "The job is assigned when spec.suspend is false again.",
         'Let it go on: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+    ),
+    WaitReason.APPROVAL_PENDING: Meaning(
+        "spec.approval is Manual, and nobody has approved the plan as it is now.",
+        "Its jobs are made once it is approved; a changed store makes another plan, which has to be approved anew.",
+        "Read it, then approve it: kubectl compaction plan {policy} {n}; kubectl compaction approve {policy} {n}",
+    ),
+    WaitReason.AWAITING_SCHEDULE: Meaning(
+        "There is debt, and plans are made only at the times of trigger.schedule.",
+        "The next plan is made at the next of those times, from a look made then.",
+        f"For a plan at every look remove trigger.schedule: {_EDIT}",
+    ),
+    WaitReason.OUTSIDE_WINDOW: Meaning(
+        "None of trigger.windows is open, and jobs are started only inside one.",
+        "Jobs start when the next window opens; those that run finish.",
+        f"To have them start earlier change trigger.windows: {_EDIT}",
+    ),
+    WaitReason.RATE_LIMITED: Meaning(
+        "The running jobs have all of limits.bytesPerSecond.",
+        "The next job starts when one of them ends and its share is free.",
+        f"For more at a time raise limits.bytesPerSecond: {_EDIT}",
     ),
     WaitReason.POLICY_NOT_FOUND: Meaning(
         "spec.policyRef of the job names no policy in its namespace.",
