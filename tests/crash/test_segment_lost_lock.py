@@ -49,6 +49,10 @@ def committed(log: Path, group: RewrittenGroup, token: int) -> None:
     commit.commit_group(log, job=JOB, token=token, group=group, holder=f"attempt {token}", timeout=0)
 
 
+def committed_together(log: Path, groups: list[RewrittenGroup], token: int) -> None:
+    commit.commit_groups(log, job=JOB, token=token, groups=groups, holder=f"attempt {token}", timeout=0)
+
+
 def overtake(log: Path) -> None:
     """The lock's file is deleted; the next attempt claims, rewrites more, commits."""
     (log / lock.LOCK_FILE).unlink()
@@ -97,7 +101,7 @@ def test_a_sleeper_before_its_commit_stops(log: Path, monkeypatch: pytest.Monkey
         committed(log, group, 1)
     assert content(log) == before
     record = fence.read(log)
-    assert (record.claimed(JOB), [r.token for r in record.receipts], record.pending) == (2, [2], None)
+    assert (record.claimed(JOB), [r.token for r in record.receipts], record.intents) == (2, [2], ())
     assert leftovers(log) == []
 
 
@@ -167,26 +171,32 @@ def test_an_intent_that_was_voided_meanwhile_is_noticed(log: Path, monkeypatch: 
     assert leftovers(log) == []
 
 
-def test_wherever_it_slept_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("groups", [[NAMES[:3]], [NAMES[:2], NAMES[2:4]]], ids=["one group", "two together"])
+def test_wherever_it_slept_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[list[str]]
+) -> None:
     """Asleep before each of the system calls up to the commit point, and beyond."""
-    fill(tmp_path / "counted")
-    fence.claim(tmp_path / "counted", job=JOB, token=1, holder="zombie")
-    group = rewritten(tmp_path / "counted", NAMES[:3], 1)
+
+    def ready(name: str) -> tuple[Path, list[RewrittenGroup]]:
+        log = tmp_path / name
+        fill(log)
+        fence.claim(log, job=JOB, token=1, holder="zombie")
+        return log, [rewritten(log, sources, 1) for sources in groups]
+
+    log, outputs = ready("counted")
     with DyingFilesystem() as counter:
-        committed(tmp_path / "counted", group, 1)
+        committed_together(log, outputs, 1)
     assert len(counter.calls) > 15
     for number in range(len(counter.calls)):
-        log = tmp_path / f"log-{number}"
-        fill(log)
+        log, outputs = ready(f"log-{number}")
         before = content(log)
-        fence.claim(log, job=JOB, token=1, holder="zombie")
-        group = rewritten(log, NAMES[:3], 1)
         with monkeypatch.context() as patch:
             asleep_at(number, log, patch)
-            # Any other error would claim to know what became of the group.
+            # Any other error would claim to know what became of the groups.
             with suppress(LockLostError):
-                committed(log, group, 1)
+                committed_together(log, outputs, 1)
         assert content(log) == before, counter.calls[number]
         assert fence.high_water(log, JOB) == 2, counter.calls[number]
         recovery.recover(log)
         assert content(log) == before, counter.calls[number]
+        assert all(name.endswith(".partial") for name in leftovers(log)), counter.calls[number]

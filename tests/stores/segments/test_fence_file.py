@@ -75,10 +75,10 @@ def test_a_whole_record_is_read(log: Path) -> None:
         floor=2**31 - 1,
         jobs={"job": {"token": 3, "holder": "h", "claimed_at": 1.0, "unreferenced": [TOMBSTONE]}},
         receipts=[RECEIPT],
-        pending=PENDING,
+        intents=[PENDING],
         tombstones=[TOMBSTONE],
     )
-    assert fence.read(log).pending is not None
+    assert fence.read(log).intents
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_whole_record_is_read(log: Path) -> None:
             )
         ),
         *(
-            {"pending": PENDING | change}
+            {"intents": [PENDING | change]}
             for change in (
                 {"group": "../x/y"},
                 {"group": A[:16]},
@@ -127,6 +127,7 @@ def test_a_whole_record_is_read(log: Path) -> None:
                 {"identity": IDENTITY | {"size": -1}},
             )
         ),
+        {"intents": [PENDING, PENDING]},
     ],
     ids=lambda fields: str(fields)[:120],
 )
@@ -146,7 +147,7 @@ def test_nothing_outside_the_log_is_ever_deleted(log: Path, tmp_path: Path) -> N
     hostile: list[dict[str, Any]] = [
         {"tombstones": [TOMBSTONE | {"name": "../other/link"}]},
         {"tombstones": [TOMBSTONE | {"name": str(outside / "link")}]},
-        {"pending": PENDING | {"group": "../other/y", "receipt": RECEIPT | {"group": "../other/y"}}},
+        {"intents": [PENDING | {"group": "../other/y", "receipt": RECEIPT | {"group": "../other/y"}}]},
     ]
     for fields in hostile:
         put(log, **fields)

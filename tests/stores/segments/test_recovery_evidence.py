@@ -84,7 +84,7 @@ def test_an_inode_number_alone_is_no_evidence(make: MakeLog) -> None:
     file = log / fence.FENCE_FILE
     record = json.loads(file.read_text())
     lowest = os.stat(log / seg(1))
-    record["pending"]["identity"] |= {"device": lowest.st_dev, "inode": lowest.st_ino, "size": lowest.st_size}
+    record["intents"][0]["identity"] |= {"device": lowest.st_dev, "inode": lowest.st_ino, "size": lowest.st_size}
     file.write_text(json.dumps(record))
     report = recovery.recover(log)
     assert (len(report.finished), len(report.discarded)) == (0, 1)
@@ -112,7 +112,7 @@ def test_linking_and_renaming_keep_the_identity_of_the_output(make: MakeLog) -> 
 
     def spy(path: Path) -> None:
         if path.name.endswith(".compacting"):
-            pending = json.loads((log / "kept").read_text())["pending"]["identity"]
+            pending = json.loads((log / "kept").read_text())["intents"][0]["identity"]
             status = os.stat(log / seg(1))
             seen.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
             assert seen == [tuple(pending[k] for k in ("device", "inode", "size", "mtime_ns"))]
@@ -316,7 +316,7 @@ def test_both_names_of_a_single_group_are_settled(make: MakeLog) -> None:
     (log / "0000000000000001.compacting").write_bytes(b"torn")
     recovery.recover(log)
     assert [name for name in leftovers(log) if not name.endswith(".partial")] == []
-    assert fence.read(log).pending is None
+    assert fence.read(log).intents == ()
     assert content(log) == before
 
 

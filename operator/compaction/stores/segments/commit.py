@@ -1,39 +1,32 @@
-"""Commits: how a verified output becomes part of the log, and how dead segments are given up. All under the log's lock.
+"""Commits: how verified outputs become part of the log, and how dead segments are given up. All under the log's lock.
 
-A group `a-b-c` (research/ra.md §3.7, made safe; every step is durable before the next begins):
-
-1. the intent (with the receipt to be) is recorded in the fence; the partial file is renamed to `a-b-c.compacting`;
-2. `a.segment` becomes a hard link to it, through `a.link` and rename: THE COMMIT POINT;
-3. `b.segment`, then `c.segment` become relative symlinks to `a.segment`, in ascending order, and so do dead segments
-   that lie between them;
-4. the receipt is recorded, the replaced names get tombstones;
-5. the name `a-b-c.compacting` is removed.
-
-(A group of one is `a-a.compacting`, because `a.compacting` is a name of Ra's.)
-
-A crash anywhere is settled by `recovery` on positive evidence: `a-b-c.compacting` and `a.segment` are the same inode.
-The lock is verified before each step that could destroy another's work, in case a person deletes its file while this
-process sleeps; right before the commit point the fence must still hold this attempt's token and intent as well.
-The order of step 3 matters to a reader between two steps: an untouched higher source hides the output from its own
-first index on (research/ra.md §1.8) and still holds everything from there on. For the same reason nothing between the
-lowest and the highest source may stay a regular file: it would hide the output behind it.
+What is asked before anything is changed, and what is said when a change was refused; `publish` does the changes.
+Invariants: at most one commit of a group per job; with a token that is not the one claimed last, none; a group whose
+sources are not the very files that were read is not committed, and holds back no other group.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
-from compaction.exceptions import LockLostError, SourcesChangedError, StaleTokenError, UnwritableFenceError
+from compaction.exceptions import (
+    InvalidGroupError,
+    LockLostError,
+    SegmentLogError,
+    SourcesChangedError,
+    StaleTokenError,
+    UnwritableFenceError,
+)
 from compaction.stores.segments import fence, fs, lock, recovery
 from compaction.stores.segments.faults import storage_error, storage_errors
 from compaction.stores.segments.limits import IndexesMissing
 from compaction.stores.segments.listing import regular_identity, regular_segments
-from compaction.stores.segments.names import compacting_name, group_key, partial_name
+from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.publish import publish
 from compaction.stores.segments.records import (
     FenceRecord,
     GroupReceipt,
@@ -45,7 +38,8 @@ from compaction.stores.segments.records import (
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import dead_segments
 
-_TOMBSTONE_BYTES: Final = 512
+GroupOutcome = GroupReceipt | SegmentLogError
+"""What became of one group of several."""
 
 
 def commit_group(
@@ -58,48 +52,146 @@ def commit_group(
     now: float | None = None,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> GroupReceipt:
-    """Make a rewritten group part of the log, exactly once per job: repeated, it returns the receipt of the first time.
+    """`commit_groups` of one group: its receipt, or its error raised."""
+    outcomes = commit_groups(directory, job=job, token=token, groups=[group], holder=holder, now=now, timeout=timeout)
+    if isinstance(outcomes[0], SegmentLogError):
+        raise outcomes[0]
+    return outcomes[0]
 
-    Raises:
-        StaleTokenError: `token` is not the one claimed last; this attempt's partial file is removed, nothing else.
+
+def commit_groups(
+    directory: Path,
+    *,
+    job: str,
+    token: int,
+    groups: Sequence[RewrittenGroup],
+    holder: str,
+    now: float | None = None,
+    timeout: float = lock.DEFAULT_TIMEOUT,
+) -> tuple[GroupOutcome, ...]:
+    """Make rewritten groups part of the log, each exactly once per job: repeated, it returns the first time's receipts.
+
+    The groups share the lock, the two writes of the fence and the syncs; each has a commit point of its own, and each
+    may fail alone. In the order of `groups`: a receipt, or the error of this group, of which nothing was committed
+    unless the error says otherwise:
         SourcesChangedError: a source is not the file that was read, or a segment appeared between; the partial is
         removed.
+        LogNotReadableError, LogNotWritableError, StoreIOError: the message says whether it was committed.
+
+    Raises, for all groups:
+        StaleTokenError: `token` is not the one claimed last; this attempt's partial files are removed, nothing else.
         LockLostError: the lock's file was deleted meanwhile; whoever holds the lock now settles what was begun.
-        NotALogDirectoryError, LockHeldError, UnwritableFenceError: nothing was committed.
-        LogNotReadableError, LogNotWritableError, StoreIOError: the message says whether something was committed.
+        NotALogDirectoryError, LockHeldError, UnwritableFenceError, LogNotReadableError, LogNotWritableError,
+        StoreIOError: nothing was committed.
     """
-    key = group_key(group.sources)
-    partial = directory / partial_name(key, job=job, token=token)
-    if partial.name != group.partial:
-        raise SourcesChangedError(f"{directory}: {group.partial} is not the output of job {job}, token {token}")
+    keys = [group_key(group.sources) for group in groups]
+    if len(set(keys)) < len(keys):
+        raise InvalidGroupError(f"{directory}: a group is to be committed twice at once")
+    batch = _Batch(directory, job=job, token=token, holder=holder, now=now)
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
-        committed_at = time.time() if now is None else now
-        recovery.recover_locked(directory, now=committed_at, held=held)
+        recovery.recover_locked(directory, now=batch.time(), held=held)
         record = fence.read(directory)
         try:
             fence.check_token(record, directory, job=job, token=token)
-            if receipt := record.receipt(job, key):
-                fs.unlink_if_present(partial)
-                return receipt
-            _check_files(directory, group, partial)
+            intents = batch.accept(record, groups)
             held.verify()
-        except (StaleTokenError, SourcesChangedError, LockLostError):
-            _discard(partial)
+        except (StaleTokenError, LockLostError):
+            batch.discard(groups)
             raise
-        receipt = _receipt(directory, group, key=key, job=job, token=token, holder=holder, now=committed_at)
-        pending = PendingCommit(group=key, partial=partial.name, identity=group.identity, receipt=receipt)
+        if intents:
+            try:
+                publish(directory, record, intents, held=held, now=now)
+            except UnwritableFenceError:
+                batch.discard(groups)
+                raise
+            except OSError as error:
+                batch.settle(intents, error, held=held)
+            else:
+                batch.outcomes.update((intent.group, intent.receipt) for intent in intents)
+    return tuple(batch.outcomes[key] for key in keys)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What becomes of the groups of one call, by group key."""
+
+    directory: Path
+    job: str
+    token: int
+    holder: str
+    now: float | None
+    outcomes: dict[str, GroupOutcome] = field(default_factory=dict)
+
+    def time(self) -> float:
+        return time.time() if self.now is None else self.now
+
+    def accept(self, record: FenceRecord, groups: Sequence[RewrittenGroup]) -> tuple[PendingCommit, ...]:
+        """The intents of the groups that are to be committed now, ascending; the others get their outcome here."""
+        intents: list[PendingCommit] = []
+        committed_at = self.time()
+        for group in sorted(groups, key=lambda group: group.sources):
+            key = group_key(group.sources)
+            partial = self.directory / partial_name(key, job=self.job, token=self.token)
+            try:
+                if partial.name != group.partial:
+                    raise SourcesChangedError(
+                        f"{self.directory}: {group.partial} is not the output of job {self.job}, token {self.token}"
+                    )
+                if receipt := record.receipt(self.job, key):
+                    fs.unlink_if_present(partial)
+                    self.outcomes[key] = receipt
+                    continue
+                if intents and group.sources[0] <= intents[-1].receipt.sources[-1]:
+                    raise SourcesChangedError(f"{partial}: overlaps {intents[-1].partial}, which is committed with it")
+                _check_files(self.directory, group, partial)
+            except SourcesChangedError as error:
+                if partial.name == group.partial:
+                    _discard(partial)
+                self.outcomes[key] = error
+                continue
+            receipt = _receipt(
+                self.directory,
+                group,
+                key=key,
+                job=self.job,
+                token=self.token,
+                holder=self.holder,
+                now=committed_at,
+            )
+            intents.append(PendingCommit(group=key, partial=partial.name, identity=group.identity, receipt=receipt))
+        return tuple(intents)
+
+    def discard(self, groups: Sequence[RewrittenGroup]) -> None:
+        """Remove the outputs of this attempt."""
+        for group in groups:
+            if group.partial == partial_name(group_key(group.sources), job=self.job, token=self.token):
+                _discard(self.directory / group.partial)
+
+    def settle(self, intents: tuple[PendingCommit, ...], error: OSError, *, held: lock.HeldLock) -> None:
+        """After a failed system call: finish what passed its commit point, and leave nothing of the others behind.
+
+        When the disk refuses this as well, the directory stays as after a crash: readable, and settled by the next
+        recovery. The errors say which of the two it will be, if that can be seen.
+        """
+        held.verify()
         try:
-            _publish(directory, record, pending, held=held, now=now)
-        except UnwritableFenceError:
-            _discard(partial)
-            raise
-        except OSError as error:
-            settled = _settle(directory, partial, error, pending, held=held, now=now)
-            if settled is None:
-                raise storage_error(error, directory, outcome="nothing was committed") from error
-            return settled
-        return receipt
+            recovery.recover_locked(self.directory, now=self.time(), held=held)
+            record = fence.read(self.directory)
+            for intent in intents:
+                if receipt := record.receipt(self.job, intent.group):
+                    self.outcomes[intent.group] = receipt
+                    continue
+                fs.unlink_if_present(self.directory / intent.partial)
+                self._fail(intent, error, "nothing was committed")
+        except OSError:
+            for intent in intents:
+                self._fail(intent, error, _outcome(self.directory, intent))
+
+    def _fail(self, intent: PendingCommit, error: OSError, outcome: str) -> None:
+        failure = storage_error(error, self.directory, outcome=outcome)
+        failure.__cause__ = error
+        self.outcomes[intent.group] = failure
 
 
 def _discard(partial: Path) -> None:
@@ -108,74 +200,13 @@ def _discard(partial: Path) -> None:
         fs.unlink_if_present(partial)
 
 
-def _publish(
-    directory: Path, record: FenceRecord, pending: PendingCommit, *, held: lock.HeldLock, now: float | None
-) -> None:
-    """Steps 1 to 5."""
-    lowest = pending.receipt.output
-    compacting = directory / compacting_name(pending.group)
-    # What is written after the commit point must fit as well.
-    spare = fence.SPARE_BYTES + _TOMBSTONE_BYTES * len(pending.receipt.linked)
-    intended = fence.with_pending(record, pending)
-    fence.write(directory, intended, sync_directory=False, held=held, spare=spare)
-    fs.rename(directory / pending.partial, compacting)
-    fs.sync_directory(directory)
-    _still_ours(directory, pending, held)
-    recovery.put_link(directory, lowest, compacting)
-    fs.sync_directory(directory)
-    for name in pending.receipt.linked:
-        held.verify()
-        recovery.put_symlink(directory, name, lowest)
-    fs.sync_directory(directory)
-    linked_at = time.time() if now is None else now
-    # One sync for both: should only the removal reach the disk, the intent still names the output's inode.
-    fence.write(directory, fence.promoted(intended, linked_at=linked_at), sync_directory=False, held=held, spare=0)
-    fs.unlink(compacting)
-    fs.sync_directory(directory)
-
-
-def _still_ours(directory: Path, pending: PendingCommit, held: lock.HeldLock) -> None:
-    """The last look before the commit point: a lock that was lost and came back leaves its traces in the fence."""
-    held.verify()
-    record, receipt = fence.read(directory), pending.receipt
-    fence.check_token(record, directory, job=receipt.job, token=receipt.token)
-    if record.pending != pending:
-        raise LockLostError(str(held.path), "", 0.0)
-
-
-def _settle(
-    directory: Path,
-    partial: Path,
-    error: OSError,
-    pending: PendingCommit,
-    *,
-    held: lock.HeldLock,
-    now: float | None,
-) -> GroupReceipt | None:
-    """After a failed system call: finish what passed the commit point, else leave nothing behind. None: not committed.
-
-    When the disk refuses this as well, the directory stays as after a crash: readable, and settled by the next
-    recovery. The error says which of the two it will be, if that can be seen.
-    """
-    held.verify()
-    try:
-        recovery.recover_locked(directory, now=time.time() if now is None else now, held=held)
-        if receipt := fence.read(directory).receipt(pending.receipt.job, pending.group):
-            return receipt
-        fs.unlink_if_present(partial)
-    except OSError:
-        outcome = _outcome(directory, pending)
-        raise storage_error(error, directory, outcome=outcome) from error
-    return None
-
-
-def _outcome(directory: Path, pending: PendingCommit) -> str:
+def _outcome(directory: Path, intent: PendingCommit) -> str:
     """What became of a commit that can neither go on nor be undone now: its output is in place, or it is not."""
     try:
-        output = regular_identity(directory / pending.receipt.output)
+        output = regular_identity(directory / intent.receipt.output)
     except OSError:
         return "whether the group was committed is settled by the next recovery"
-    if output == pending.identity:
+    if output == intent.identity:
         return "the group is past its commit point, the next recovery finishes it"
     return "nothing was committed"
 

@@ -95,8 +95,10 @@ def write(
     sync_directory: bool = True,
     held: lock.HeldLock | None = None,
     spare: int | None = None,
-) -> None:
+) -> bytes:
     """Replace the record; the lock must be held. OSError passes through, the old record then stands.
+
+    Returns the file's new content, for `stands`.
 
     `held` is asked right before the old record goes. With `sync_directory=False` the caller syncs the directory itself
     before it relies on the record. `spare`: bytes below the limit that must stay free (default SPARE_BYTES).
@@ -123,6 +125,19 @@ def write(
         raise
     if sync_directory:
         fs.sync_directory(directory)
+    return data
+
+
+def stands(directory: Path, data: bytes) -> bool:
+    """Whether the file still is, byte for byte, what `write` has put there. OSError passes through."""
+    try:
+        fd = os.open(directory / FENCE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        return pread_up_to(fd, len(data) + 1, 0) == data
+    finally:
+        os.close(fd)
 
 
 def _encoded(directory: Path, record: FenceRecord, *, spare: int) -> bytes:
@@ -232,24 +247,28 @@ def _bounded(record: FenceRecord, *, current: str | None = None, now: float | No
     return replace(record, jobs=jobs, floor=floor, receipts=receipts)
 
 
-def with_pending(record: FenceRecord, pending: PendingCommit | None) -> FenceRecord:
-    return replace(record, pending=pending)
+def with_intents(record: FenceRecord, intents: Iterable[PendingCommit]) -> FenceRecord:
+    """The record with these commits begun as well."""
+    return replace(record, intents=(*record.intents, *intents))
 
 
-def promoted(record: FenceRecord, *, linked_at: float) -> FenceRecord:
-    """The pending commit has happened: its receipt counts, and its replaced names wait for their deletion.
+def without_intent(record: FenceRecord, group: str) -> FenceRecord:
+    """The record after the commit of a group was given up."""
+    return replace(record, intents=tuple(i for i in record.intents if i.group != group))
+
+
+def promoted(record: FenceRecord, intent: PendingCommit, *, linked_at: float) -> FenceRecord:
+    """A commit that was begun has happened: its receipt counts, and its replaced names wait for their deletion.
 
     `linked_at`: when the names really were replaced, from which their grace counts.
     """
-    if record.pending is None:
-        return record
-    receipt = record.pending.receipt
+    receipt = intent.receipt
     links = [
         Tombstone(name=name, kind=TombstoneKind.LINKED, since=linked_at, job=receipt.job, token=receipt.token)
         for name in receipt.linked
     ]
-    without = without_tombstones(record, (*receipt.sources, *receipt.linked))
-    return replace(with_tombstones(without, links), pending=None, receipts=(*record.receipts, receipt))
+    without = without_tombstones(without_intent(record, intent.group), (*receipt.sources, *receipt.linked))
+    return replace(with_tombstones(without, links), receipts=(*record.receipts, receipt))
 
 
 def with_tombstones(record: FenceRecord, tombstones: Iterable[Tombstone]) -> FenceRecord:

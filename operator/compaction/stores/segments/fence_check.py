@@ -54,8 +54,10 @@ def _faults(record: FenceRecord) -> Iterator[str]:
             yield from _tombstone(tombstone)
     for receipt in record.receipts:
         yield from _receipt(receipt)
-    if record.pending is not None:
-        yield from _pending(record.pending)
+    for intent in record.intents:
+        yield from _intent(intent)
+    if len({intent.group for intent in record.intents}) < len(record.intents):
+        yield "has two intents of one group"
     for tombstone in record.tombstones:
         yield from _tombstone(tombstone)
 
@@ -114,16 +116,16 @@ def _receipt(receipt: GroupReceipt) -> Iterator[str]:
     yield from _counts(what, receipt.entries, receipt.live_bytes, receipt.bytes_before, receipt.bytes_after)
 
 
-def _pending(pending: PendingCommit) -> Iterator[str]:
-    yield from _receipt(pending.receipt)
-    receipt, partial = pending.receipt, parse_partial(pending.partial)
-    if pending.group != receipt.group:
-        yield f"has an intent of group {_brief(pending.group)} with a receipt of group {_brief(receipt.group)}"
+def _intent(intent: PendingCommit) -> Iterator[str]:
+    yield from _receipt(intent.receipt)
+    receipt, partial = intent.receipt, parse_partial(intent.partial)
+    if intent.group != receipt.group:
+        yield f"has an intent of group {_brief(intent.group)} with a receipt of group {_brief(receipt.group)}"
     if partial is None or (partial.group, partial.token) != (receipt.group, receipt.token):
-        yield f"has an intent whose output is not that of its attempt: {_brief(pending.partial)}"
+        yield f"has an intent whose output is not that of its attempt: {_brief(intent.partial)}"
     elif partial.job != _key_or_none(receipt.job):
-        yield f"has an intent whose output is of another job: {_brief(pending.partial)}"
-    yield from _identity("the intent", pending.identity)
+        yield f"has an intent whose output is of another job: {_brief(intent.partial)}"
+    yield from _identity("the intent", intent.identity)
 
 
 def _key_or_none(job: str) -> str | None:

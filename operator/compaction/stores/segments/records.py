@@ -136,7 +136,7 @@ class FenceRecord:
     floor: int = 0
     jobs: Annotated[dict[str, Claim], FailFast()] = field(default_factory=dict)
     receipts: Items[GroupReceipt] = ()
-    pending: PendingCommit | None = None
+    intents: tuple[PendingCommit, ...] = ()
     tombstones: Items[Tombstone] = ()
 
     def high_water(self, job: str) -> int:
@@ -152,6 +152,10 @@ class FenceRecord:
     def receipt(self, job: str, group: str) -> GroupReceipt | None:
         """The receipt of a group that this job has committed, by whichever attempt."""
         return next((r for r in self.receipts if r.job == job and r.group == group), None)
+
+    def intent(self, group: str) -> PendingCommit | None:
+        """The commit of a group that was begun and has not come to its end."""
+        return next((i for i in self.intents if i.group == group), None)
 
     def tombstone(self, name: str) -> Tombstone | None:
         return next((t for t in self.tombstones if t.name == name), None)

@@ -61,7 +61,7 @@ def is_needed(directory: Path) -> bool:
     with storage_errors(directory):
         if not is_log_directory(directory):
             return False
-        return names.needs_recovery(os.listdir(directory)) or fence.read(directory).pending is not None
+        return names.needs_recovery(os.listdir(directory)) or bool(fence.read(directory).intents)
 
 
 def recover(
@@ -96,15 +96,14 @@ def recover_locked(directory: Path, *, now: float, held: lock.HeldLock | None = 
     `held`: asked before each group is settled, and before the fence is replaced.
     """
     found = sorted(os.listdir(directory))
-    pending = fence.read(directory).pending
-    if not names.needs_recovery(found) and pending is None:
+    intents = fence.read(directory).intents
+    if not names.needs_recovery(found) and not intents:
         # Only temporaries of interrupted replacements can be left: the files themselves are whole.
         return RecoveryReport(removed=_remove(directory, [n for n in found if n in _TEMPORARIES]))
     ra = tuple(settle_marker(directory, name) for name in found if names.parse_ra_marker(name))
     # By file, not by group: one group of one segment may have left our name and that of Ra or of the design note.
     files = [name for name in found if names.parse_compacting(name) and status(directory / name) is not None]
-    if pending is not None and names.compacting_name(pending.group) not in files:
-        files.append(names.compacting_name(pending.group))
+    files += sorted({names.compacting_name(intent.group) for intent in intents}.difference(files))
     outcomes: dict[str, bool] = {}
     for name in files:
         if group := names.parse_compacting(name):
@@ -125,17 +124,14 @@ def _settle_group(directory: Path, group: str, compacting: Path, *, now: float, 
         held.verify()
     lowest, *others = names.group_sources(group)
     record = fence.read(directory)
-    pending = record.pending
-    if pending is not None and names.compacting_name(pending.group) != compacting.name:
-        pending = None
-    if pending is not None:
+    # By file name: a group of one has another name of Ra's as well, and the intent is of ours.
+    intent = next((i for i in record.intents if names.compacting_name(i.group) == compacting.name), None)
+    if intent is not None:
         # The intent also knows the dead segments between the sources.
-        others = list(pending.receipt.linked)
-    committed = _committed(compacting, directory / lowest, pending)
+        others = list(intent.receipt.linked)
+    committed = _committed(compacting, directory / lowest, intent)
     made = _finish_links(directory, lowest, others) if committed else ()
-    settled = _with_outcome(
-        record, pending, committed=committed, directory=directory, made=made, others=others, now=now
-    )
+    settled = _with_outcome(record, intent, committed=committed, directory=directory, made=made, others=others, now=now)
     if settled != record:
         # What was begun can always be recorded: commits leave this room.
         fence.write(directory, settled, held=held, spare=0)
@@ -144,20 +140,20 @@ def _settle_group(directory: Path, group: str, compacting: Path, *, now: float, 
     return committed
 
 
-def _committed(compacting: Path, lowest: Path, pending: PendingCommit | None) -> bool:
+def _committed(compacting: Path, lowest: Path, intent: PendingCommit | None) -> bool:
     """Positive evidence that the group's output is in place."""
     output, candidate = regular_identity(lowest), regular_identity(compacting)
     if output is None:
         return False
     if candidate is None:
-        return pending is not None and output == pending.identity
+        return intent is not None and output == intent.identity
     if (candidate.device, candidate.inode) != (output.device, output.inode):
         return False
     # Not the device: some file systems get another number at each mount, and the two names agree on it already.
-    return pending is None or (candidate.inode, candidate.size, candidate.mtime_ns) == (
-        pending.identity.inode,
-        pending.identity.size,
-        pending.identity.mtime_ns,
+    return intent is None or (candidate.inode, candidate.size, candidate.mtime_ns) == (
+        intent.identity.inode,
+        intent.identity.size,
+        intent.identity.mtime_ns,
     )
 
 
@@ -182,7 +178,7 @@ def _finish_links(directory: Path, lowest: str, others: list[str]) -> tuple[str,
 
 def _with_outcome(
     record: FenceRecord,
-    pending: PendingCommit | None,
+    intent: PendingCommit | None,
     *,
     committed: bool,
     directory: Path,
@@ -194,8 +190,10 @@ def _with_outcome(
 
     Their grace begins now: until now they were files of their own to whoever reads the log.
     """
-    if pending is not None:
-        return fence.promoted(record, linked_at=now) if committed else fence.with_pending(record, None)
+    if intent is not None:
+        return (
+            fence.promoted(record, intent, linked_at=now) if committed else fence.without_intent(record, intent.group)
+        )
     if not committed:
         return record
     links = [

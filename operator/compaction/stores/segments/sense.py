@@ -196,7 +196,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
     record = fence.read(path)
     partials = sum(1 for name in listing if names.parse_partial(name))
     oldest = min((t.since for t in record.tombstones), default=None)
-    if names.needs_recovery(listing) or record.pending is not None:
+    if names.needs_recovery(listing) or record.intents:
         return LogDebt(
             path=path,
             plan=LogPlan(),
