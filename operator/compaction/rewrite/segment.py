@@ -1,8 +1,8 @@
-"""Runs one SegmentRewrite job: every group of one log from one plan, each committed by itself as soon as it is ready.
+"""Runs one SegmentRewrite job: every group of one log from one plan, each committed as soon as it is ready.
 
 Order: settle what a crash left; look at the log as it is now; skip the groups this job has committed before (the fence
-keeps their receipts); rewrite the others as independent tasks; commit each as it arrives, under the log's lock and with
-this attempt's token; mark the unreferenced segments; put the receipts together.
+keeps their receipts); rewrite the others as independent tasks; commit what has arrived together, each group by
+itself, under the log's lock and with this attempt's token; mark the unreferenced segments; put the receipts together.
 
 Invariants:
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -172,7 +172,7 @@ class _Attempt:
         for group in prepared.groups:
             size = self._size(group.sources)
             if group.error is not None:
-                self._settle(failure_of(group.error, group.sources), size, progress)
+                self._settle([(failure_of(group.error, group.sources), size)], progress)
             elif group.ranges is not None:
                 tasks.append((size, self._task(group.sources, group.ranges, prepared.live)))
         return tasks
@@ -190,7 +190,7 @@ class _Attempt:
         )
 
     def _rewrite(self, tasks: deque[tuple[int, GroupTask]], progress: Progress) -> None:
-        """Run the tasks, a few at a time, and commit each result as it arrives."""
+        """Run the tasks, a few at a time, and commit what has arrived whenever something has."""
         running: dict[Future[GroupResult], int] = {}
         try:
             while (tasks or running) and not self._must_end:
@@ -199,31 +199,39 @@ class _Attempt:
                     size, task = tasks.popleft()
                     running[self.engine.submit(run_group, task, tag=self.tag)] = size
                 done, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                for future in done:
-                    self._settle(future.result(), running.pop(future), progress)
+                self._settle([(future.result(), running.pop(future)) for future in done], progress)
         finally:
             if running:
                 self.engine.cancel(self.tag)
 
-    def _settle(self, result: GroupResult, size: int, progress: Progress) -> None:
-        """Commit a rewritten group, or note why there is none."""
-        failure = self._commit(result) if isinstance(result, RewrittenGroup) else result
-        if failure is not None:
-            self.failures.append(failure)
+    def _settle(self, results: Sequence[tuple[GroupResult, int]], progress: Progress) -> None:
+        """Commit the rewritten groups among what has arrived, together, and note why there is none of the others."""
+        ready = [result for result, _ in results if isinstance(result, RewrittenGroup)]
+        failures = [result for result, _ in results if isinstance(result, GroupFailure)]
+        if ready:
+            failures += self._commit(ready)
+        self.failures += failures
+        for failure in failures:
             log.warning("group not compacted", sources=failure.sources, reason=failure.reason, error=failure.message)
-        progress.add(size)
+        progress.add(sum(size for _, size in results))
 
-    def _commit(self, group: RewrittenGroup) -> GroupFailure | None:
+    def _commit(self, groups: Sequence[RewrittenGroup]) -> list[GroupFailure]:
+        """Commit groups together; the failures of those that were not."""
         self.lease.ensure_held()
         try:
-            receipt = self.store.commit(
-                self.job.directory, job=self.job.name, token=self.token, group=group, now=self.clock()
+            outcomes = self.store.commit_all(
+                self.job.directory, job=self.job.name, token=self.token, groups=groups, now=self.clock()
             )
         except SegmentLogError as error:
-            return failure_of(error, group.sources)
-        self.committed[receipt.group] = receipt
-        log.info("group committed", group=receipt.group, entries=receipt.entries, reclaimed=receipt.bytes_reclaimed)
-        return None
+            return [failure_of(error, group.sources) for group in groups]
+        failures = []
+        for group, outcome in zip(groups, outcomes, strict=True):
+            if isinstance(outcome, SegmentLogError):
+                failures.append(failure_of(outcome, group.sources))
+                continue
+            self.committed[outcome.group] = outcome
+            log.info("group committed", group=outcome.group, entries=outcome.entries, reclaimed=outcome.bytes_reclaimed)
+        return failures
 
     def _drop_unreferenced(self) -> None:
         self.lease.ensure_held()

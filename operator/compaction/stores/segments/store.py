@@ -15,6 +15,7 @@ from pathlib import Path
 
 from compaction.exceptions import NotALogDirectoryError, SegmentLogError, SourcesChangedError
 from compaction.stores.segments import commit, fence, kernel, lock, recovery, sweep
+from compaction.stores.segments.commit import GroupOutcome
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.names import group_key
 from compaction.stores.segments.plan import GroupCheck, GroupRanges, LogPlan, plan_log
@@ -187,6 +188,21 @@ class SegmentLogStore:
         directory = self.directory(log)
         return commit.commit_group(
             directory, job=job, token=token, group=group, holder=self.holder, now=now, timeout=self.lock_timeout
+        )
+
+    def commit_all(
+        self,
+        log: str | os.PathLike[str],
+        *,
+        job: str,
+        token: int,
+        groups: Sequence[RewrittenGroup],
+        now: float | None = None,
+    ) -> tuple[GroupOutcome, ...]:
+        """Commit what is ready of a job together, each group by itself (see `commit.commit_groups`)."""
+        directory = self.directory(log)
+        return commit.commit_groups(
+            directory, job=job, token=token, groups=groups, holder=self.holder, now=now, timeout=self.lock_timeout
         )
 
     def commit_unreferenced(
