@@ -321,6 +321,28 @@ class RewriteStoppedError(CompactionError):
     """A rewrite was asked to stop (lease lost, worker leaving); its partial file was removed."""
 
 
+class ClumpRefusedError(SegmentLogError):
+    """Live entries of a log must not, or cannot, be re-written at its head now; says why and what to do."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: its live entries are not re-written at the head: {self.reason}"
+
+
+class CorruptMovesError(SegmentFileError):
+    """A map of moved entries (`*.moves`) that cannot be read as one."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: not a map of moved entries: {self.reason}. The log's owner needs it to find entries under "
+            f"their new indexes: restore the file from a copy of the log before anything else"
+        )
+
+
 class StaleTokenError(SegmentLogError):
     """A token that is not the one claimed last for its job: another attempt took over, and this one commits nothing."""
 

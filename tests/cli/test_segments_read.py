@@ -85,6 +85,7 @@ def test_yaml_and_table_say_the_same(run: Run, log: Path) -> None:
     text = "\n".join(table)
     assert "Snapshot:  index 128, term 1 (directory)" in text
     assert "Live:      32 at 1,5,9," in text
+    assert "Ranges:    32, of 1.0 neighbours on average" in text
     assert "Debt:" in text
     assert "in 4 segments" in text
 
@@ -96,6 +97,7 @@ def test_options_describe_a_log_without_snapshot(run: Run, log: Path) -> None:
     found = inspect(run, log, "--snapshot", "64", "--live", "1-5,9,20-30")
     assert found["snapshot"] == {"index": 64, "term": None, "path": None, "source": "option"}
     assert (found["live"]["ranges"], found["live"]["source"]) == ("1-5,9,20-30", "option")
+    assert (found["live"]["rangeCount"], found["live"]["meanRun"]) == (3, 5.667)
     assert [row["liveEntries"] for row in found["segments"]] == [17, 0, 32, 32, 32]
     nothing = inspect(run, log, "--snapshot", "128", "--live", "")
     assert [row["liveEntries"] for row in nothing["segments"]] == [0, 0, 0, 0, 32]
@@ -105,7 +107,8 @@ def test_options_describe_a_log_without_snapshot(run: Run, log: Path) -> None:
 def test_unknown_live_set_is_said_not_guessed(run: Run, log: Path) -> None:
     next((log / "snapshots").rglob("indexes")).unlink()
     found = inspect(run, log)
-    assert found["live"] == {"known": False, "entries": None, "ranges": None, "source": None}
+    assert found["live"]["known"] is False
+    assert {found["live"][key] for key in ("entries", "ranges", "rangeCount", "meanRun", "source")} == {None}
     assert [row["liveEntries"] for row in found["segments"]] == [None] * 5
     assert found["debt"]["bytes"] is None
     assert "unknown (not empty)" in found["debt"]["reason"]

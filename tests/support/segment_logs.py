@@ -58,7 +58,7 @@ def content(directory: Path, *, snapshot_index: int | None = None, live: LiveSet
 
 def leftovers(directory: Path) -> list[str]:
     """Names that only exist while something is half-done."""
-    endings = (".compacting", ".link", ".compaction_group", ".tmp", ".partial")
+    endings = (".compacting", ".link", ".compaction_group", ".tmp", ".partial", ".clump")
     return sorted(name for name in os.listdir(directory) if name.endswith(endings))
 
 

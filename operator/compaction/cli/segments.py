@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "entries": ("compaction.cli.segments_read:entries", "Print every readable entry, in index order."),
     "plan": ("compaction.cli.segments_write:plan", "Say what a compaction would do, and why not more."),
     "compact": ("compaction.cli.segments_write:compact", "Compact a log now."),
+    "clump": ("compaction.cli.segments_clump:clump", "Re-write sparse live entries side by side at the head."),
     "recover": ("compaction.cli.segments_write:recover", "Finish or undo a compaction that died half-way."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""

@@ -25,6 +25,7 @@ from compaction.cli.output import (
 )
 from compaction.cli.segments_options import log_options, require_snapshot_for_live
 from compaction.exceptions import CompactionError, CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
+from compaction.stores.segments.clump_plan import mean_run
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.plan import plan_log
@@ -226,6 +227,8 @@ def _live(log: LogState, *, given: bool) -> dict[str, Any] | None:
         "known": known,
         "entries": len(log.live) if log.live is not None else None,
         "ranges": str(log.live) if log.live is not None else None,
+        "rangeCount": log.live.bounds[0].size if log.live is not None else None,
+        "meanRun": round(mean_run(log.live), 3) if log.live is not None else None,
         "source": "option" if given else "directory" if known else None,
     }
 
@@ -259,6 +262,9 @@ def _print(result: dict[str, Any]) -> None:
         if live["known"]:
             ranges = f"{live['entries']} at {_shorten(live['ranges'])}" if live["entries"] else "nothing"
         pairs.append(("Live", ranges))
+        if live["entries"]:
+            sparse = f"{live['rangeCount']}, of {live['meanRun']:.1f} neighbours on average"
+            pairs.append(("Ranges", sparse))
     pairs += [("Ignored snapshot", text) for text in result["rejectedSnapshots"]]
     debt_text = f"unknown: {debt['reason']}"
     if debt["reason"] is None:

@@ -1,4 +1,4 @@
-"""Whom a new file in a log directory belongs to: the log's owner, not whoever compacts."""
+"""New files that the log's owner must be able to read: whom they belong to, and how one replaces another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.exceptions import LogNotWritableError
-from compaction.stores.segments import fs
+from compaction.stores.segments import fs, lock
 
 
 def inherit_access(fd: int, source: Path) -> None:
@@ -31,3 +31,27 @@ def inherit_access(fd: int, source: Path) -> None:
         reason = f"a rewritten copy cannot be given to its owner (uid {model.st_uid}, gid {model.st_gid})"
         raise LogNotWritableError(str(source), reason)
     fs.set_mode(fd, mode)
+
+
+def replace_file(temporary: Path, target: Path, data: bytes, *, access: Path, held: lock.HeldLock | None) -> None:
+    """Put `data` under the name `target`, atomically and durably but for the directory, which the caller syncs.
+
+    `access`: the file whose owner, group and mode the new one gets. `held` is asked right before the name changes.
+    OSError passes through: the old file, or none, then stands under the name.
+    """
+    fs.unlink_if_present(temporary)
+    try:
+        fd = fs.create(temporary, mode=0o600)
+        try:
+            inherit_access(fd, access)
+            fs.write(fd, [data])
+            fs.sync(fd)
+        finally:
+            os.close(fd)
+        if held is not None:
+            held.verify()
+        fs.rename(temporary, target)
+    except OSError:
+        with suppress(OSError):
+            fs.unlink_if_present(temporary)
+        raise

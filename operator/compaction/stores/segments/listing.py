@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
+from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity, segment_number
 
 
 def regular_segments(directory: Path) -> list[str]:
@@ -19,6 +19,11 @@ def segment_links(directory: Path) -> list[str]:
     """Names of the segments that are symlinks, in name order."""
     with os.scandir(directory) as entries:
         return sorted(e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_symlink())
+
+
+def highest_segment(directory: Path) -> int:
+    """The largest number of any name that is a segment's, links included: their numbers are taken. 0 without any."""
+    return max((segment_number(name) for name in os.listdir(directory) if SEGMENT_NAME.fullmatch(name)), default=0)
 
 
 def status(path: Path) -> os.stat_result | None:

@@ -7,6 +7,8 @@
 * `<a>-<b>-<c>.compacting`: exists only while the fence's lock is held, or after a crash in that window. Of a group of
   one it is `<a>-<a>.compacting`: `<a>.compacting` is what Ra's own compaction writes to.
 * `<a>.link`: the next content of the name `<a>.segment`, replaced by rename.
+* `<n>.clump`: live entries re-written at the head, the future `<n>.segment`; exists as long as a `.compacting` does.
+* `<index>.moves` (20 digits): which old indexes the entries from `index` on are copies of; the log's owner reads it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from compaction.stores.segments.model import SEGMENT_NAME, SEGMENT_SUFFIX
 COMPACTING_SUFFIX: Final = ".compacting"
 LINK_SUFFIX: Final = ".link"
 PARTIAL_SUFFIX: Final = ".partial"
+CLUMP_SUFFIX: Final = ".clump"
+MOVES_SUFFIX: Final = ".moves"
 RA_MARKER_SUFFIX: Final = ".compaction_group"
 MAX_SOURCES: Final = 8
 """Longest group: its name lists every source, and a file name holds 255 bytes."""
@@ -33,6 +37,8 @@ _STEMS: Final = r"[0-9]{16}(?:-[0-9]{16})*"
 _COMPACTING: Final = re.compile(rf"({_STEMS})\.compacting", re.ASCII)
 _LINK: Final = re.compile(r"([0-9]{16})\.link", re.ASCII)
 _RA_MARKER: Final = re.compile(r"([0-9]{16})\.compaction_group", re.ASCII)
+_CLUMP: Final = re.compile(r"([0-9]{16})\.clump", re.ASCII)
+_MOVES: Final = re.compile(r"([0-9]{20})\.moves", re.ASCII)
 _PARTIAL: Final = re.compile(rf"({_STEMS})\.(.+)\.([0-9]+)\.partial", re.ASCII)
 _JOB_KEY: Final = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 
@@ -131,6 +137,28 @@ def parse_ra_marker(name: str) -> str | None:
     return match[1] + SEGMENT_SUFFIX if match else None
 
 
+def clump_name(segment: str) -> str:
+    """Where a commit puts re-written entries before they are the segment of this name."""
+    return stem(segment) + CLUMP_SUFFIX
+
+
+def parse_clump(name: str) -> str | None:
+    """The segment that a `.clump` name is to become; None for any other name."""
+    match = _CLUMP.fullmatch(name)
+    return match[1] + SEGMENT_SUFFIX if match else None
+
+
+def moves_name(first: int) -> str:
+    """The map of the entries that were re-written from index `first` on."""
+    return f"{first:020d}{MOVES_SUFFIX}"
+
+
+def parse_moves(name: str) -> int | None:
+    """The first new index that a map of moved entries is about; None for any other name."""
+    match = _MOVES.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def needs_recovery(names: Sequence[str]) -> bool:
     """Whether a directory listing shows a compaction, ours or Ra's own, that did not finish."""
-    return any(parse_compacting(n) or parse_link(n) or parse_ra_marker(n) for n in names)
+    return any(parse_compacting(n) or parse_link(n) or parse_ra_marker(n) or parse_clump(n) for n in names)

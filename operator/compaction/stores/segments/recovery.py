@@ -15,6 +15,7 @@ group stay regular files until the evidence exists. Idempotent, and itself safe 
 * Ra's marker `a.compaction_group`: see `ra_recovery`. Markers go first: to Ra, a marker without `.compacting` means
   "committed", which loses data (research/ra.md §8, B1).
 * Every `.link` is removed: only renamed ones ever mattered.
+* `n.clump`: see `clump_recovery`.
 
 Partial files are not touched: their attempts may be alive; the sweeper knows which are not.
 """
@@ -28,19 +29,21 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import NotALogDirectoryError
-from compaction.stores.segments import fence, fs, lock, names
+from compaction.stores.segments import clump_moves, clump_recovery, fence, fs, lock, names
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.listing import regular_identity, regular_segments, status
 from compaction.stores.segments.ra_recovery import RaRecovery, settle_marker
 from compaction.stores.segments.records import FenceRecord, PendingCommit, Tombstone, TombstoneKind
 from compaction.stores.segments.view import is_log_directory
 
-_TEMPORARIES: Final = frozenset({fence.TEMPORARY_FILE, lock.TEMPORARY_FILE})
+_TEMPORARIES: Final = frozenset(
+    {fence.TEMPORARY_FILE, lock.TEMPORARY_FILE, clump_moves.TEMPORARY_FILE, clump_recovery.INDEXES_TEMPORARY}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery did. `finished` and `discarded` are group keys; `removed` are names of leftovers.
+    """What recovery did. `finished` and `discarded`: group keys and `.clump` names; `removed`: names of leftovers.
 
     `ra`: one entry per marker of Ra's own compaction.
     """
@@ -109,6 +112,9 @@ def recover_locked(directory: Path, *, now: float, held: lock.HeldLock | None = 
         if group := names.parse_compacting(name):
             committed = _settle_group(directory, group, directory / name, now=now, held=held)
             outcomes[group] = committed or outcomes.get(group, False)
+    for name in found:
+        if names.parse_clump(name):
+            outcomes[name] = clump_recovery.settle_clump(directory, name, held=held)
     leftovers = [n for n in found if names.parse_link(n) or n in _TEMPORARIES]
     return RecoveryReport(
         finished=tuple(group for group, committed in outcomes.items() if committed),

@@ -252,10 +252,19 @@ def content_of(path: Path) -> bytes:
     return digest.digest()
 
 
+_HALF_DONE = (
+    names.COMPACTING_SUFFIX,
+    names.LINK_SUFFIX,
+    names.RA_MARKER_SUFFIX,
+    names.PARTIAL_SUFFIX,
+    names.CLUMP_SUFFIX,
+)
+
+
 def _matters(name: str) -> bool:
     if SEGMENT_NAME.fullmatch(name) is not None or name == fence.FENCE_FILE:
         return True
-    return name.endswith((names.COMPACTING_SUFFIX, names.LINK_SUFFIX, names.RA_MARKER_SUFFIX, names.PARTIAL_SUFFIX))
+    return name.endswith(_HALF_DONE)
 
 
 def _add(update: Callable[[bytes], None], path: str) -> None:

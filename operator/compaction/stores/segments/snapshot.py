@@ -191,6 +191,22 @@ def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
 
 def read_snapshot_meta(path: Path) -> SnapshotMeta:
     """Index and term of a snapshot.dat after checking magic, version and the CRC of the whole file (in chunks)."""
+    meta = _read_meta(path)
+    index, term = meta.get(etf.Atom("index")), meta.get(etf.Atom("term"))
+    if isinstance(index, int) and isinstance(term, int) and index >= 0 and term >= 0:
+        return SnapshotMeta(index=index, term=term)
+    raise CorruptSnapshotError(str(path), "its metadata is not a map with index and term")
+
+
+def read_members(path: Path) -> int | None:
+    """How many members a snapshot.dat says that the log's cluster has; None when it does not say it in a known form:
+    a map by member (Ra 3), or a list of members (before).
+    """
+    cluster = _read_meta(path).get(etf.Atom("cluster"))
+    return len(cluster) if isinstance(cluster, dict | list) else None
+
+
+def _read_meta(path: Path) -> dict[etf.Term, etf.Term]:
     try:
         with _open_regular(path) as file:
             header = file.read(_HEADER.size)
@@ -243,7 +259,7 @@ def _open_regular(path: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
-def _decode_meta(data: bytes, path: Path) -> SnapshotMeta:
+def _decode_meta(data: bytes, path: Path) -> dict[etf.Term, etf.Term]:
     length = _META_LENGTH.unpack_from(data)[0] if len(data) >= _META_LENGTH.size else 0
     body = data[_META_LENGTH.size : _META_LENGTH.size + length]
     if len(body) < length or length == 0:
@@ -252,11 +268,9 @@ def _decode_meta(data: bytes, path: Path) -> SnapshotMeta:
         meta = etf.decode(body)
     except TermFormatError as error:
         raise CorruptSnapshotError(str(path), f"its metadata cannot be decoded: {error}") from error
-    if isinstance(meta, dict):
-        index, term = meta.get(etf.Atom("index")), meta.get(etf.Atom("term"))
-        if isinstance(index, int) and isinstance(term, int) and index >= 0 and term >= 0:
-            return SnapshotMeta(index=index, term=term)
-    raise CorruptSnapshotError(str(path), "its metadata is not a map with index and term")
+    if not isinstance(meta, dict):
+        raise CorruptSnapshotError(str(path), "its metadata is not a map with index and term")
+    return meta
 
 
 def encode_snapshot(

@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import LiveSetUnknownError
+from compaction.exceptions import CorruptMovesError, LiveSetUnknownError
 from compaction.stores.segments import fence, fs, lock, recovery
+from compaction.stores.segments.clump_moves import load_moves, moves_files
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing
 from compaction.stores.segments.listing import segment_links, status
@@ -24,6 +26,7 @@ from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.names import job_key, parse_partial
 from compaction.stores.segments.records import FenceRecord, Tombstone, TombstoneKind
 from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.snapshot import DATA_FILE, newest_snapshot
 from compaction.stores.segments.unreferenced import DeadSegment, dead_segments
 
 UNKNOWN_ATTEMPT_SECONDS: Final = 600.0
@@ -99,7 +102,8 @@ def sweep(
             dead = _dead_now(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
         verdicts = _judge(directory, due, dead)
         orphans = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
-        deleted = _delete(directory, (*verdicts.delete, *orphans), held=held)
+        maps = _obsolete_maps(directory, now=now, grace_seconds=grace_seconds)
+        deleted = _delete(directory, (*verdicts.delete, *orphans, *maps), held=held)
         record = _settle(directory, record, verdicts, held=held)
         left = [t.since + grace_seconds for t in record.tombstones]
         return SweepReport(
@@ -195,6 +199,25 @@ def _orphan_partials(
         if (partial.job, partial.token) not in claimed or found.st_mtime + untouched <= now:
             orphans.append(Deleted(name, found.st_size))
     return orphans
+
+
+def _obsolete_maps(directory: Path, *, now: float, grace_seconds: float) -> list[Deleted]:
+    """Maps of moved entries that only an older snapshot than the one in force needs, for as long as the grace.
+
+    No tombstone: nobody finds data by them any more, and what an owner does not read it does not miss. A map that
+    cannot be read stays.
+    """
+    names = moves_files(directory)
+    newest = newest_snapshot(directory) if names else None
+    data = status(newest.path / DATA_FILE) if newest else None
+    if newest is None or data is None or data.st_mtime + grace_seconds > now:
+        return []
+    obsolete: list[Deleted] = []
+    for name in names:
+        with suppress(CorruptMovesError, FileNotFoundError):
+            if load_moves(directory / name).receipt.last <= newest.index:
+                obsolete.append(Deleted(name, os.stat(directory / name).st_size))
+    return obsolete
 
 
 def _delete(directory: Path, items: tuple[Deleted, ...], *, held: lock.HeldLock) -> tuple[Deleted, ...]:

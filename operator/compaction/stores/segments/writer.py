@@ -18,11 +18,11 @@ import numpy as np
 
 from compaction.exceptions import CorruptSegmentError, InvalidEntryError, MissingSegmentHeaderError
 from compaction.stores.segments.codec import CURRENT_VERSION, encode_header, encode_records, read_segment_fd
+from compaction.stores.segments.listing import highest_segment
 from compaction.stores.segments.model import (
     DEFAULT_MAX_COUNT,
     DEFAULT_MAX_SIZE,
     HEADER_BYTES,
-    SEGMENT_NAME,
     SLOT_BYTES,
     U32Array,
     U64Array,
@@ -190,7 +190,7 @@ class LogWriter:
         self._successor()
 
     def _successor(self) -> _OpenSegment:
-        number = segment_number(self._segment.path.name) if self._segment else self._last_number()
+        number = segment_number(self._segment.path.name) if self._segment else highest_segment(self.directory)
         if self._segment is not None:
             self._segment.close(sync=self._sync)
             self._segment = None
@@ -210,7 +210,7 @@ class LogWriter:
     def _writable(self) -> _OpenSegment:
         if self._segment is not None:
             return self._segment
-        path = self.directory / segment_name(self._last_number())
+        path = self.directory / segment_name(highest_segment(self.directory))
         if path.is_symlink() or not path.exists():
             return self._successor()
         self._segment = self._reopen(path)
@@ -223,10 +223,6 @@ class LogWriter:
             # Created, then the writer died before the header: nothing was in it, so it is made again, as Ra does.
             path.unlink()
             return _OpenSegment.create(path, max_count=self.max_count, sync=self._sync)
-
-    def _last_number(self) -> int:
-        """Number of the last segment by name, links included (their numbers are taken); 0 when there is none."""
-        return max((segment_number(n) for n in os.listdir(self.directory) if SEGMENT_NAME.fullmatch(n)), default=0)
 
 
 def _pwrite_all(fd: int, data: bytes, offset: int) -> None:

@@ -1,0 +1,252 @@
+"""Copies live entries into new segments for the head of the log, under attempt-unique names: nothing is visible yet.
+
+Every payload's CRC is checked while it is read, and each output is verified by reading it back. The copies have new
+indexes, one behind the other, and the term that the log ends with; length, payload and stored CRC stay. Like a
+compacted segment, an output is version 2 and exactly full, so nobody ever appends to it. Memory: one read (1 MiB, or
+the largest payload) beside what a look at the log holds. Whatever goes wrong, all partial files are removed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compaction.exceptions import (
+    CorruptEntryError,
+    MissingLiveIndexError,
+    RewriteStoppedError,
+    SourcesChangedError,
+    VerificationFailedError,
+)
+from compaction.stores.segments import fs
+from compaction.stores.segments.access import inherit_access
+from compaction.stores.segments.clump_moves import index_digest
+from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRound, LogHead, log_head
+from compaction.stores.segments.codec import encode_header, encode_records, read_segment
+from compaction.stores.segments.faults import storage_errors
+from compaction.stores.segments.listing import highest_segment
+from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start, segment_name
+from compaction.stores.segments.names import partial_name, stem
+from compaction.stores.segments.reader import CHUNK_BYTES, Batch, Fingerprint, SegmentFile
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.view import LogState, open_log
+
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ClumpTask:
+    """What to copy: plain data. `head`: where the log ended when this was planned, with the newest segment's file."""
+
+    directory: str
+    job: str
+    token: int
+    snapshot_index: int
+    snapshot_term: int
+    head: LogHead
+    head_identity: FileIdentity
+    rounds: tuple[ClumpRound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedClump:
+    """One output, written, synced and read back. It may only follow the very file `follows`, the log's newest one."""
+
+    partial: str
+    identity: FileIdentity
+    output: str
+    follows: str
+    follows_identity: FileIdentity
+    old: LiveSet
+    first: int
+    term: int
+    snapshot_index: int
+    snapshot_term: int
+    payload_bytes: int
+    fingerprint: str
+    index_digest: str
+    seconds: float
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.old) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    segment: SegmentIndex
+    rows: RowArray
+
+
+def task_of(log: LogState, plan: ClumpPlan, *, job: str, token: int) -> ClumpTask:
+    """The task of a plan that was made of this very look at the log."""
+    return ClumpTask(
+        directory=str(log.directory),
+        job=job,
+        token=token,
+        snapshot_index=plan.snapshot_index,
+        snapshot_term=plan.snapshot_term,
+        head=plan.head,
+        head_identity=log.segment(plan.head.newest).identity,
+        rounds=plan.rounds,
+    )
+
+
+def copy_clumps(task: ClumpTask, *, should_stop: Stop = lambda: False) -> tuple[CopiedClump, ...]:
+    """Copy all rounds, each into a partial file of its own, to be committed one after the other.
+
+    Raises:
+        CorruptEntryError, CorruptSegmentError: a source is damaged (names file, index, offset).
+        MissingLiveIndexError: an entry to be copied is not readable.
+        SourcesChangedError, LogChangedError: the log is no longer what was planned on.
+        VerificationFailedError, RewriteStoppedError, LogNotWritableError, StoreIOError
+    """
+    directory = Path(task.directory)
+    done: list[CopiedClump] = []
+    with storage_errors(directory):
+        log = open_log(directory)
+        if log_head(log) != task.head or log.segment(log.newest).identity != task.head_identity:
+            raise SourcesChangedError(
+                f"{directory}: entries were appended since the plan was made: is its owner running?"
+            )
+        number = highest_segment(directory) + 1
+        follows, identity = task.head.newest, task.head_identity
+        try:
+            for part in task.rounds:
+                copied = _copy(log, task, part, segment_name(number), (follows, identity), should_stop)
+                done.append(copied)
+                number, follows, identity = number + 1, copied.output, copied.identity
+        except BaseException:
+            discard(directory, done)
+            raise
+    return tuple(done)
+
+
+def discard(directory: Path, clumps: list[CopiedClump] | tuple[CopiedClump, ...]) -> None:
+    """Remove partial files: attempt-unique names, nobody else's. What cannot be removed is left to the sweeper."""
+    for clump in clumps:
+        with suppress(OSError):
+            fs.unlink_if_present(directory / clump.partial)
+
+
+def _copy(
+    log: LogState, task: ClumpTask, part: ClumpRound, output: str, follows: tuple[str, FileIdentity], should_stop: Stop
+) -> CopiedClump:
+    started = time.monotonic()
+    sources = _sources(log, part.old)
+    path = log.directory / partial_name(stem(output), job=task.job, token=task.token)
+    # A leftover under this name is of this very attempt.
+    fs.unlink_if_present(path)
+    fd = fs.create(path, mode=0o600)
+    kept = False
+    try:
+        inherit_access(fd, log.directory / task.head.newest)
+        fs.write(fd, _head(sources, first=part.first, term=task.head.term))
+        before = Fingerprint()
+        for batch in _batches(sources, should_stop):
+            fs.write(fd, [batch.payload(position) for position in range(batch.rows.size)])
+            _count(before, batch, first=part.first + before.entries, term=task.head.term)
+        fs.sync(fd)
+        identity = FileIdentity.of(os.fstat(fd))
+        digest = _verify(path, before, identity, should_stop)
+        kept = True
+    finally:
+        os.close(fd)
+        if not kept:
+            with suppress(OSError):
+                fs.unlink_if_present(path)
+    return CopiedClump(
+        partial=path.name,
+        identity=identity,
+        output=output,
+        follows=follows[0],
+        follows_identity=follows[1],
+        old=part.old,
+        first=part.first,
+        term=task.head.term,
+        snapshot_index=task.snapshot_index,
+        snapshot_term=task.snapshot_term,
+        payload_bytes=before.payload_bytes,
+        fingerprint=before.hexdigest(),
+        index_digest=digest,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _sources(log: LogState, old: LiveSet) -> list[_Source]:
+    """The records of the old indexes, ascending."""
+    found: list[_Source] = []
+    for ref in log.refs:
+        if not old.count_in(ref.first, ref.last):
+            continue
+        segment, rows = log.segment(ref.name), log.readable(ref)
+        rows = rows[old.mask(segment.idx[rows])]
+        if rows.size != old.count_in(ref.first, ref.last):
+            have = LiveSet.from_indexes(segment.idx[rows])
+            missing = old.clip(ref.first, ref.last).without(have)
+            raise MissingLiveIndexError(str(segment.path), missing.smallest)
+        found.append(_Source(segment, rows))
+    if sum(source.rows.size for source in found) != len(old):
+        raise SourcesChangedError(f"{log.directory}: not every entry that was planned on is readable any more")
+    return found
+
+
+def _head(sources: list[_Source], *, first: int, term: int) -> list[bytes]:
+    """Header and index area, exactly full."""
+    length = np.concatenate([source.segment.length[source.rows] for source in sources])
+    offset = np.full(length.size, data_start(2, length.size), dtype=np.uint64)
+    offset[1:] += np.cumsum(length[:-1], dtype=np.uint64)
+    records = encode_records(
+        idx=np.arange(length.size, dtype=np.uint64) + np.uint64(first),
+        term=np.full(length.size, term, dtype=np.uint64),
+        offset=offset,
+        length=length,
+        crc=np.concatenate([source.segment.crc[source.rows] for source in sources]),
+    )
+    return [encode_header(max_count=int(length.size)), records]
+
+
+def _batches(sources: list[_Source], should_stop: Stop) -> Iterator[Batch]:
+    """Checked payloads in order; each batch is only valid until the next."""
+    buffer = bytearray(CHUNK_BYTES)
+    for source in sources:
+        with closing(SegmentFile(source.segment, buffer=buffer)) as file:
+            for batch in file.batches(source.rows):
+                if should_stop():
+                    raise RewriteStoppedError(f"{source.segment.path}: the rewrite was asked to stop")
+                yield batch
+
+
+def _count(before: Fingerprint, batch: Batch, *, first: int, term: int) -> None:
+    """The fingerprint of old entries as the copies they become."""
+    size = batch.rows.size
+    before.update_arrays(
+        idx=np.arange(size, dtype=np.uint64) + np.uint64(first),
+        term=np.full(size, term, dtype=np.uint64),
+        length=batch.segment.length[batch.rows],
+        crc=batch.crcs,
+    )
+
+
+def _verify(path: Path, before: Fingerprint, identity: FileIdentity, should_stop: Stop) -> str:
+    """Read the output back through the ordinary reader and compare; the digest of its header and index."""
+    output = read_segment(path)
+    after = Fingerprint()
+    try:
+        for batch in _batches([_Source(output, np.arange(output.count, dtype=np.int64))], should_stop):
+            after.update_batch(batch)
+    except CorruptEntryError as error:
+        raise VerificationFailedError(f"{path}: the output does not read back: {error}") from error
+    full = output.count == output.max_count == before.entries and output.end_of_data == identity.size
+    if not full or output.identity != identity or after.hexdigest() != before.hexdigest():
+        raise VerificationFailedError(
+            f"{path}: {after.entries} entries read back with fingerprint {after.hexdigest()[:16]}, "
+            f"{before.entries} copied with {before.hexdigest()[:16]}"
+        )
+    return index_digest(output)

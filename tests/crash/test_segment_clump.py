@@ -1,0 +1,288 @@
+"""Death before, during and after every mutating system call of re-writing live entries at the head, and of recovery.
+
+Checked each time, before any recovery: the log's owner opens it as the dead process left it and finds every value,
+under the old index or the one that the map names; so does whoever reads the log without knowing the owner. After
+recovery nothing is half-done; a retry with the next token completes the work, and nothing is moved twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import CorruptMovesError, SegmentLogError
+from compaction.stores.segments import fence, recovery, sweep
+from compaction.stores.segments.clump import clump_log, receipts_of
+from compaction.stores.segments.clump_moves import read_moves
+from compaction.stores.segments.clump_plan import ClumpRequest
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.view import open_log
+from support.log_owner import KeyValueOwner, live_payloads, under_the_maps
+from support.segment_logs import leftovers
+from support.sudden_death import DyingFilesystem, SuddenDeath, When
+
+JOB = "clump-by-hand"
+REQUEST = ClumpRequest(shorter_than=3, min_ranges=2)
+LIMITS = SegmentLimits(max_entries=6, max_bytes=1_000_000)
+SPARSE = (1, 2, 7, 12, 13, 20, 27, 33, 41, 47, 48)
+WHENS: tuple[When, ...] = ("before", "after", "during")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven entries that are live alone or in pairs, one long run, and above the snapshot newer values of some."""
+    directory = tmp_path_factory.mktemp("template") / "log"
+    owner = KeyValueOwner(directory)
+    for number in range(60):
+        owner.put(f"key{number}" if number in SPARSE else "scratch", f"value {number}" * 3)
+    for number in range(6):
+        owner.put(f"run{number}", "together")
+    owner.snapshot()
+    owner.put("key1", "newer than the snapshot")
+    owner.put("key12", "newer than the snapshot")
+    owner.delete("key20")
+    owner.stop()
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process dies here, not the machine: syncs are counted, and interrupted, but need not be carried out."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
+
+
+@pytest.fixture
+def fresh(template: Path, tmp_path: Path) -> Callable[[], Path]:
+    def make() -> Path:
+        directory = tmp_path / "log"
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(template, directory, symlinks=True)
+        return directory
+
+    return make
+
+
+def _attempt(directory: Path, *, token: int) -> None:
+    fence.claim(directory, job=JOB, token=token, holder="test", now=1.0)
+    clump_log(
+        directory,
+        request=REQUEST,
+        limits=LIMITS,
+        owner_stopped=True,
+        job=JOB,
+        token=token,
+        holder="test",
+        now=1000.0,
+    )
+
+
+def _values(directory: Path) -> dict[str, str]:
+    """What an owner finds that opens a copy of the log (opening the log itself may write to it)."""
+    copy = directory.with_name("opened")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(directory, copy, symlinks=True)
+    owner = KeyValueOwner(copy)
+    owner.stop()
+    return owner.values()
+
+
+def _deaths(calls: list[str]) -> Iterator[tuple[int, When, str]]:
+    for number, name in enumerate(calls):
+        for when in WHENS:
+            if when != "during" or name.startswith("write"):
+                yield number, when, name
+
+
+def _check_done(directory: Path, before: dict[int, bytes], values: dict[str, str]) -> None:
+    assert under_the_maps(directory, before) == before
+    assert _values(directory) == values
+    assert leftovers(directory) == []
+    maps = read_moves(directory)
+    moved = [index for moves in maps for index in moves.old_set]
+    assert len(moved) == len(set(moved)) == 11
+    live = open_log(directory).live
+    assert live is not None
+    assert not set(moved) & set(live)
+    news = [index for moves in maps for index in moves.new_set]
+    assert news == list(range(news[0], news[0] + len(news)))
+
+
+def test_the_template_has_every_kind_of_entry(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    log = open_log(directory)
+    assert log.live is not None
+    assert log.snapshot_index is not None
+    assert max(live_payloads(directory)) > log.snapshot_index
+    sizes = [high - low + 1 for low, high in log.live.ranges]
+    assert sizes == [2, 1, 2, 1, 1, 1, 1, 2, 7]
+
+
+def test_death_at_every_step(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    before, values = live_payloads(directory), _values(directory)
+    with DyingFilesystem() as counter:
+        _attempt(directory, token=1)
+    _check_done(directory, before, values)
+    assert [r.entries for r in receipts_of(directory, JOB)] == [6, 5]
+    assert counter.calls.count("link 0000000000000010.clump 0000000000000010.segment") == 1
+    deaths = list(_deaths(counter.calls))
+    assert len(deaths) > 100
+    for number, when, name in deaths:
+        directory = fresh()
+        with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
+            _attempt(directory, token=1)
+        _check_one_death(directory, before, values, f"{when} {number} {name}")
+
+
+def _check_one_death(directory: Path, before: dict[int, bytes], values: dict[str, str], what: str) -> None:
+    assert under_the_maps(directory, before) == before, f"{what}: not readable as it was left"
+    assert _values(directory) == values, f"{what}: the owner does not find its values"
+    recovery.recover(directory, now=1000.0)
+    assert not recovery.is_needed(directory), what
+    assert under_the_maps(directory, before) == before, f"{what}: not readable after recovery"
+    assert _values(directory) == values, f"{what}: the owner does not find its values after recovery"
+    _attempt(directory, token=2)
+    # The zombie's own partial files, as the coordinator's sweeper finds them.
+    sweep.sweep(directory, grace_seconds=1e9, active=frozenset())
+    _check_done(directory, before, values)
+
+
+def _half_done(directory: Path) -> list[int]:
+    """Call numbers of an attempt at which its commits begin, are at their commit point, and are nearly done."""
+    with DyingFilesystem() as counter:
+        _attempt(directory, token=1)
+    first = "0000000000000010.clump"
+    marks = (f".partial {first}", ".moves", f"link {first}", "indexes", f"unlink {first}")
+    return [number for number, name in enumerate(counter.calls) if any(mark in name for mark in marks)]
+
+
+def test_death_at_every_step_of_recovery(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    before, values = live_payloads(directory), _values(directory)
+    stops = _half_done(directory)
+    assert len(stops) >= 5
+    deaths = 0
+    for stop in stops:
+        for number in range(40):
+            directory = fresh()
+            with DyingFilesystem(at=stop, when="after"), pytest.raises(SuddenDeath):
+                _attempt(directory, token=1)
+            with DyingFilesystem(at=number) as dying:
+                try:
+                    recovery.recover(directory, now=1000.0)
+                except SuddenDeath:
+                    deaths += 1
+            if not dying.dead:
+                break
+            assert under_the_maps(directory, before) == before, f"{stop} {dying.calls}: not readable as it was left"
+            assert _values(directory) == values, f"{stop} {dying.calls}"
+            recovery.recover(directory, now=1000.0)
+            assert not recovery.is_needed(directory)
+            assert leftovers(directory) in ([], [f"0000000000000011.{JOB}.1.partial"])
+            assert under_the_maps(directory, before) == before
+            assert _values(directory) == values
+    assert deaths > 15
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
+def test_a_full_disk_at_every_step(fresh: Callable[[], Path], lasting: bool) -> None:
+    """The error says what became of it, and afterwards it is so."""
+    directory = fresh()
+    before, values = live_payloads(directory), _values(directory)
+    with DyingFilesystem() as counter:
+        _attempt(directory, token=1)
+    refused = 0
+    for number, name in enumerate(counter.calls):
+        directory = fresh()
+        failure = OSError(errno.ENOSPC, "No space left on device")
+        with DyingFilesystem(at=number, error=failure, lasting=lasting):
+            try:
+                _attempt(directory, token=1)
+            except SegmentLogError as error:
+                refused += 1
+                _check_outcome(directory, str(error), name)
+        assert under_the_maps(directory, before) == before, name
+        assert _values(directory) == values, name
+        recovery.recover(directory, now=1000.0)
+        assert under_the_maps(directory, before) == before, name
+        assert not recovery.is_needed(directory)
+    assert refused > 40
+
+
+def _check_outcome(directory: Path, message: str, name: str) -> None:
+    """Of the first of the two rounds, if it is the one that failed."""
+    assert "No space left" in message, name
+    in_place = (directory / "0000000000000011.segment").exists()
+    if "nothing was committed" in message:
+        assert not in_place, name
+    if "past their commit point" in message and not in_place:
+        assert (directory / "0000000000000010.segment").exists(), name
+
+
+def test_an_owner_that_starts_too_early_wins(fresh: Callable[[], Path]) -> None:
+    """Whatever the dead process left: the owner appends, and recovery then takes nothing away from it."""
+    directory = fresh()
+    for stop in _half_done(directory):
+        directory = fresh()
+        with DyingFilesystem(at=stop, when="after"), pytest.raises(SuddenDeath):
+            _attempt(directory, token=1)
+        owner = KeyValueOwner(directory)
+        for number in range(20):
+            owner.put(f"late{number}", "after the crash")
+        owner.put("key7", "changed after the crash")
+        expected = owner.values()
+        recovery.recover(directory, now=1000.0)
+        assert owner.values() == expected
+        owner.stop()
+        assert _values(directory) == expected
+        owner = KeyValueOwner(directory)
+        owner.snapshot()
+        owner.stop()
+        _attempt(directory, token=2)
+        assert _values(directory) == expected
+
+
+def test_a_copy_of_a_half_done_log_comes_to_the_same_end(fresh: Callable[[], Path], tmp_path: Path) -> None:
+    """`cp -r` keeps neither inodes nor times: the commit is recognised by what is in the file."""
+    directory = fresh()
+    before, values = live_payloads(directory), _values(directory)
+    outcomes = set()
+    for number, stop in enumerate(_half_done(directory)):
+        directory = fresh()
+        with DyingFilesystem(at=stop, when="after"), pytest.raises(SuddenDeath):
+            _attempt(directory, token=1)
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(directory, copy, copy_function=shutil.copyfile)
+        expected, report = recovery.recover(directory, now=1000.0), recovery.recover(copy, now=1000.0)
+        assert (report.finished, report.discarded) == (expected.finished, expected.discarded)
+        outcomes.add((report.finished, report.discarded))
+        assert under_the_maps(copy, before) == before
+        assert _values(copy) == values
+    assert (("0000000000000010.clump",), ()) in outcomes
+    assert ((), ("0000000000000010.clump",)) in outcomes
+
+
+def test_a_committed_map_that_cannot_be_read_stops_recovery(fresh: Callable[[], Path]) -> None:
+    directory = fresh()
+    with DyingFilesystem() as counter:
+        _attempt(directory, token=1)
+    stop = counter.calls.index("link 0000000000000010.clump 0000000000000010.segment")
+    directory = fresh()
+    with DyingFilesystem(at=stop, when="after"), pytest.raises(SuddenDeath):
+        _attempt(directory, token=1)
+    (path,) = directory.glob("*.moves")
+    good, live = path.read_bytes(), open_log(directory).live
+    path.write_bytes(good.replace(b"[", b"{", 1))
+    with pytest.raises(CorruptMovesError, match=path.name):
+        recovery.recover(directory)
+    path.unlink()
+    with pytest.raises(CorruptMovesError, match="missing"):
+        recovery.recover(directory)
+    assert open_log(directory).live == live
+    path.write_bytes(good)
+    assert recovery.recover(directory).finished == ("0000000000000010.clump",)
