@@ -20,21 +20,17 @@ from compaction.api.job import CompactionJobStatus
 from compaction.api.names import API_VERSION, COMPONENT_JOB, JOB_KIND, LABEL_WORKER, child_labels
 from compaction.exceptions import (
     AlreadyExistsError,
-    ApiError,
-    CompactionError,
     ConflictError,
-    LockHeldError,
-    NotALogDirectoryError,
     NotFoundError,
-    StaleTokenError,
 )
 from compaction.kube.cache import ObjectKey
+from compaction.kube.claiming import claim
 from compaction.kube.resources import COMPACTION_JOBS, LEASES
 from compaction.kube.writes import GuardedWrites
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.leases.tokens import next_token
 from compaction.reconcile.actions import AssignJob
-from compaction.reconcile.job import assigned, token_of
+from compaction.reconcile.claims import Refused
+from compaction.reconcile.job import assigned
 from compaction.reconcile.observations import Identity, Moment
 from compaction.stores.adapter import StoreAdapter
 
@@ -45,16 +41,14 @@ log = structlog.get_logger(__name__)
 class Outcome:
     """What carrying a decision out came to. `stale`: something had changed, decide again at once.
 
-    `claims` are jobs whose claim was refused: (reason, message); `not_a_log` those of them whose path is no log.
-    `failed_jobs` are jobs whose write did not happen.
+    `claims` are jobs whose claim was refused; `failed_jobs` are jobs whose write did not happen.
     """
 
     stale: bool = False
     plan_failed: bool = False
     status_failed: bool = False
-    claims: dict[str, tuple[WaitReason, str]] = field(default_factory=dict)
+    claims: dict[str, Refused] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)
-    not_a_log: set[str] = field(default_factory=set)
     launch_errors: list[str] = field(default_factory=list)
     failed_jobs: set[str] = field(default_factory=set)
 
@@ -102,27 +96,15 @@ class AssignmentSteps:
         store, name = self._store_of(), action.job.name
         if store is None:
             return None
-        try:
-            high_water = await asyncio.to_thread(store.high_water, action.log, name)
-            token = next_token(action.lease_token, token_of(action.status), high_water)
-            await asyncio.to_thread(store.claim, action.log, job=name, token=token)
-        except StaleTokenError:
+        answer = await asyncio.to_thread(claim, store, action)
+        if isinstance(answer, Refused):
+            self.outcome.claims[name] = answer
+            return None
+        if answer is None:
             self.outcome.stale = True  # another coordinator was here between the two calls
             return None
-        except LockHeldError as error:
-            self.outcome.claims[name] = (WaitReason.LOCK_HELD, str(error))
-            return None
-        except NotALogDirectoryError as error:
-            self.outcome.claims[name] = (WaitReason.STORE_ERROR, str(error))
-            self.outcome.not_a_log.add(name)
-            return None
-        except ApiError:
-            raise
-        except CompactionError as error:
-            self.outcome.claims[name] = (WaitReason.STORE_ERROR, str(error))
-            return None
         self.outcome.claimed.add(name)
-        return token
+        return answer
 
     async def _put_lease(self, action: AssignJob, token: int) -> bool:
         now = datetime.now(UTC)
@@ -161,7 +143,7 @@ class AssignmentSteps:
         else:
             message = f"Lease {name} belongs to something else: delete it, or make the job under another name"
             self.outcome.claimed.discard(name)
-            self.outcome.claims[name] = (WaitReason.LEASE_NAME_TAKEN, message)
+            self.outcome.claims[name] = Refused(WaitReason.LEASE_NAME_TAKEN, message)
 
     async def write_status(self, job: Identity, status: CompactionJobStatus) -> bool:
         """Write a job's status; False when that did not happen."""

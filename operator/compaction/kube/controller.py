@@ -41,15 +41,14 @@ from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
+from compaction.reconcile.claims import learned
 from compaction.reconcile.fleet import launch_failed
 from compaction.reconcile.observations import (
-    ClaimProblem,
     Memory,
     Moment,
     Reading,
     Snapshot,
     WorkerProcess,
-    frozen,
 )
 from compaction.reconcile.policy import reconcile
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
@@ -58,8 +57,6 @@ log = structlog.get_logger(__name__)
 
 WATCH_WORKERS: Final = 1.0
 """Seconds between looks at the launcher: a worker that dies is noticed so much sooner than by its lease."""
-CLAIM_PAUSE: Final = 5.0
-LONGEST_CLAIM_PAUSE: Final = 60.0
 AGAIN: Final = 0.2
 SWEEP_PAUSE: Final = 1.0
 STALE_IN_A_ROW: Final = 5
@@ -245,13 +242,7 @@ class PolicyController:
     def _learn(self, state: _PolicyState, outcome: Outcome) -> None:
         """What carrying the decision out taught: refused claims, failed launches, writes that have to be made again."""
         now, memory = self._monotonic(), state.memory
-        claims = {name: problem for name, problem in memory.claims.items() if name not in outcome.claimed}
-        for name, (reason, message) in outcome.claims.items():
-            before = claims.get(name)
-            since = before.since if before is not None and before.reason == reason else now
-            pause = min(LONGEST_CLAIM_PAUSE, max(CLAIM_PAUSE, now - since))
-            claims[name] = ClaimProblem(reason, message, since, now + pause, name in outcome.not_a_log)
-        memory = replace(memory, claims=frozen(claims))
+        memory = learned(memory, refused=outcome.claims, claimed=outcome.claimed, now=now)
         for message in outcome.launch_errors:
             memory = launch_failed(memory, message, now)
         if outcome.plan_failed:

@@ -1,0 +1,28 @@
+"""A job's claim in its store: the token of the next attempt. Blocking; run it in a thread."""
+
+from __future__ import annotations
+
+from compaction.api.enums import WaitReason
+from compaction.exceptions import CompactionError, LockHeldError, NotALogDirectoryError, StaleTokenError
+from compaction.leases.tokens import next_token
+from compaction.reconcile.actions import AssignJob
+from compaction.reconcile.claims import Refused
+from compaction.reconcile.job import token_of
+from compaction.stores.adapter import StoreAdapter
+
+
+def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
+    """The new token, accepted by the store; why the store refused; or None when somebody else claimed in between."""
+    name = action.job.name
+    try:
+        token = next_token(action.lease_token, token_of(action.status), store.high_water(action.log, name))
+        store.claim(action.log, job=name, token=token)
+    except StaleTokenError:
+        return None
+    except LockHeldError as error:
+        return Refused(WaitReason.LOCK_HELD, str(error))
+    except NotALogDirectoryError as error:
+        return Refused(WaitReason.STORE_ERROR, str(error), terminal=True)
+    except CompactionError as error:
+        return Refused(WaitReason.STORE_ERROR, str(error))
+    return token
