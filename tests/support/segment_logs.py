@@ -11,6 +11,7 @@ from typing import Any
 
 from compaction.stores.segments.reader import iter_entries
 from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.store import SegmentLogStore
 from compaction.stores.segments.view import open_log
 
 Content = dict[int, tuple[int, str]]
@@ -65,3 +66,21 @@ def leftovers(directory: Path) -> list[str]:
 def regular(directory: Path) -> dict[str, int]:
     """Size of each segment that is a file of its own."""
     return {p.name: p.stat().st_size for p in directory.glob("*.segment") if not p.is_symlink()}
+
+
+def compact_all(store: SegmentLogStore, log: Path, *, token: int = 1, sweep: bool = False) -> None:
+    """One whole job on a log through the store: claim, rewrite and commit every group, drop what is dead."""
+    job = f"job-{token}"
+    plan = store.plan(log)
+    store.claim(log, job=job, token=token)
+    snapshot = open_log(log).snapshot_index or 0
+    prepared = store.prepare(log, job=job, groups=[g.sources for g in plan.groups], snapshot_index=snapshot)
+    for group in prepared.groups:
+        if group.error is not None:
+            raise group.error
+        done = store.rewrite(log, group=group, live=prepared.live, job=job, token=token)
+        store.commit(log, job=job, token=token, group=done)
+    store.commit_unreferenced(log, job=job, token=token, names=[one.name for one in plan.unreferenced])
+    store.retire(log, job)
+    if sweep:
+        store.sweep(log, grace_seconds=0, active=frozenset())

@@ -50,6 +50,12 @@ def cutting(limit: int) -> BeforeValidator:
     return BeforeValidator(lambda value: cut(value, limit) if isinstance(value, str) else value)
 
 
+PRINTABLE: Final = BeforeValidator(
+    lambda value: "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
+)
+"""Validator that makes each line of a string printable."""
+
+
 def keeping_first(limit: int) -> BeforeValidator:
     """Validator that keeps the first items of a list."""
     return BeforeValidator(lambda value: value[:limit] if isinstance(value, list | tuple) else value)
@@ -83,10 +89,11 @@ def mark_of(value: str) -> str:
 MESSAGE_LIMIT: Final = 2048
 PATH_LIMIT: Final = 4096
 
-Message = Annotated[str, StringConstraints(max_length=MESSAGE_LIMIT), cutting(MESSAGE_LIMIT)]
+Message = Annotated[str, StringConstraints(max_length=MESSAGE_LIMIT), cutting(MESSAGE_LIMIT), PRINTABLE]
 Mark = Annotated[str, StringConstraints(max_length=MARK_LIMIT)]
 Word = Annotated[str, StringConstraints(max_length=64), cutting(64)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
-Path = Annotated[str, StringConstraints(min_length=1, max_length=PATH_LIMIT)]
+# A directory may lie deeper than any program can name, and a name's stray bytes are written with four characters each.
+Path = Annotated[str, StringConstraints(min_length=1, max_length=PATH_LIMIT), cutting(PATH_LIMIT)]
 INT64_MAX: Final = 2**63 - 1
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]

@@ -5,12 +5,14 @@ Exit codes: 0 done, 1 an error in data or environment (named), 2 wrong usage (cl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from compaction.api.text import printable
 from compaction.exceptions import CompactionError
 
 EXIT_DATA_ERROR = 1
@@ -22,10 +24,11 @@ def report(error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line: our own errors say it themselves; of an OSError the reason and the file."""
+    """An error in one printable line: our own errors say it themselves; of an OSError the reason and the file."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+        file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        return printable(f"{file}: {error.strerror}" if file else error.strerror)
+    return printable(" ".join(str(error).split()) or type(error).__name__)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compaction.api.formatting import format_bytes
+from compaction.api.text import printable
 
 Row = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -126,7 +127,7 @@ class TableStream:
 
 
 def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
-    return [column.text(row.get(column.key)) for column in columns]
+    return [printable(column.text(row.get(column.key))) for column in columns]
 
 
 def _titles(columns: Sequence[Column]) -> list[str]:
@@ -179,4 +180,4 @@ def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[Column]) ->
         yield "]"
     else:
         yield "\t".join(column.title.upper() for column in columns)
-        yield from ("\t".join(column.text(row.get(column.key)) for column in columns) for row in rows)
+        yield from ("\t".join(_cells(row, columns)) for row in rows)

@@ -16,6 +16,8 @@ import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from compaction.api.text import printable
+
 
 class LogFormat(StrEnum):
     """How lines are written."""
@@ -88,13 +90,19 @@ def _renderers(format: LogFormat, stream: TextIO) -> list[Processor]:
         ]
     # The default formatter (rich) prints the variables of every frame: a policy's sparkConf may hold credentials.
     return [
+        _printable_values,
         structlog.dev.ConsoleRenderer(
             colors=stream.isatty(),
             timestamp_key="time",
             sort_keys=False,
             exception_formatter=structlog.dev.plain_traceback,
-        )
+        ),
     ]
+
+
+def _printable_values(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Text for a terminal: what comes from outside may not write on it."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def _bound_first(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -26,6 +26,7 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.api.job import SkippedSource
+from compaction.api.text import INT64_MAX
 from compaction.exceptions import SegmentLogError
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease
@@ -290,12 +291,17 @@ class _Attempt:
         segment = failure.segment or failure.sources[0]
         return SkippedSource(
             segment=segment,
-            index=failure.index,
-            offset=failure.offset,
+            index=_count(failure.index),
+            offset=_count(failure.offset),
             reason=failure.reason.value,
             message=failure.message,
             identity=self.identities.get(segment, ""),
         )
+
+
+def _count(number: int | None) -> int | None:
+    """A number of the segment format (u64) as resources hold it (int64); the message has what does not fit."""
+    return number if number is not None and number <= INT64_MAX else None
 
 
 def _identities(directory: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from compaction.api.enums import PolicyReason
 from compaction.api.policy import CompactionPolicySpec, SegmentLogsStore
+from compaction.api.text import INT64_MAX
 from compaction.exceptions import CompactionError, LockHeldError
 from compaction.planning.candidates import (
     Candidate,
@@ -149,6 +150,7 @@ class SegmentLogsAdapter:
             return self._unreadable(request, started, root_problem)
         reported = {problem.log for problem in problems}
         problems += [_problem(error) for error in result.errors if str(error.path) not in reported]
+        problems += [_unnameable_snapshot(log) for log in result.logs if _out_of_range(log)]
         candidates = self._candidates(result, started)
         self._to_sweep = frozenset(str(log.path) for log in result.logs if log.tombstones or log.partials)
         reading = Reading(
@@ -214,7 +216,7 @@ class SegmentLogsAdapter:
         """What each log offers, made anew only for logs that were read anew."""
         before, self._offered = self._offered, {}
         for log in result.logs:
-            if log.needs_recovery:
+            if log.needs_recovery or _out_of_range(log):
                 continue
             known = before.get(log.path)
             same = known is not None and known[0] is log
@@ -303,6 +305,19 @@ def _left_alone(name: str, reason: str) -> LeftAlonePart:
 def _half_done(log: LogDebt) -> LogProblem:
     message = f"{log.path}: a compaction was interrupted; the next run settles it before anything is planned"
     return LogProblem(str(log.path), "NeedsRecovery", message)
+
+
+def _out_of_range(log: LogDebt) -> bool:
+    """Segment logs count in 64 bits without a sign, resources with one."""
+    return log.snapshot_index is not None and log.snapshot_index > INT64_MAX
+
+
+def _unnameable_snapshot(log: LogDebt) -> LogProblem:
+    message = (
+        f"{log.path}: its snapshot is of index {log.snapshot_index}, and no job can name one above {INT64_MAX}: "
+        "no owner gets there by counting, so restore its snapshots, or use `compactor segments compact`"
+    )
+    return LogProblem(str(log.path), LogErrorReason.LOG_INVALID, message)
 
 
 def _problem(error: LogError) -> LogProblem:

@@ -130,7 +130,9 @@ def test_a_name_that_is_not_utf8_is_said_and_hides_nothing(tmp_path: Path) -> No
         ("bad\\xff", LogErrorReason.LOG_INVALID),
         ("link\\xfc", LogErrorReason.OUTSIDE_ROOT),
     ]
-    assert result.errors[1].message == f"{root}/bad\\xff: name is not valid UTF-8: rename it"
+    assert (
+        result.errors[1].message == f"{root}/bad\\xff: name is not valid UTF-8, or holds control characters: rename it"
+    )
     assert f"to {tmp_path}/out\\xfd" in result.errors[2].message
     assert all(f"{error.path}{error.message}".encode() for error in result.errors)
     excluded = sense.sense_root(root, SenseSettings(exclude=("bad*", "link*", "a/in*")))

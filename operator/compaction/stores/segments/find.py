@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from compaction.api.text import printable
 from compaction.stores.segments.changes import VERIFY_LOOKS, State, Trust, state_of
 from compaction.stores.segments.globs import compile_globs, matches
 from compaction.stores.segments.model import SEGMENT_NAME
-from compaction.stores.segments.problems import LogError, leads_out, log_error, printable, unnameable
+from compaction.stores.segments.problems import LogError, leads_out, log_error, unnameable
 from compaction.stores.segments.snapshot import SNAPSHOTS
 
 # A log's own directories: what lies in them belongs to the log.
@@ -110,23 +111,58 @@ class LogFinder:
         return state
 
     def _list(self, known: _Directory, relative: str, path: str) -> None:
-        with os.scandir(path) as entries:
-            listing = sorted(entries, key=lambda entry: entry.name)
-        is_log = any(SEGMENT_NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False) for e in listing)
+        is_log, directories, symlinks = _names(path, follow=not relative)
         below, links, errors = [], [], []
-        for entry in listing:
-            inside = f"{relative}/{entry.name}" if relative else entry.name
-            if entry.is_symlink():
-                # A segment's link to its sibling is no way out, and there may be very many.
-                if self._selects(inside) and not (SEGMENT_NAME.fullmatch(entry.name) and not entry.is_dir()):
-                    links.append(entry.path)
-            elif entry.is_dir(follow_symlinks=False) and not (is_log and entry.name in _INSIDE_A_LOG):
-                if printable(inside) == inside:
-                    below.append(inside)
-                elif not matches(self._unwanted, inside):
-                    errors.append(unnameable(entry.path))
+        for name, leads_to_directory in symlinks:
+            inside = f"{relative}/{name}" if relative else name
+            # A segment's link to its sibling is no way out, and there may be very many.
+            if self._selects(inside) and (leads_to_directory or not SEGMENT_NAME.fullmatch(name)):
+                links.append(f"{path}/{name}")
+        for name in directories:
+            inside = f"{relative}/{name}" if relative else name
+            if is_log and name in _INSIDE_A_LOG:
+                continue
+            if printable(inside) == inside:
+                below.append(inside)
+            elif not matches(self._unwanted, inside):
+                errors.append(unnameable(f"{path}/{name}"))
         known.is_selected_log = is_log and self._selects(relative)
         known.below, known.links, known.errors = tuple(below), tuple(links), tuple(errors)
 
     def _selects(self, relative: str) -> bool:
         return matches(self._wanted, relative) and not matches(self._unwanted, relative)
+
+
+def _names(path: str, *, follow: bool) -> tuple[bool, list[str], list[tuple[str, bool]]]:
+    """Of one directory: whether it is a log's; its directories; its symbolic links, and whether each leads to one.
+
+    Sorted. Ordinary files are not kept, however many there are. Without `follow` a directory that was replaced by a
+    link since it was found is an error, and nothing behind the link is seen.
+    """
+    is_log, directories, symlinks = False, [], []
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    symlinks.append((entry.name, _may_lead_to_directory(entry)))
+                elif entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.name)
+                elif not is_log:
+                    is_log = SEGMENT_NAME.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(fd)
+    return is_log, sorted(directories), sorted(symlinks)
+
+
+def _may_lead_to_directory(link: os.DirEntry[str]) -> bool:
+    """Also when its target may not be looked at; not when it leads in a circle."""
+    try:
+        return link.is_dir()
+    except PermissionError:
+        return True
+    except OSError:
+        return False

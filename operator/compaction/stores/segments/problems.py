@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from compaction.api.text import printable
 from compaction.exceptions import (
     CorruptFenceError,
     CorruptSegmentError,
@@ -70,9 +72,11 @@ def _os_message(path: Path, error: OSError) -> str:
 
 
 def unnameable(path: str) -> LogError:
-    """An error for a directory that no resource can name: strings of the API are UTF-8, and so are jobs' sources."""
+    """An error for a directory that no resource can name: strings of the API are UTF-8, and so are jobs' sources; and
+    lines of output must not be written by whoever may make a directory.
+    """
     said = printable(path)
-    message = f"{said}: name is not valid UTF-8: rename it"
+    message = f"{said}: name is not valid UTF-8, or holds control characters: rename it"
     return LogError(path=Path(said), reason=LogErrorReason.LOG_INVALID, message=message)
 
 
@@ -80,22 +84,20 @@ def leads_out(root: Path, path: str) -> LogError | None:
     """An error for a symlinked directory that leads out of the root; one that stays inside is found under its own
     name.
     """
-    try:
-        if not os.path.isdir(path):
-            return None
-        target = Path(path).resolve(strict=True)
-    except OSError:
-        return None
-    if target.is_relative_to(root.resolve()):
-        return None
     said = printable(path)
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return None
+    except PermissionError as error:
+        message = f"{said}: a symbolic link whose target may not be looked at ({error.strerror}): not followed"
+        return LogError(path=Path(said), reason=LogErrorReason.PERMISSION_DENIED, message=message)
+    except OSError:
+        return None  # it leads nowhere: dangling, in a circle, through a file
+    # Not Path.resolve, which has an error of its own for links in a circle.
+    target = os.path.realpath(path)
+    if Path(target).is_relative_to(os.path.realpath(root)):
+        return None
     message = (
-        f"{said}: a symbolic link to {printable(str(target))}, outside of {root}: not followed; "
-        "make that directory a root"
+        f"{said}: a symbolic link to {printable(target)}, outside of {root}: not followed; make that directory a root"
     )
     return LogError(path=Path(said), reason=LogErrorReason.OUTSIDE_ROOT, message=message)
-
-
-def printable(path: str) -> str:
-    """The path itself when it is UTF-8, else with its other bytes written as `\\xff`."""
-    return os.fsencode(path).decode(errors="backslashreplace")

@@ -27,6 +27,8 @@ from compaction.stores.segments.snapshot import DATA_FILE, INDEXES_FILE, SNAPSHO
 from compaction.stores.segments.view import LogState, open_log
 
 _NONE: Final[frozenset[str]] = frozenset()
+# Of the year 9999: file systems hold times that no calendar has.
+_LATEST: Final = 253_402_300_799.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +220,21 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
         plan=plan,
         identities=_identities(log, plan),
         snapshot_index=log.snapshot_index,
-        oldest_debt_at=log.snapshot.path.stat().st_mtime if log.snapshot and plan.debt_segments else None,
+        oldest_debt_at=_modified_at(log.snapshot.path) if log.snapshot and plan.debt_segments else None,
         tombstones=len(record.tombstones),
         oldest_tombstone_at=oldest,
         partials=partials,
         snapshot=log.snapshot.path if log.snapshot is not None else None,
         is_whole=_is_whole(log),
     )
+
+
+def _modified_at(path: Path) -> float | None:
+    """When a directory was written last (epoch seconds), within the calendar; None when it is gone by now."""
+    try:
+        return min(max(os.stat(path).st_mtime, 0.0), _LATEST)
+    except FileNotFoundError:
+        return None
 
 
 def _identities(log: LogState, plan: LogPlan) -> dict[str, str]:

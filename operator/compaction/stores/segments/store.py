@@ -71,10 +71,12 @@ class SegmentLogStore:
         """
         path = self.root / log
         with storage_errors(path):
-            inside = path.resolve().is_relative_to(self.root.resolve())
+            # Not Path.resolve, which has an error of its own for links in a circle.
+            inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root))
+            is_directory = path.is_dir()
         if not inside:
             raise NotALogDirectoryError(str(log), f"it is not inside the store's root {self.root}")
-        if not path.is_dir():
+        if not is_directory:
             raise NotALogDirectoryError(str(path), "it does not exist, or is not a directory")
         return path
 

@@ -1,0 +1,49 @@
+"""Something happens between two system calls: before the n-th one, whichever that is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from compaction.stores.segments import fs
+
+READS = ("open", "stat", "lstat", "fstat", "scandir", "listdir", "readlink", "pread")
+WRITES = ("create", "write", "sync", "sync_directory", "link", "symlink", "rename", "unlink")
+
+
+@dataclass(slots=True)
+class Calls:
+    """How many calls there were (those of the event itself not counted)."""
+
+    calls: int = 0
+
+
+@contextmanager
+def before_call(kind: str, number: int, event: Callable[[], object]) -> Iterator[Calls]:
+    """Run `event` before call `number` (from 0): of the calls that look ("read"), or of those that change a log
+    ("write").
+    """
+    counted, running = Calls(), False
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal running
+            if not running:
+                counted.calls += 1
+                if counted.calls - 1 == number:
+                    running = True
+                    try:
+                        event()
+                    finally:
+                        running = False
+            return function(*args, **kwargs)
+
+        return call
+
+    module, names = (os, READS) if kind == "read" else (fs, WRITES)
+    with mock.patch.multiple(module, **{name: wrap(getattr(module, name)) for name in names}):
+        yield counted
