@@ -8,7 +8,6 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +15,8 @@ import pytest
 
 from compaction.local.admin import AdminClient
 from compaction.local.binaries import Binaries, ensure_binaries
-from compaction.local.control_plane import RunningControlPlane, start_control_plane
+from compaction.local.control_plane import start_control_plane
+from support.control_plane import ControlPlane, with_definitions
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "/apis/compaction.dev/v1alpha1"
@@ -32,38 +32,10 @@ class Kubectl(Protocol):
     ) -> subprocess.CompletedProcess[str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TestControlPlane:
-    """The session's real API server. `running` has the rest: `kubeconfig_for(user, path)`, `anonymous`, `audit_log`."""
-
-    __test__ = False
-
-    kubeconfig: Path
-    url: str
-    binaries: Binaries
-    running: RunningControlPlane
-
-    @property
-    def admin(self) -> AdminClient:
-        return self.running.admin
-
-    def kubectl(
-        self, *args: str, input: str | None = None, check: bool = True, namespace: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run the real kubectl; with `check` a failure shows kubectl's own words."""
-        command = [str(self.binaries.kubectl), f"--kubeconfig={self.kubeconfig}"]
-        if namespace is not None:
-            command.append(f"--namespace={namespace}")
-        answer = subprocess.run([*command, *args], input=input, capture_output=True, text=True, check=False)
-        if check and answer.returncode != 0:
-            pytest.fail(f"kubectl {' '.join(args)} ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
-        return answer
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need the control plane carry its marker, so `-m 'not apiserver'` is always right."""
     for item in items:
-        if "control_plane" in getattr(item, "fixturenames", ()):
+        if {"control_plane", "servers"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("apiserver")
 
 
@@ -86,24 +58,20 @@ def binaries() -> Binaries:
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[TestControlPlane]:
+def control_plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver for the whole session, our resource definitions applied; audited, stopped at the end."""
     directory = tmp_path_factory.mktemp("control-plane")
     with start_control_plane(directory, binaries, audit=True) as running:
-        plane = TestControlPlane(running.kubeconfig, running.url, binaries, running)
-        if any((ROOT / "crds").glob("*.yaml")):
-            plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-            plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(ROOT / "crds"))
-        yield plane
+        yield with_definitions(running, binaries)
 
 
 @pytest.fixture
-def kubectl(control_plane: TestControlPlane) -> Kubectl:
+def kubectl(control_plane: ControlPlane) -> Kubectl:
     return control_plane.kubectl
 
 
 @pytest.fixture
-def namespace(control_plane: TestControlPlane) -> Iterator[str]:
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """The name of a fresh namespace; it and our objects in it are gone after the test."""
     name = f"test-{secrets.token_hex(4)}"
     admin = control_plane.admin

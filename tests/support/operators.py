@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.launchers.process import ProcessLauncher
+from support.waiting import eventually
 
+ROOT = Path(__file__).resolve().parents[2]
+RBAC = ROOT / "manifests" / "base" / "rbac.yaml"
+LIGHT_OPERATOR = Path(__file__).with_name("light_operator.py")
+ACCOUNT = "operator"
 STOP_SECONDS = 30.0
+READY = "waiting to be elected"
 
 
 @dataclass(slots=True)
@@ -50,22 +61,33 @@ class OperatorProcess:
 
 @dataclass(slots=True)
 class OperatorFleet:
-    """Starts replicas of the operator for one namespace, and stops all it started, workers included."""
+    """Starts replicas of the operator for one namespace, and stops all it started, workers included.
+
+    `light`: arguments of `light_operator.py`; None starts operators whose workers run Spark. `enter`: a command that
+    everything is started through. `worker_kubeconfig`: how workers reach the API server, if not as the operators do.
+    """
 
     kubeconfig: Path
     namespace: str
     directory: Path
+    light: tuple[str, ...] | None = None
+    enter: tuple[str, ...] = ()
+    worker_kubeconfig: Path | None = None
     replicas: list[OperatorProcess] = field(default_factory=list)
 
     @property
     def state_dir(self) -> Path:
         return self.directory / "state"
 
-    def start(self, *, lease_seconds: int = 5) -> OperatorProcess:
+    def start(
+        self, *, lease_seconds: int = 5, kubeconfig: Path | None = None, light: tuple[str, ...] | None = None
+    ) -> OperatorProcess:
         identity = f"replica-{len(self.replicas)}"
         metrics_port, health_port = free_port(), free_port()
         log = self.directory / f"{identity}.log"
-        command = [sys.executable, "-m", "compaction.cli.main", "operator"]
+        own = self.directory / f"{identity}.kubeconfig"
+        shutil.copyfile(kubeconfig or self.kubeconfig, own)
+        command = [*self.enter, *self._program(light if light is not None else self.light), "operator"]
         command += ["--namespace", self.namespace, "--lease-namespace", self.namespace, "--identity", identity]
         command += ["--metrics-port", str(metrics_port), "--health-port", str(health_port)]
         command += ["--state-dir", str(self.state_dir), "--log-format", "text"]
@@ -77,11 +99,45 @@ class OperatorFleet:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+                env={**os.environ, "KUBECONFIG": str(own)},
             )
         replica = OperatorProcess(process, identity, log, metrics_port, health_port)
         self.replicas.append(replica)
+        if self.worker_kubeconfig is not None:
+            # An operator reads the file when it starts, and hands its name on to its workers.
+            eventually(lambda: READY in replica.output or process.poll() is not None, f"{identity} to stand by")
+            shutil.copyfile(self.worker_kubeconfig, own)
         return replica
+
+    @staticmethod
+    def _program(light: tuple[str, ...] | None) -> list[str]:
+        if light is None:
+            return [sys.executable, "-m", "compaction.cli.main"]
+        return [sys.executable, str(LIGHT_OPERATOR), *light]
+
+    @contextlib.contextmanager
+    def supervised(self, **options: Any) -> Iterator[None]:
+        """Start another replica whenever one has ended, as kubelet does."""
+        ending = threading.Event()
+        ended_before = {replica.identity for replica in self.replicas if replica.process.poll() is not None}
+
+        def watch() -> None:
+            while not ending.wait(0.5):
+                for replica in list(self.replicas):
+                    if replica.process.poll() is not None and replica.identity not in ended_before:
+                        ended_before.add(replica.identity)
+                        self.start(**options)
+
+        thread = threading.Thread(target=watch, name="supervisor")
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            thread.join()
+
+    def replica(self, identity: str) -> OperatorProcess:
+        return next(replica for replica in self.replicas if replica.identity == identity)
 
     def workers(self) -> list[WorkerObservation]:
         """Every worker whose record exists, as a fresh coordinator on this machine would see it."""
@@ -101,6 +157,10 @@ class OperatorFleet:
 
     def close(self) -> None:
         for replica in self.replicas:
+            if replica.process.poll() is None:
+                # A test may have stopped it; what is stopped cannot act on SIGTERM.
+                replica.process.send_signal(signal.SIGCONT)
+        for replica in self.replicas:
             replica.stop()
         asyncio.run(self._stop_workers())
 
@@ -111,6 +171,28 @@ class OperatorFleet:
                 # A test may have stopped it; what is stopped cannot act on SIGTERM.
                 self.signal_worker(worker.name, signal.SIGCONT)
                 await launcher.stop(worker.ref, grace=10.0)
+
+
+@contextlib.contextmanager
+def fleet_in(plane: Any, namespace: str, directory: Path, **options: Any) -> Iterator[OperatorFleet]:
+    """A fleet that runs with the role that the manifests grant, never as an administrator; stopped at the end."""
+    directory.mkdir(parents=True)
+    plane.kubectl("apply", "-f", str(RBAC))
+    kubeconfig = grant(plane, namespace, ACCOUNT, directory / "kubeconfig")
+    fleet = OperatorFleet(kubeconfig=kubeconfig, namespace=namespace, directory=directory, **options)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+    assert not fleet.running_workers()
+
+
+def grant(plane: Any, namespace: str, account: str, path: Path) -> Path:
+    """The kubeconfig of an account with the operator's role in a namespace."""
+    role = "--clusterrole=compaction-operator"
+    plane.kubectl("create", "rolebinding", account, role, f"--user={account}", namespace=namespace)
+    kubeconfig: Path = plane.running.kubeconfig_for(account, path, namespace=namespace)
+    return kubeconfig
 
 
 def free_port() -> int:
