@@ -13,7 +13,7 @@ from typing import Any
 
 from compaction.kube.operator import ExitCode
 from compaction.leases.elector import HARD_EXIT_CODE
-from support.aftermath import COORDINATOR, Logs, assert_all_done, leader
+from support.aftermath import Logs, assert_all_done, leader, lease_of_the_coordinator
 from support.cluster import Cluster
 from support.operators import OperatorFleet, OperatorProcess, grant
 from support.waiting import eventually
@@ -35,8 +35,7 @@ def replicas_with_accounts(fleet: OperatorFleet, plane: Any, number: int) -> lis
 
 def led_since(cluster: Cluster) -> float:
     """When the present leader was elected, by its own word (one machine, one clock)."""
-    [lease] = cluster.list("lease", f"--field-selector=metadata.name={COORDINATOR}")
-    return datetime.fromisoformat(lease["spec"]["acquireTime"]).timestamp()
+    return datetime.fromisoformat(lease_of_the_coordinator(cluster)["spec"]["acquireTime"]).timestamp()
 
 
 def await_another(cluster: Cluster, before: str) -> str:

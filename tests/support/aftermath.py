@@ -66,7 +66,12 @@ def assert_all_done(cluster: Cluster, fleet: OperatorFleet, logs: Logs) -> list[
     return jobs
 
 
+def lease_of_the_coordinator(cluster: Cluster) -> Object:
+    """The election's Lease."""
+    [lease] = cluster.list("lease", f"--field-selector=metadata.name={COORDINATOR}")
+    return lease
+
+
 def leader(cluster: Cluster) -> str:
     """Who coordinates; empty when nobody does."""
-    found = cluster.list("lease", f"--field-selector=metadata.name={COORDINATOR}")
-    return str(found[0]["spec"].get("holderIdentity") or "") if found else ""
+    return str(lease_of_the_coordinator(cluster)["spec"].get("holderIdentity") or "")

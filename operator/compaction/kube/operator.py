@@ -84,7 +84,7 @@ def run_operator(
 
 async def _preflight(connection: Connection, config: OperatorConfig, lease_namespace: str) -> None:
     async with ApiClient(connection, user_agent="compactor-operator") as client:
-        await preflight.check(client, namespace=config.namespace, lease_namespace=lease_namespace)
+        await preflight.check_when_up(client, namespace=config.namespace, lease_namespace=lease_namespace)
 
 
 class Replica:

@@ -4,11 +4,21 @@ A missing permission would otherwise show up as slowness: Kopf retries a 403 (re
 """
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from compaction.api.names import GROUP, VERSION
-from compaction.exceptions import ConnectionConfigError, MissingPermissionsError, NotFoundError
+from compaction.exceptions import (
+    ApiUnavailableError,
+    ConnectionConfigError,
+    ForbiddenError,
+    MissingPermissionsError,
+    NotFoundError,
+)
 from compaction.kube.client import ApiClient
 from compaction.kube.resources import (
     ACCESS_REVIEWS,
@@ -75,6 +85,50 @@ async def check(client: ApiClient, *, namespace: str | None, lease_namespace: st
         )
 
 
+@dataclass(slots=True)
+class Patience:
+    """How long a replica that starts waits for an API server that is away, instead of ending.
+
+    Whoever restarts it waits longer each time (kubelet up to five minutes), so a replica that ended for want of an
+    answer would be missing for long after the API server is back. `settling`: an API server that has just come up
+    refuses everybody until it has read its roles.
+    """
+
+    away: float = 300.0
+    settling: float = 15.0
+    pause: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    _away_since: float | None = None
+    _back_since: float | None = None
+
+    def bears(self, error: Exception) -> bool:
+        """Whether to try again after this error."""
+        now = self.clock()
+        if isinstance(error, ApiUnavailableError):
+            self._back_since = None
+            self._away_since = now if self._away_since is None else self._away_since
+            return now < self._away_since + self.away
+        if self._away_since is None:
+            return False
+        self._back_since = now if self._back_since is None else self._back_since
+        return now < self._back_since + self.settling
+
+
+async def check_when_up(
+    client: ApiClient, *, namespace: str | None, lease_namespace: str, patience: Patience | None = None
+) -> None:
+    """As `check`, once the API server answers. Also raises ApiUnavailableError, when it stays away for too long."""
+    patience = patience or Patience()
+    while True:
+        try:
+            return await check(client, namespace=namespace, lease_namespace=lease_namespace)
+        except (ApiUnavailableError, ForbiddenError, MissingPermissionsError) as error:
+            if not patience.bears(error):
+                raise
+            _log.warning("waiting for the API server", error=str(error))
+        await asyncio.sleep(patience.pause)
+
+
 async def _check_kinds(client: ApiClient) -> None:
     try:
         served = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
@@ -102,3 +156,6 @@ async def _allowed(client: ApiClient, permission: Permission) -> bool:
     review = {"metadata": {}, "spec": {"resourceAttributes": attributes}}
     answer = await client.create(ACCESS_REVIEWS, review)
     return bool(answer["status"].get("allowed"))
+
+
+_log = structlog.get_logger(__name__)

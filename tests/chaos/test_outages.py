@@ -1,0 +1,76 @@
+"""The control plane itself goes away: the API server for a minute, its storage for longer than every lease."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from support.aftermath import Logs, assert_all_done, lease_of_the_coordinator
+from support.cluster import Cluster
+from support.operators import READY, OperatorFleet
+from support.outages import Servers
+from support.waiting import eventually
+
+LEASE = 5
+WORKERS = {"max": 2, "slots": 2, "idleSeconds": 2, "sparkMaster": "local[1]"}
+
+
+def at_work(fleet: OperatorFleet, cluster: Cluster, logs: Logs) -> None:
+    """A leader, a standby, and two jobs with their first groups committed."""
+    logs.add("a")
+    logs.add("b")
+    fleet.start(lease_seconds=LEASE)
+    standby = fleet.start(lease_seconds=LEASE)
+    eventually(lambda: READY in standby.output, "the second replica to stand by")
+    cluster.apply_policy(logs.path, workers=WORKERS, lease={"durationSeconds": LEASE})
+    eventually(lambda: logs.receipts("a") and logs.receipts("b"), "the first groups to be committed")
+
+
+def assert_led_soon(cluster: Cluster) -> None:
+    """Somebody leads again, no later than a lease and five seconds after the API server is back."""
+    back_at = time.time()
+
+    def renewed_at() -> float:
+        spec = lease_of_the_coordinator(cluster)["spec"]
+        renewed = datetime.fromisoformat(spec["renewTime"]).timestamp()
+        return renewed if spec.get("holderIdentity") and renewed > back_at else 0.0
+
+    assert eventually(renewed_at, "a leader", pause=0.1) - back_at <= LEASE + 5
+
+
+def test_the_api_server_is_away_for_a_minute(
+    own_fleet: OperatorFleet, own_cluster: Cluster, servers: Servers, logs: Logs
+) -> None:
+    at_work(own_fleet, own_cluster, logs)
+    with own_fleet.supervised(lease_seconds=LEASE):
+        servers.kill("kube-apiserver")
+        gone_at = time.monotonic()
+        eventually(lambda: not own_fleet.running_workers(), "workers that reach nobody to end")
+        before = {name: logs.receipts(name) for name in logs.before}
+        born_meanwhile = own_fleet.start(lease_seconds=LEASE)
+        time.sleep(max(0.0, gone_at + 60 - time.monotonic()))
+        assert {name: logs.receipts(name) for name in logs.before} == before
+        servers.restart("kube-apiserver")
+        servers.until_ready()
+        assert_led_soon(own_cluster)
+        assert_all_done(own_cluster, own_fleet, logs)
+        # Who started without an API server waited for it: whoever restarts programs is slower every time.
+        assert born_meanwhile.process.poll() is None
+        assert READY in born_meanwhile.output
+
+
+def test_etcd_hangs_for_longer_than_every_lease_and_is_killed(
+    own_fleet: OperatorFleet, own_cluster: Cluster, servers: Servers, logs: Logs
+) -> None:
+    at_work(own_fleet, own_cluster, logs)
+    with own_fleet.supervised(lease_seconds=LEASE):
+        servers.hang("etcd")
+        time.sleep(2 * LEASE)
+        servers.wake("etcd")
+        servers.until_ready()
+        servers.kill("etcd")
+        time.sleep(2)
+        servers.restart("etcd")
+        servers.until_ready()
+        assert_led_soon(own_cluster)
+        assert_all_done(own_cluster, own_fleet, logs)

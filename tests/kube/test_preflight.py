@@ -1,0 +1,65 @@
+"""A replica that starts while the API server is away waits for it; one that may not do its work says so at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.exceptions import ApiUnavailableError, MissingPermissionsError
+from compaction.kube import preflight
+from compaction.kube.client import ApiClient
+from compaction.kube.config import Connection, load_connection, no_token
+
+AWAY, REFUSED = ApiUnavailableError("away"), MissingPermissionsError("refused")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_patience_is_for_servers_that_are_away_and_have_just_come_back() -> None:
+    clock = Clock()
+    patience = preflight.Patience(away=300.0, settling=15.0, clock=clock)
+    assert patience.bears(AWAY)
+    clock.now += 299
+    assert patience.bears(AWAY)
+    assert patience.bears(REFUSED)  # it is back, and has not read its roles yet
+    clock.now += 14.9
+    assert patience.bears(REFUSED)
+    clock.now += 0.1
+    assert not patience.bears(REFUSED)
+
+
+def test_patience_ends() -> None:
+    clock = Clock()
+    patience = preflight.Patience(away=300.0, clock=clock)
+    assert patience.bears(AWAY)
+    clock.now += 300
+    assert not patience.bears(AWAY)
+
+
+def test_who_is_refused_by_a_server_that_was_never_away_is_told_at_once() -> None:
+    assert not preflight.Patience().bears(REFUSED)
+
+
+def test_missing_permissions_are_not_waited_for(control_plane: Any, namespace: str, tmp_path: Path) -> None:
+    connection = load_connection(control_plane.running.kubeconfig_for("stranger", tmp_path / "stranger"))
+    with pytest.raises(MissingPermissionsError):
+        asyncio.run(check(connection, namespace, preflight.Patience(away=3600, settling=3600)))
+
+
+def test_an_absent_server_is_given_up_in_the_end() -> None:
+    absent = Connection("http://127.0.0.1:9", None, no_token())
+    with pytest.raises(ApiUnavailableError):
+        asyncio.run(check(absent, "ns", preflight.Patience(away=0.5, pause=0.01)))
+
+
+async def check(connection: Connection, namespace: str, patience: preflight.Patience) -> None:
+    async with ApiClient(connection, deadline=1.0) as client:
+        await preflight.check_when_up(client, namespace=namespace, lease_namespace=namespace, patience=patience)
