@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -107,7 +106,7 @@ class AssignmentSteps:
         return answer
 
     async def _put_lease(self, action: AssignJob, token: int) -> bool:
-        now = datetime.now(UTC)
+        now = self._now.time
         known = action.lease
         lease = Lease(
             name=action.job.name,

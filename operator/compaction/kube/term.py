@@ -17,7 +17,7 @@ from typing import Final
 import kopf
 import structlog
 
-from compaction.exceptions import ApiError, ApiUnavailableError
+from compaction.exceptions import ApiUnavailableError
 from compaction.kube.cache import ObjectCache, ObjectKey
 from compaction.kube.client import ApiClient
 from compaction.kube.config import Connection
@@ -27,7 +27,7 @@ from compaction.kube.logging import bound
 from compaction.kube.metrics import Metrics
 from compaction.kube.probes import Heartbeat
 from compaction.kube.queue import WorkQueue
-from compaction.kube.resources import LEASES
+from compaction.kube.relist import Relist
 from compaction.kube.runtime import Controller, Runtime
 from compaction.kube.shell import Feed, build_registry, build_settings
 from compaction.leases.elector import Elector
@@ -108,11 +108,12 @@ class Term:
         async with client:
             runtime = self._runtime(client)
             feed = Feed(runtime.cache, runtime.queue, self._controller, self._metrics)
+            relist = Relist(client, runtime.cache, feed, namespace=self._settings.namespace, metrics=self._metrics)
             await self._controller.start(runtime)
             try:
-                await self._until_listed(client, runtime.cache, feed, stop)
+                await self._until_listed(relist, stop)
                 if not stop.requested:
-                    await self._serve(runtime, feed, stop)
+                    await self._serve(runtime, feed, relist, stop)
             finally:
                 await self._controller.stop()
                 self._heartbeat.stop()
@@ -132,14 +133,14 @@ class Term:
             state_dir=self._settings.state_dir,
         )
 
-    async def _serve(self, runtime: Runtime, feed: Feed, stop: StopRequest) -> None:
+    async def _serve(self, runtime: Runtime, feed: Feed, relist: Relist, stop: StopRequest) -> None:
         kopf_stop = asyncio.Event()
         queue = asyncio.create_task(
             runtime.queue.run(self._reconcile, concurrency=self._settings.concurrency), name="work queue"
         )
         background = [
             asyncio.create_task(runtime.events.run(), name="event poster"),
-            asyncio.create_task(self._resync(runtime.client, runtime.cache, feed), name="resync"),
+            asyncio.create_task(relist.forever(every=self._settings.resync, rng=self._rng), name="resync"),
             asyncio.create_task(self._beat(), name="heartbeat"),
         ]
         closing = asyncio.create_task(self._close(runtime, stop, kopf_stop, queue, background), name="end of term")
@@ -203,11 +204,11 @@ class Term:
         with bound(policy=key):
             return await self._controller.reconcile(key)
 
-    async def _until_listed(self, client: ApiClient, cache: ObjectCache, feed: Feed, stop: StopRequest) -> None:
+    async def _until_listed(self, relist: Relist, stop: StopRequest) -> None:
         _route_signals(stop)
         while not stop.requested:
             try:
-                await self._relist(client, cache, feed)
+                await relist.once()
             except ApiUnavailableError as error:
                 _log.warning("cannot list yet", error=str(error))
                 with suppress(TimeoutError):
@@ -215,25 +216,6 @@ class Term:
                         await stop.wait()
             else:
                 return
-
-    async def _relist(self, client: ApiClient, cache: ObjectCache, feed: Feed) -> None:
-        for store in cache.stores():
-            selector = ObjectCache.LEASE_SELECTOR if store.resource == LEASES else None
-            known = len(store)
-            listed = await client.list(store.resource, namespace=self._settings.namespace, labels=selector)
-            for delta in feed.swept(store.resource, listed.items, listed.resource_version):
-                if known:  # the first list fills, the later ones repair
-                    self._metrics.sweep_repairs.labels(store.resource.kind, delta.change.value).inc()
-
-    async def _resync(self, client: ApiClient, cache: ObjectCache, feed: Feed) -> None:
-        """Repair what the watches lost, and have every policy looked at, every few minutes."""
-        while True:
-            await asyncio.sleep(self._settings.resync * self._rng.uniform(0.9, 1.1))
-            try:
-                await self._relist(client, cache, feed)
-                feed.look_at_everything()
-            except ApiError as error:
-                _log.warning("resync failed; the next one will repair", error=str(error))
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()

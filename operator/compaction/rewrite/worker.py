@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextvars import copy_context
 from enum import IntEnum
 from functools import partial
@@ -64,11 +65,19 @@ _WHY = {
 }
 
 
+def start_thread(work: Callable[[], None], name: str) -> None:
+    """Run a job beside the loop. Daemon threads: one that hangs in a dead file system must not keep the process from
+    ending.
+    """
+    threading.Thread(target=partial(copy_context().run, work), name=name, daemon=True).start()
+
+
 class Worker:
     """Runs up to `slots` jobs at a time until there is a reason to end.
 
     Args:
         stop_seconds: how long running jobs may take to reach a stopping point once the worker has to end.
+        start: runs a job beside the loop.
     """
 
     def __init__(
@@ -81,7 +90,9 @@ class Worker:
         idle_seconds: float,
         stop_seconds: float = 30.0,
         clock: Clock = time.monotonic,
+        start: Callable[[Callable[[], None], str], None] = start_thread,
     ) -> None:
+        self._start = start
         self._heartbeat = heartbeat
         self._inbox = inbox
         self._runner = runner
@@ -136,9 +147,7 @@ class Worker:
         while self._waiting and len(self._running) < self._slots:
             lease = self._waiting.popleft()
             self._running.add(lease)
-            # Daemon threads: one that hangs in a dead file system must not keep the process from ending.
-            run = partial(copy_context().run, self._run_job, lease)
-            threading.Thread(target=run, name=f"job-{lease.job_name}", daemon=True).start()
+            self._start(partial(self._run_job, lease), f"job-{lease.job_name}")
 
     def _wind_up(self, reason: EndReason) -> None:
         """Stop everything before its next commit, let the reports go out, within `stop_seconds`."""
