@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from compaction.stores.segments.generate import generate_log
 from support.cluster import Cluster, LogRoot, condition
+from support.log_owner import live_payloads, under_the_maps
 from support.operators import OperatorFleet
 from support.waiting import eventually
 
@@ -50,6 +52,29 @@ def test_a_job_made_by_hand_runs_on_its_policys_workers(fleet: OperatorFleet, cl
     assert [job["metadata"]["name"] for job in cluster.jobs()] == ["by-hand"]
     assert (directory / "0000000000000003.segment").is_symlink()
     logs.assert_unchanged()
+    _sparse_entries_are_rewritten(cluster, logs)
+
+
+def _sparse_entries_are_rewritten(cluster: Cluster, logs: LogRoot) -> None:
+    """On request only, in a job made by hand; the policy plans nothing of the kind."""
+    sparse = logs.path / "sparse"
+    generate_log(sparse, segments=4, entries_per_segment=128, payload_bytes=64)
+    before = live_payloads(sparse)
+    job = by_hand(sparse)
+    job["metadata"]["name"] = "clump-by-hand"
+    job["spec"]["sources"]["segmentLog"] = {"path": str(sparse), "clump": {"ownerStopped": True}}
+    cluster.apply(job)
+    cluster.kubectl("wait", "--for=condition=Complete", "cjob/clump-by-hand", "--timeout=120s")
+    receipt = next(job for job in cluster.jobs() if job["metadata"]["name"] == "clump-by-hand")["status"]["receipt"]
+    assert receipt["clump"] == {
+        "entriesMoved": 96,
+        "bytesMoved": 96 * 64,
+        "rangesBefore": 96,
+        "rangesAfter": 1,
+        "firstIndex": 513,
+        "lastIndex": 608,
+    }
+    assert under_the_maps(sparse, before) == before
 
 
 def test_a_job_outside_of_its_policys_root_is_refused(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:

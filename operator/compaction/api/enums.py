@@ -119,6 +119,7 @@ class JobReason(StrEnum):
     LIVE_SET_UNKNOWN = "LiveSetUnknown"  # the snapshot has no `indexes` file
     STORE_UNREADABLE = "StoreUnreadable"  # the log could not be read or written (permission, no space)
     STORE_LOCKED = "StoreLocked"  # another process holds the log's lock: the message names it
+    LOG_NOT_APPENDABLE = "LogNotAppendable"  # clump: entries cannot be appended from outside; the message says why
     VERIFICATION_FAILED = "VerificationFailed"  # the result did not read back equal; it was thrown away
     WORKER_STOPPED = "WorkerStopped"  # the worker was asked to stop
     ENGINE_LOST = "EngineLost"  # Spark went away under the job

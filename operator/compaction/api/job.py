@@ -7,6 +7,7 @@ from pydantic import Field
 from compaction.api.base import ApiModel
 from compaction.api.columns import ColumnType, PrinterColumn, ResourceInfo
 from compaction.api.job_spec import (
+    ClumpRequest,
     CompactionJobSpec,
     JobParameters,
     JobSources,
@@ -15,7 +16,7 @@ from compaction.api.job_spec import (
     SegmentLogParameters,
     SegmentLogSources,
 )
-from compaction.api.job_status import Attempt, CompactionJobStatus, JobReceipt, SkippedSource
+from compaction.api.job_status import Attempt, ClumpReceipt, CompactionJobStatus, JobReceipt, SkippedSource
 from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, JOB_KIND, JOB_PLURAL, MAX_JOB_NAME
 from compaction.api.plan_status import Waiting
@@ -70,6 +71,8 @@ class CompactionJob(ApiModel):
 
 __all__ = [
     "Attempt",
+    "ClumpReceipt",
+    "ClumpRequest",
     "CompactionJob",
     "CompactionJobSpec",
     "CompactionJobStatus",

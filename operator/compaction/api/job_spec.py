@@ -57,6 +57,31 @@ class SegmentGroup(ApiModel):
     )
 
 
+class ClumpRequest(ApiModel):
+    """Live entries that became sparse, re-written side by side behind the last index of the log. They get new indexes,
+    which the log's owner reads from the maps beside them: see docs/segment-logs.md before using it."""
+
+    owner_stopped: bool
+    """Whether the process that owns the log is stopped and stays so until the job has ended. Nothing but true is
+    accepted: entries cannot be appended behind the back of a running owner."""
+    shorter_than: Annotated[int, Field(ge=2, le=2**31 - 1)] = 8
+    """Runs of fewer live neighbours than this are re-written."""
+    min_ranges: Annotated[int, Field(ge=1, le=2**63 - 1)] = 16
+    """Ranges by which the live set must become shorter. Nothing is re-written otherwise."""
+    max_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)] = 2**30
+    """Bytes of entry data that the job writes at most, over all its attempts."""
+
+    RULES = (
+        Rule(
+            cel="self.ownerStopped",
+            message="stop the process that owns the log, then say ownerStopped: true; a running owner has to append "
+            "the entries itself",
+            holds=lambda clump: clump.owner_stopped,
+            field=".ownerStopped",
+        ),
+    )
+
+
 class SegmentLogSources(ApiModel):
     """Segments of one log."""
 
@@ -68,12 +93,20 @@ class SegmentLogSources(ApiModel):
     """Groups of adjacent segments, each rewritten into one segment and committed by itself."""
     unreferenced: Annotated[tuple[SegmentName, ...], Field(max_length=MAX_UNREFERENCED_PER_JOB), list_set()] = ()
     """Names of segment files without a live entry, to be deleted after the grace."""
+    clump: ClumpRequest | None = None
+    """Re-writing of sparse live entries at the head of the log. Only in jobs made by hand: no policy plans it."""
 
     RULES = (
         Rule(
-            cel="self.groups.size() + self.unreferenced.size() > 0",
-            message="give the job something to do: at least one group or one unreferenced segment",
-            holds=lambda sources: bool(sources.groups or sources.unreferenced),
+            cel="self.groups.size() + self.unreferenced.size() > 0 || has(self.clump)",
+            message="give the job something to do: at least one group, one unreferenced segment, or clump",
+            holds=lambda sources: bool(sources.groups or sources.unreferenced or sources.clump),
+        ),
+        Rule(
+            cel="self.groups.size() + self.unreferenced.size() == 0 || !has(self.clump)",
+            message="leave groups and unreferenced out of a job with clump: what it frees is planned afterwards",
+            holds=lambda sources: not (sources.clump and (sources.groups or sources.unreferenced)),
+            field=".clump",
         ),
     )
 
@@ -127,7 +160,8 @@ class CompactionJobSpec(ApiModel):
         ),
         Rule(
             cel="(self.kind == 'SegmentRewrite') == has(self.sources.segmentLog)",
-            message="kind SegmentRewrite needs sources.segmentLog: the path of a log, with groups or unreferenced",
+            message="kind SegmentRewrite needs sources.segmentLog: the path of a log, with groups, unreferenced "
+            "or clump",
             holds=lambda spec: (spec.kind is JobKind.SEGMENT_REWRITE) == (spec.sources.segment_log is not None),
             field=".sources",
         ),

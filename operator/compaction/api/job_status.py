@@ -63,6 +63,23 @@ class SkippedSource(ApiModel):
     """Identity of the file that was read: device, inode, size and modification time. Empty when it is not known."""
 
 
+class ClumpReceipt(ApiModel):
+    """What was re-written at the head of a log."""
+
+    entries_moved: Count = 0
+    """Number of live entries that have a new index now."""
+    bytes_moved: Count = 0
+    """Bytes of entry data that were written once more."""
+    ranges_before: Count = 0
+    """Ranges of neighbours in the live set before."""
+    ranges_after: Count = 0
+    """Ranges of neighbours in the live set afterwards, the new entries included."""
+    first_index: Count | None = None
+    """Index of the first new entry. Empty when nothing was sparse enough."""
+    last_index: Count | None = None
+    """Index of the last new entry."""
+
+
 class JobReceipt(ApiModel):
     """Proof of what the job committed, over all its attempts."""
 
@@ -99,6 +116,8 @@ class JobReceipt(ApiModel):
     """Seconds of work in the attempts that committed."""
     committed_at: Timestamp | None = None
     """Time of the last commit."""
+    clump: ClumpReceipt | None = None
+    """What was re-written at the head of the log, in a job with clump. The maps beside the log name every entry."""
 
 
 class CompactionJobStatus(ApiModel):

@@ -8,7 +8,7 @@ from datetime import datetime
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
 from compaction.api.formatting import format_bytes, plural
-from compaction.api.job import Attempt, CompactionJob
+from compaction.api.job import Attempt, CompactionJob, JobReceipt
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy import CompactionPolicy
 from compaction.explain.coordinator import tell_coordinator
@@ -91,6 +91,8 @@ def _tell_work(telling: Telling, job: CompactionJob) -> None:
         parts.append(f"rewrites {plural(segments, 'segment')} into {len(sources.groups)}{cost}")
     if sources.unreferenced:
         parts.append(f"marks {plural(len(sources.unreferenced), 'segment')} for deletion")
+    if sources.clump:
+        parts.append(f"re-writes runs of fewer than {sources.clump.shorter_than} live entries at the head")
     telling.behind(f"The job {' and '.join(parts)}, in {sources.path}.")
 
 
@@ -175,11 +177,18 @@ def _tell_receipt(telling: Telling, job: CompactionJob) -> None:
     meaning = meaning_of(JOB_WORDS, "Succeeded")
     telling.now(f"It succeeded {telling.age(job.status.finished_at)} ago: {meaning.says}")
     if receipt is not None:
-        before, after = format_bytes(receipt.bytes_before), format_bytes(receipt.bytes_after)
         equal = receipt.fingerprint_before == receipt.fingerprint_after
         proof = "The live content read back is equal to that of the sources" if equal else "THE FINGERPRINTS DIFFER"
-        telling.now(f"{before} became {after}, {receipt.entries} entries copied. {proof}.")
+        telling.now(_what_became(receipt) + f" {proof}.")
     telling.consequences(meaning)
+
+
+def _what_became(receipt: JobReceipt) -> str:
+    if receipt.clump is not None:
+        ranges = f"{receipt.clump.ranges_before} live ranges became {receipt.clump.ranges_after}"
+        return f"{receipt.clump.entries_moved} live entries were re-written at the head, {ranges}."
+    before, after = format_bytes(receipt.bytes_before), format_bytes(receipt.bytes_after)
+    return f"{before} became {after}, {receipt.entries} entries copied."
 
 
 def _tell_skipped(telling: Telling, job: CompactionJob) -> None:

@@ -56,6 +56,11 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         f"{_AGAIN} The lock is left alone.",
         f"End the process that the message names if it is stuck; once the job is parked: {_RETRY}",
     ),
+    JobReason.LOG_NOT_APPENDABLE: Meaning(
+        "Entries cannot be appended to the log from outside, so its live entries were not re-written at the head.",
+        _AGAIN,
+        f"Do what the message says about the log's owner; once the job is parked: {_RETRY}",
+    ),
     JobReason.VERIFICATION_FAILED: Meaning(
         "The result did not read back equal to its sources and was thrown away; the sources are untouched.",
         f"{_AGAIN} A job of several groups is then split, to find the one that fails.",

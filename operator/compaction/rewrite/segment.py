@@ -13,31 +13,28 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.api.job import SkippedSource
-from compaction.api.text import INT64_MAX
 from compaction.exceptions import SegmentLogError
+from compaction.rewrite.clump import ClumpAttempt
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.progress import Progress
-from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segment_job import SegmentJob
 from compaction.rewrite.segment_receipt import combine
+from compaction.rewrite.segment_report import identities_of, report_of
 from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.lock import DEFAULT_TIMEOUT
-from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
 from compaction.stores.segments.names import group_key, partial_name
 from compaction.stores.segments.plan import GroupRanges
 from compaction.stores.segments.records import GroupReceipt, RewrittenGroup, Tombstone
@@ -50,17 +47,6 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.25
 """How often a running job looks whether it must stop."""
 
-_WORST_FIRST = (
-    JobReason.STALE_TOKEN,
-    JobReason.STORE_LOCKED,
-    JobReason.STORE_UNREADABLE,
-    JobReason.LIVE_SET_UNKNOWN,
-    JobReason.VERIFICATION_FAILED,
-    JobReason.SOURCE_CORRUPT,
-    JobReason.INVALID_JOB,
-    JobReason.SOURCES_CHANGED,
-)
-_NOT_THE_JOBS_FAULT = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED})
 _END_THE_JOB = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.STORE_UNREADABLE})
 """Failures that every other group would meet as well."""
 
@@ -97,6 +83,16 @@ class SegmentRewriter:
             holder=self._holder,
             lock_timeout=self._lock_timeout,
         )
+        if job.clump is not None:
+            return ClumpAttempt(
+                job=job,
+                request=job.clump,
+                token=assignment.token,
+                store=store,
+                lease=lease,
+                engine=self._engine,
+                clock=self._clock,
+            ).run()
         attempt = _Attempt(
             job=job, token=assignment.token, store=store, lease=lease, engine=self._engine, clock=self._clock
         )
@@ -140,10 +136,10 @@ class _Attempt:
     def _work(self) -> None:
         self.lease.ensure_held()
         directory = self.store.directory(self.job.directory)
-        self.identities = _identities(directory)
+        self.identities = identities_of(directory)
         report = self.store.recover(directory)
         if report.changed:
-            self.identities = _identities(directory)
+            self.identities = identities_of(directory)
             log.warning("settled what was left half-done", finished=report.finished, discarded=report.discarded)
         fence.check_token(self.store.record(directory), directory, job=self.job.name, token=self.token)
         self.committed = {receipt.group: receipt for receipt in self.store.receipts(directory, self.job.name)}
@@ -265,53 +261,7 @@ class _Attempt:
             token=self.token,
             worker=self.store.holder,
         )
-        if not self.failures:
-            done = f"{len(self.committed)} groups compacted, {len(self.unreferenced)} segments marked for deletion"
-            return JobReport(
-                token=self.token,
-                outcome=Outcome.SUCCEEDED,
-                reason=JobReason.COMPLETED,
-                message=done,
-                receipt=receipt,
-            )
-        worst = min(self.failures, key=lambda failure: _WORST_FIRST.index(failure.reason))
-        others = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
-        return JobReport(
-            token=self.token,
-            outcome=Outcome.SKIPPED if worst.reason is JobReason.SOURCES_CHANGED else Outcome.FAILED,
-            reason=worst.reason,
-            message=worst.message + others,
-            charged=worst.reason not in _NOT_THE_JOBS_FAULT,
-            skipped=tuple(self._skipped(f) for f in self.failures if f.reason is JobReason.SOURCE_CORRUPT),
-            receipt=receipt,
+        done = f"{len(self.committed)} groups compacted, {len(self.unreferenced)} segments marked for deletion"
+        return report_of(
+            token=self.token, done=done, failures=self.failures, identities=self.identities, receipt=receipt
         )
-
-    def _skipped(self, failure: GroupFailure) -> SkippedSource:
-        """The line about a damaged segment: it will be set aside. Whatever else failed is in the message only."""
-        segment = failure.segment or failure.sources[0]
-        return SkippedSource(
-            segment=segment,
-            index=_count(failure.index),
-            offset=_count(failure.offset),
-            reason=failure.reason.value,
-            message=failure.message,
-            identity=self.identities.get(segment, ""),
-        )
-
-
-def _count(number: int | None) -> int | None:
-    """A number of the segment format (u64) as resources hold it (int64); the message has what does not fit."""
-    return number if number is not None and number <= INT64_MAX else None
-
-
-def _identities(directory: Path) -> dict[str, str]:
-    """The files of a log by name, as they are before anything is read from them: what is found damaged later is one
-    of these, or was replaced since, and then its quarantine ends at the next look. Never the other way round.
-    """
-    found = {}
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if SEGMENT_NAME.fullmatch(entry.name):
-                with suppress(OSError):
-                    found[entry.name] = str(FileIdentity.of(entry.stat(follow_symlinks=False)))
-    return found

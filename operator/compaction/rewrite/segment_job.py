@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Self
 
 from compaction.api.enums import JobKind
-from compaction.api.job import CompactionJobSpec
+from compaction.api.job import CompactionJobSpec, SegmentLogSources
 from compaction.exceptions import InvalidAssignmentError, InvalidGroupError
+from compaction.stores.segments.clump_plan import ClumpRequest
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.names import group_key, stem
 
@@ -17,7 +18,10 @@ Sources = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class SegmentJob:
-    """What one job is to do to one log. Checked: the groups are well formed and no segment is in two places."""
+    """What one job is to do to one log. Checked: the groups are well formed and no segment is in two places.
+
+    `clump`: a request to re-write live entries at the head; then there are neither groups nor unreferenced segments.
+    """
 
     name: str
     directory: Path
@@ -26,6 +30,7 @@ class SegmentJob:
     unreferenced: Sources
     limits: SegmentLimits
     indexes_missing: IndexesMissing
+    clump: ClumpRequest | None = None
 
     @classmethod
     def of(cls, spec: CompactionJobSpec, *, name: str) -> Self:
@@ -56,6 +61,7 @@ class SegmentJob:
             unreferenced=source.unreferenced,
             limits=limits,
             indexes_missing=IndexesMissing(parameters.when_indexes_missing.value),
+            clump=_clump(source),
         )
         if len(set(job.all_sources)) != len(job.all_sources):
             raise InvalidAssignmentError(f"job {name}: a segment is named twice")
@@ -65,3 +71,10 @@ class SegmentJob:
     def all_sources(self) -> Sources:
         """Every segment the job names."""
         return (*(segment for sources in self.groups for segment in sources), *self.unreferenced)
+
+
+def _clump(source: SegmentLogSources) -> ClumpRequest | None:
+    wanted = source.clump
+    if wanted is None:
+        return None
+    return ClumpRequest(shorter_than=wanted.shorter_than, min_ranges=wanted.min_ranges, max_bytes=wanted.max_bytes)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import (
+    ClumpRefusedError,
     CompactionError,
     CorruptEntryError,
     CorruptIndexesError,
@@ -86,7 +87,7 @@ def run_group(task: GroupTask) -> GroupResult:
             limits=task.limits,
             job=task.job,
             token=task.token,
-            should_stop=_replaced(directory, job=task.job, token=task.token),
+            should_stop=until_replaced(directory, job=task.job, token=task.token),
         )
     except CompactionError as error:
         return failure_of(error, task.sources)
@@ -112,6 +113,8 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
             return GroupFailure(sources, JobReason.SOURCES_CHANGED, message)
         case InvalidGroupError():
             return GroupFailure(sources, JobReason.INVALID_JOB, message)
+        case ClumpRefusedError():
+            return GroupFailure(sources, JobReason.LOG_NOT_APPENDABLE, message)
         case VerificationFailedError():
             return GroupFailure(sources, JobReason.VERIFICATION_FAILED, message)
         case RewriteStoppedError() | StaleTokenError():
@@ -126,7 +129,7 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
     raise error
 
 
-def _replaced(directory: Path, *, job: str, token: int) -> Callable[[], bool]:
+def until_replaced(directory: Path, *, job: str, token: int) -> Callable[[], bool]:
     """True once the store has accepted another token for the job: a cheap way for a zombie's task to end by itself.
 
     Only an early exit. What keeps a zombie from committing is the check under the fence's lock.

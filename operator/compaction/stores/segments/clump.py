@@ -15,7 +15,6 @@ A running owner appends the copies itself: see `clump_owner`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -107,20 +106,16 @@ def commit_clumps(
     holder: str,
     now: float | None = None,
     timeout: float = lock.DEFAULT_TIMEOUT,
-    before_each: Callable[[], None] = lambda: None,
 ) -> tuple[ClumpReceipt, ...]:
     """Commit copies in their order; however it ends, no partial file of them stays."""
-    receipts: list[ClumpReceipt] = []
     try:
-        for clump in copied:
-            before_each()
-            receipts.append(
-                commit_clump(directory, job=job, token=token, clump=clump, holder=holder, now=now, timeout=timeout)
-            )
-    except BaseException:
-        discard(directory, copied[len(receipts) :])
-        raise
-    return tuple(receipts)
+        return tuple(
+            commit_clump(directory, job=job, token=token, clump=clump, holder=holder, now=now, timeout=timeout)
+            for clump in copied
+        )
+    finally:
+        # Of what was committed no partial file is left.
+        discard(directory, copied)
 
 
 def receipts_of(directory: Path, job: str) -> tuple[ClumpReceipt, ...]:

@@ -1,0 +1,197 @@
+"""Runs one SegmentRewrite job with a clump request: sparse live entries re-written at the head of one log.
+
+Order: settle what a crash left; check that the log may be appended to from outside; plan; copy everything as one task;
+commit segment by segment, under the log's lock and with this attempt's token. What an earlier attempt committed counts
+against the job's bytes and stands in the receipt.
+
+Invariants: nothing is committed unless the lease is held at that moment and the store still expects this very token;
+however a run ends, no partial file of this attempt stays (unless the process dies: then the sweeper takes it).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from compaction.api.job import ClumpReceipt as JobClumpReceipt
+from compaction.api.job import JobReceipt
+from compaction.api.job_spec import MAX_GROUPS_PER_JOB
+from compaction.api.values import timestamp_from_epoch
+from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.progress import Progress
+from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.segment_job import SegmentJob
+from compaction.rewrite.segment_receipt import fold
+from compaction.rewrite.segment_report import as_count, identities_of, report_of
+from compaction.rewrite.task import GroupFailure, failure_of, until_replaced
+from compaction.stores.segments import fence, fs
+from compaction.stores.segments.clump import PreparedClump, prepare_clump
+from compaction.stores.segments.clump_commit import commit_clump
+from compaction.stores.segments.clump_copy import ClumpTask, CopiedClump, copy_clumps
+from compaction.stores.segments.clump_moves import ClumpReceipt
+from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRequest
+from compaction.stores.segments.faults import storage_error
+from compaction.stores.segments.names import job_key, parse_partial
+from compaction.stores.segments.store import SegmentLogStore
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 0.25
+"""How often a running job looks whether it must stop."""
+
+ClumpCopies = tuple[CopiedClump, ...] | GroupFailure
+
+
+def run_clump(task: ClumpTask) -> ClumpCopies:
+    """What runs inside a Spark task: copy and verify; the partial files stay for the driver to commit."""
+    directory = Path(task.directory)
+    try:
+        return copy_clumps(task, should_stop=until_replaced(directory, job=task.job, token=task.token))
+    except CompactionError as error:
+        return failure_of(error, ())
+    except OSError as error:
+        return failure_of(storage_error(error, directory), ())
+
+
+@dataclass(slots=True)
+class ClumpAttempt:
+    """One attempt at one job, from beginning to report."""
+
+    job: SegmentJob
+    request: ClumpRequest
+    token: int
+    store: SegmentLogStore
+    lease: HeldLease
+    engine: Engine
+    clock: Callable[[], float]
+    receipts: list[ClumpReceipt] = field(default_factory=list)
+    plan: ClumpPlan | None = None
+    failures: list[GroupFailure] = field(default_factory=list)
+    identities: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        """Names this attempt's task in the engine."""
+        return f"{self.job.name}.{self.token}"
+
+    def run(self) -> JobReport:
+        """Do what can be done and say what was.
+
+        Raises:
+            LeaseLostError, JobStoppedError, EngineLostError: see `ports.JobRunner`.
+        """
+        try:
+            self._work()
+        except SegmentLogError as error:
+            self.failures.append(failure_of(error, ()))
+        finally:
+            self._remove_partials()
+        moved = sum(receipt.entries for receipt in self.receipts)
+        done = f"{moved} live entries re-written at the head" if moved else "nothing is sparse enough to be re-written"
+        return report_of(
+            token=self.token,
+            done=done,
+            failures=self.failures,
+            identities=self.identities,
+            receipt=self._receipt(),
+        )
+
+    def _work(self) -> None:
+        self.lease.ensure_held()
+        directory = self.store.directory(self.job.directory)
+        fence.check_token(self.store.record(directory), directory, job=self.job.name, token=self.token)
+        self.identities = identities_of(directory)
+        prepared = prepare_clump(
+            directory,
+            request=self.request,
+            limits=self.job.limits,
+            owner_stopped=True,
+            job=self.job.name,
+            token=self.token,
+            timeout=self.store.lock_timeout,
+        )
+        self.receipts, self.plan = list(prepared.earlier), prepared.plan
+        if prepared.plan.snapshot_index < self.job.snapshot_index:
+            raise SourcesChangedError(
+                f"{directory}: the job was made for snapshot {self.job.snapshot_index}, the newest one is "
+                f"{prepared.plan.snapshot_index}"
+            )
+        if prepared.plan.rounds:
+            self._commit(self._copy(prepared), Progress(prepared.plan.bytes, self.lease.set_progress))
+
+    def _copy(self, prepared: PreparedClump) -> Sequence[CopiedClump]:
+        """The outputs of the one task; a failure in it is noted, and there are none."""
+        future: Future[ClumpCopies] = self.engine.submit(run_clump, prepared.task, tag=self.tag)
+        try:
+            while not future.done():
+                self.lease.ensure_held()
+                wait([future], timeout=LOOK_SECONDS)
+            result = future.result()
+        finally:
+            if not future.done():
+                self.engine.cancel(self.tag)
+        if isinstance(result, GroupFailure):
+            self.failures.append(result)
+            return ()
+        return result
+
+    def _commit(self, copies: Sequence[CopiedClump], progress: Progress) -> None:
+        for copied in copies:
+            self.lease.ensure_held()
+            receipt = commit_clump(
+                self.job.directory,
+                job=self.job.name,
+                token=self.token,
+                clump=copied,
+                holder=self.store.holder,
+                now=self.clock(),
+                timeout=self.store.lock_timeout,
+            )
+            self.receipts.append(receipt)
+            progress.add(receipt.payload_bytes)
+            log.info("entries re-written", output=receipt.output, entries=receipt.entries, first=receipt.first)
+
+    def _remove_partials(self) -> None:
+        """Nobody else has files of these names: they carry the attempt's token."""
+        mine = job_key(self.job.name), self.token
+        with suppress(OSError):
+            for name in os.listdir(self.job.directory):
+                partial = parse_partial(name)
+                if partial is not None and (partial.job, partial.token) == mine:
+                    fs.unlink_if_present(self.job.directory / name)
+
+    def _receipt(self) -> JobReceipt | None:
+        """All that was committed for the job, by whichever attempt; without any, what was found."""
+        if self.plan is None:
+            return None
+        fingerprint = fold(receipt.fingerprint for receipt in self.receipts) if self.receipts else ""
+        first, last = (self.receipts[0], self.receipts[-1]) if self.receipts else (None, None)
+        before = first.ranges_before if first else self.plan.ranges_before
+        return JobReceipt(
+            token=self.token,
+            worker=self.store.holder,
+            outputs=tuple(receipt.output for receipt in self.receipts[:MAX_GROUPS_PER_JOB]),
+            entries=sum(receipt.entries for receipt in self.receipts),
+            bytes_after=sum(receipt.output_bytes for receipt in self.receipts),
+            fingerprint_before=fingerprint,
+            fingerprint_after=fingerprint,
+            seconds=round(sum(receipt.seconds for receipt in self.receipts), 3),
+            committed_at=timestamp_from_epoch(last.committed_at) if last else None,
+            clump=JobClumpReceipt(
+                entries_moved=sum(receipt.entries for receipt in self.receipts),
+                bytes_moved=sum(receipt.payload_bytes for receipt in self.receipts),
+                ranges_before=before,
+                ranges_after=last.ranges_after if last else before,
+                first_index=as_count(first.first if first else None),
+                last_index=as_count(last.last if last else None),
+            ),
+        )

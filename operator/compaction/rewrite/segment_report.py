@@ -1,0 +1,85 @@
+"""What a worker says about an attempt at a segment log: done with a receipt, or the worst of what went wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from compaction.api.enums import JobReason
+from compaction.api.job import JobReceipt, SkippedSource
+from compaction.api.text import INT64_MAX
+from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.task import GroupFailure
+from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
+
+_WORST_FIRST = (
+    JobReason.STALE_TOKEN,
+    JobReason.STORE_LOCKED,
+    JobReason.STORE_UNREADABLE,
+    JobReason.LIVE_SET_UNKNOWN,
+    JobReason.LOG_NOT_APPENDABLE,
+    JobReason.VERIFICATION_FAILED,
+    JobReason.SOURCE_CORRUPT,
+    JobReason.INVALID_JOB,
+    JobReason.SOURCES_CHANGED,
+)
+_NOT_THE_JOBS_FAULT = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED})
+
+
+def report_of(
+    *,
+    token: int,
+    done: str,
+    failures: Sequence[GroupFailure],
+    identities: Mapping[str, str],
+    receipt: JobReceipt | None,
+) -> JobReport:
+    """`done`: the message when nothing failed. `identities`: see `identities_of`."""
+    if not failures:
+        return JobReport(
+            token=token, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message=done, receipt=receipt
+        )
+    worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.reason))
+    others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return JobReport(
+        token=token,
+        outcome=Outcome.SKIPPED if worst.reason is JobReason.SOURCES_CHANGED else Outcome.FAILED,
+        reason=worst.reason,
+        message=worst.message + others,
+        charged=worst.reason not in _NOT_THE_JOBS_FAULT,
+        skipped=tuple(_skipped(f, identities) for f in failures if f.reason is JobReason.SOURCE_CORRUPT),
+        receipt=receipt,
+    )
+
+
+def _skipped(failure: GroupFailure, identities: Mapping[str, str]) -> SkippedSource:
+    """The line about a damaged segment: it will be set aside. Whatever else failed is in the message only."""
+    segment = failure.segment or failure.sources[0]
+    return SkippedSource(
+        segment=segment,
+        index=as_count(failure.index),
+        offset=as_count(failure.offset),
+        reason=failure.reason.value,
+        message=failure.message,
+        identity=identities.get(segment, ""),
+    )
+
+
+def as_count(number: int | None) -> int | None:
+    """A number of the segment format (u64) as resources hold it (int64); the message has what does not fit."""
+    return number if number is not None and number <= INT64_MAX else None
+
+
+def identities_of(directory: Path) -> dict[str, str]:
+    """The files of a log by name, as they are before anything is read from them: what is found damaged later is one
+    of these, or was replaced since, and then its quarantine ends at the next look. Never the other way round.
+    """
+    found = {}
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if SEGMENT_NAME.fullmatch(entry.name):
+                with suppress(OSError):
+                    found[entry.name] = str(FileIdentity.of(entry.stat(follow_symlinks=False)))
+    return found

@@ -1,0 +1,172 @@
+"""A SegmentRewrite job with a clump request on real directories: what is committed, refused, resumed and reported."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.api.enums import JobReason
+from compaction.api.job import ClumpRequest, CompactionJobSpec
+from compaction.exceptions import LeaseLostError
+from compaction.reconcile.reports import parse_report
+from compaction.rewrite import clump as clump_job
+from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.segment import SegmentRewriter
+from compaction.stores.adapter import identity_of
+from compaction.stores.segments import fence
+from compaction.stores.segments.clump_moves import read_moves
+from compaction.stores.segments.generate import Pattern, corrupt_entry
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.view import open_log
+from support.log_owner import live_payloads, under_the_maps
+from support.segment_logs import leftovers
+from support.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
+
+MakeLog = Callable[..., Path]
+# 192 entries are live, every third one: five new segments.
+SMALL = SegmentLimits(max_entries=40)
+
+
+@pytest.fixture
+def log(make_log: MakeLog) -> Path:
+    return make_log(pattern=Pattern.STRIDED)
+
+
+def spec(directory: Path, *, snapshot_index: int = 0, **request: Any) -> CompactionJobSpec:
+    wanted = ClumpRequest(owner_stopped=True, **request)
+    return job_spec(directory, limits=SMALL, groups=(), unreferenced=(), clump=wanted, snapshot_index=snapshot_index)
+
+
+def run(job: CompactionJobSpec, engine: ThreadEngine, *, token: int = 1, lease: FakeLease | None = None) -> JobReport:
+    rewriter = SegmentRewriter(engine, holder="worker-1")
+    return rewriter.run(assignment(job, token=token), lease or FakeLease(token=token))
+
+
+def test_a_job_moves_what_is_sparse_and_says_so(log: Path, engine: ThreadEngine) -> None:
+    before, lease = live_payloads(log), FakeLease()
+    state = open_log(log)
+    assert state.live is not None
+    report = run(spec(log, snapshot_index=state.snapshot_index or 0), engine, lease=lease)
+    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert under_the_maps(log, before) == before
+    assert leftovers(log) == []
+    receipt = report.receipt
+    assert receipt is not None
+    assert receipt.clump is not None
+    moved = len(state.live)
+    assert (receipt.entries, receipt.clump.entries_moved) == (moved, moved)
+    assert (receipt.clump.ranges_before, receipt.clump.ranges_after) == (moved, 1)
+    assert (receipt.clump.first_index, receipt.clump.last_index) == (641, 640 + moved)
+    assert receipt.clump.bytes_moved == moved * 128
+    assert receipt.outputs == tuple(moves.receipt.output for moves in read_moves(log))
+    assert receipt.fingerprint_before == receipt.fingerprint_after != ""
+    assert len(lease.progress) == 5
+    assert lease.progress == sorted(lease.progress)
+    assert parse_report(report.to_json()).receipt == receipt
+
+
+def test_a_retry_goes_on_and_its_receipt_has_everything(log: Path, engine: ThreadEngine, tmp_path: Path) -> None:
+    whole = Path(shutil.copytree(log, tmp_path / "whole"))
+    expected = run(spec(whole), engine).receipt
+    before = live_payloads(log)
+    lease = FakeLease()
+    lease.lose_at = _checks(log, engine, tmp_path) - 2
+    with pytest.raises(LeaseLostError):
+        run(spec(log), engine, lease=lease)
+    assert 0 < len(read_moves(log)) < 5
+    assert leftovers(log) == []
+    fence.claim(log, job="job-1", token=2, holder="test")
+    report = run(spec(log), engine, token=2)
+    assert under_the_maps(log, before) == before
+    assert report.receipt is not None
+    assert expected is not None
+    assert report.receipt.clump == expected.clump
+    assert report.receipt.outputs == expected.outputs
+    # A third attempt, after a report that was lost, finds nothing left to do and says the same.
+    fence.claim(log, job="job-1", token=3, holder="test")
+    again = run(spec(log), engine, token=3)
+    assert again.outcome is Outcome.SUCCEEDED
+    assert again.receipt is not None
+    assert again.receipt.clump == expected.clump
+
+
+def _checks(log: Path, engine: ThreadEngine, tmp_path: Path) -> int:
+    """How often an undisturbed run asks for its lease from the last copy on."""
+    copy, lease = Path(shutil.copytree(log, tmp_path / "counted")), FakeLease()
+    run(spec(copy), engine, lease=lease)
+    return lease.checks
+
+
+def test_the_budget_holds_over_all_attempts(log: Path, engine: ThreadEngine) -> None:
+    job = spec(log, max_bytes=50 * 128)
+    assert run(job, engine).receipt is not None
+    fence.claim(log, job="job-1", token=2, holder="test")
+    report = run(job, engine, token=2)
+    assert report.receipt is not None
+    assert report.receipt.clump is not None
+    assert report.receipt.clump.entries_moved == 50
+
+
+def test_nothing_sparse_enough_is_a_success_that_says_so(log: Path, engine: ThreadEngine) -> None:
+    report = run(spec(log, min_ranges=1000), engine)
+    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "nothing is sparse enough to be re-written")
+    assert report.receipt is not None
+    assert report.receipt.clump is not None
+    assert (report.receipt.clump.ranges_before, report.receipt.clump.ranges_after) == (192, 192)
+    assert report.receipt.clump.first_index is None
+    assert read_moves(log) == ()
+
+
+def test_a_damaged_entry_is_named_and_nothing_is_committed(log: Path, engine: ThreadEngine) -> None:
+    damaged = corrupt_entry(log, segment=5, record=2)
+    identity, before = identity_of(log / damaged.file), open_log(log).live
+    report = run(spec(log), engine)
+    assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT)
+    (skipped,) = report.skipped
+    assert (skipped.segment, skipped.index, skipped.identity) == (damaged.file, damaged.index, identity)
+    assert open_log(log).live == before
+    assert leftovers(log) == []
+
+
+def test_a_log_that_may_not_be_appended_to(log: Path, engine: ThreadEngine) -> None:
+    (log.parent / "0000000000000001.wal").write_bytes(log.name.encode())
+    report = run(spec(log), engine)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.LOG_NOT_APPENDABLE, True)
+    assert "0000000000000001.wal" in report.message
+    assert report.skipped == ()
+
+
+def test_an_older_snapshot_than_the_jobs_is_not_touched(log: Path, engine: ThreadEngine) -> None:
+    report = run(spec(log, snapshot_index=10_000), engine)
+    assert (report.outcome, report.reason) == (Outcome.SKIPPED, JobReason.SOURCES_CHANGED)
+    assert read_moves(log) == ()
+
+
+def test_a_fenced_attempt_changes_nothing(log: Path, engine: ThreadEngine) -> None:
+    fence.claim(log, job="job-1", token=2, holder="successor")
+    report = run(spec(log), engine, token=1)
+    assert (report.reason, report.charged) == (JobReason.STALE_TOKEN, False)
+    assert read_moves(log) == ()
+
+
+def test_an_attempt_that_is_replaced_while_it_copies(
+    log: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = clump_job.commit_clump
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        if fence.high_water(log, "job-1") == 1 and len(read_moves(log)) == 2:
+            fence.claim(log, job="job-1", token=2, holder="successor")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(clump_job, "commit_clump", replaced)
+    before = live_payloads(log)
+    report = run(spec(log), engine)
+    assert report.reason is JobReason.STALE_TOKEN
+    assert len(read_moves(log)) == 2
+    assert under_the_maps(log, before) == before
+    assert leftovers(log) == []
