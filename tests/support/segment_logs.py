@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from compaction.stores.segments import commit, fence, kernel, recovery
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.reader import iter_entries
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.store import SegmentLogStore
@@ -55,6 +58,31 @@ def content(directory: Path, *, snapshot_index: int | None = None, live: LiveSet
     log = open_log(directory, snapshot_index=snapshot_index, live=live)
     only_live = log.snapshot_index is not None
     return {e.index: (e.term, hashlib.sha256(e.payload).hexdigest()) for e in iter_entries(log, live_only=only_live)}
+
+
+def compact_log(directory: Path, limits: SegmentLimits, *, job: str, now: float) -> None:
+    """Everything that the plan of a log says, as one job does it; checked on the way that the plan leaves nothing out
+    and the receipts say what it said.
+    """
+    recovery.recover(directory, now=now)
+    log = open_log(directory)
+    assert log.live is not None
+    waiting = frozenset(t.name for t in fence.read(directory).tombstones)
+    plan = plan_log(log, limits, awaiting_deletion=waiting)
+    named = [n for g in plan.groups for n in (*g.sources, *g.carried)]
+    named += [u.name for u in plan.unreferenced] + [a.name for a in plan.left_alone]
+    assert sorted(named) == [s.name for s in log.segments]
+    fence.claim(directory, job=job, token=1, holder="test", now=now)
+    for group in plan.groups:
+        rewritten = kernel.rewrite_group(
+            directory, sources=group.sources, live=log.live, limits=limits, job=job, token=1
+        )
+        receipt = commit.commit_group(directory, job=job, token=1, group=rewritten, holder="test", now=now)
+        assert receipt.bytes_before == group.source_bytes
+        assert receipt.bytes_after == group.output_bytes
+    names = [u.name for u in plan.unreferenced]
+    commit.commit_unreferenced(directory, job=job, token=1, names=names, holder="test", now=now)
+    fence.retire(directory, job)
 
 
 def leftovers(directory: Path) -> list[str]:

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from compaction.stores.segments import commit, fence, kernel, recovery, sweep
+from compaction.stores.segments import fence, recovery, sweep
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import Content, content, leftovers
+from support.segment_logs import Content, compact_log, content, leftovers
 from support.sudden_death import DyingFilesystem, SuddenDeath
 
 
@@ -121,27 +121,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def _compact(self) -> None:
         self.jobs += 1
-        job = f"job-{self.jobs}"
-        directory = self.directory
-        recovery.recover(directory, now=self.now)
-        log = open_log(directory)
-        assert log.live is not None
-        waiting = frozenset(t.name for t in fence.read(directory).tombstones)
-        plan = plan_log(log, self.limits, awaiting_deletion=waiting)
-        named = [n for g in plan.groups for n in (*g.sources, *g.carried)]
-        named += [u.name for u in plan.unreferenced] + [a.name for a in plan.left_alone]
-        assert sorted(named) == [s.name for s in log.segments]
-        fence.claim(directory, job=job, token=1, holder="test", now=self.now)
-        for group in plan.groups:
-            rewritten = kernel.rewrite_group(
-                directory, sources=group.sources, live=log.live, limits=self.limits, job=job, token=1
-            )
-            receipt = commit.commit_group(directory, job=job, token=1, group=rewritten, holder="test", now=self.now)
-            assert receipt.bytes_before == group.source_bytes
-            assert receipt.bytes_after == group.output_bytes
-        names = [u.name for u in plan.unreferenced]
-        commit.commit_unreferenced(directory, job=job, token=1, names=names, holder="test", now=self.now)
-        fence.retire(directory, job)
+        compact_log(self.directory, self.limits, job=f"job-{self.jobs}", now=self.now)
 
     @invariant()
     def everything_that_must_survive_is_readable(self) -> None:

@@ -15,11 +15,12 @@ old entries are live until the owner itself says otherwise; copies that nobody a
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -35,6 +36,9 @@ from compaction.stores.segments.reader import Batch, Fingerprint, SegmentFile
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import newest_snapshot
 from compaction.stores.segments.view import LogState, open_log
+
+PORTION_BYTES: Final = 4 << 20
+"""Payload bytes after which a portion is handed to the owner; one read (1 MiB, or the largest payload) comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +119,15 @@ def _move(owner: LogOwner, plan: ClumpPlan, part: ClumpRound, *, job: str, token
     """Hand the entries of one round over, batch by batch, and read the copies back."""
     log = open_log(owner.directory)
     before, indexes, terms = Fingerprint(), [], []
-    for batch in _batches(log, part.old):
-        olds = batch.segment.idx[batch.rows].tolist()
-        copies = [EntryCopy(old, bytes(batch.payload(position))) for position, old in enumerate(olds)]
+    for copies in _portions(log, part.old):
         answer = list(owner.append(copies, job=job, token=token))
         if len(answer) != len(copies):
             raise VerificationFailedError(f"{log.directory}: {len(copies)} entries given, {len(answer)} appended")
         idx = np.array([appended.index for appended in answer], dtype=np.uint64)
         term = np.array([appended.term for appended in answer], dtype=np.uint64)
-        before.update_arrays(idx=idx, term=term, length=batch.segment.length[batch.rows], crc=batch.crcs)
+        length = np.array([len(copy.payload) for copy in copies], dtype=np.uint32)
+        crc = np.array([zlib.crc32(copy.payload) for copy in copies], dtype=np.uint32)
+        before.update_arrays(idx=idx, term=term, length=length, crc=crc)
         indexes.append(idx)
         terms.append(term)
     new, term = np.concatenate(indexes), np.concatenate(terms)
@@ -132,6 +136,23 @@ def _move(owner: LogOwner, plan: ClumpPlan, part: ClumpRound, *, job: str, token
         raise VerificationFailedError(f"{log.directory}: what its owner appended from index {new[0]} on is not a copy")
     receipt = _receipt(log, plan, part, new, term=int(term[-1]), job=job, token=token, holder=holder, copied=before)
     return Moves.of_pairs(receipt, np.fromiter(part.old, dtype=np.uint64, count=len(part.old)), new)
+
+
+def _portions(log: LogState, wanted: LiveSet) -> Iterator[list[EntryCopy]]:
+    """The wanted entries, ascending, in as few portions as memory allows: what the owner writes in between, its own
+    mark of a portion included, keeps copies apart.
+    """
+    portion: list[EntryCopy] = []
+    size = 0
+    for batch in _batches(log, wanted):
+        olds = batch.segment.idx[batch.rows].tolist()
+        portion += [EntryCopy(old, bytes(batch.payload(position))) for position, old in enumerate(olds)]
+        size += sum(batch.lengths)
+        if size >= PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 def _batches(log: LogState, wanted: LiveSet) -> Iterator[Batch]:
