@@ -69,6 +69,8 @@ def test_metrics_are_exposed_and_forgotten_with_their_policy(server: ProbeServer
     metrics.set_jobs(policy, {"InProgress": 2})
     metrics.set_jobs(policy, {"Succeeded": 2})
     metrics.set_waits(policy, {"NoWorker": 12.5})
+    metrics.set_waiting(policy, {"NoWorker": 3})
+    metrics.granted_bytes_per_second.labels(*policy).set(1000)
     text = get(server, "/metrics")[1]
     assert 'compaction_build_info{version="1.2.3"} 1.0' in text
     assert 'rest_client_requests_total{code="200",resource="leases",verb="get"} 1.0' in text
@@ -76,6 +78,8 @@ def test_metrics_are_exposed_and_forgotten_with_their_policy(server: ProbeServer
     assert 'compaction_jobs{namespace="ns",policy="p",state="InProgress"} 0.0' in text
     assert 'compaction_jobs{namespace="ns",policy="p",state="Succeeded"} 2.0' in text
     assert 'compaction_wait_age_seconds{namespace="ns",policy="p",reason="NoWorker"} 12.5' in text
+    assert 'compaction_waiting{namespace="ns",policy="p",reason="NoWorker"} 3.0' in text
+    assert 'compaction_granted_bytes_per_second{namespace="ns",policy="p"} 1000.0' in text
     metrics.forget_policy(policy)
     metrics.forget_policy(policy)
     assert 'policy="p"' not in get(server, "/metrics")[1]

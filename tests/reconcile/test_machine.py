@@ -118,8 +118,12 @@ class ReconcileMachine(RuleBasedStateMachine):
         for _ in range(250):
             world.announce()
             for job, lease in list(world.leases.items()):
-                if lease.report is None and job in world.jobs and world.commit(job, lease.token):
+                if lease.report is not None or job not in world.jobs:
+                    continue
+                if world.commit(job, lease.token):
                     world.report(job)
+                else:  # fenced off: a larger token was claimed by a coordinator that died before it wrote the Lease
+                    world.report(job, outcome="Failed", reason="StaleToken", charged=False)
             world.reconcile()
             world.wall += 3
             self._renew()

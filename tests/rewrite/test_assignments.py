@@ -22,6 +22,7 @@ from compaction.api.names import (
     ANNOTATION_STOP,
     API_VERSION,
     COMPONENT_JOB,
+    GROUP,
     LABEL_COMPONENT,
     LABEL_WORKER,
     child_labels,
@@ -88,12 +89,13 @@ class World:
     async def lease(self, name: str) -> Lease:
         return Lease.parse(await self.coordinator.get(LEASES, name, namespace=self.namespace))
 
-    async def assign(self, *, job: str = JOB, token: int = 4, worker: str = WORKER) -> Lease:
+    async def assign(self, *, job: str = JOB, token: int = 4, worker: str = WORKER, **annotations: str) -> Lease:
         """The coordinator's step 3: create or replace the job's Lease."""
         now = datetime.now(UTC)
         labels = child_labels(policy=POLICY, component=COMPONENT_JOB) | {LABEL_WORKER: worker}
         record = LeaseRecord(worker, 15, token, acquire_time=now, renew_time=now)
         lease = Lease(name=job, namespace=self.namespace, record=record, labels=labels)
+        lease = lease.annotate({f"{GROUP}/{name.replace('_', '-')}": value for name, value in annotations.items()})
         return Lease.parse(await self.coordinator.create(LEASES, lease.body()))
 
     async def change(self, name: str, patch: Obj) -> None:
@@ -235,6 +237,22 @@ def test_assignment_is_offered_as_soon_as_it_exists(play: Play) -> None:
         assignment = await w.port.fetch(offer)
         assert assignment.spec == spec
         assert (assignment.job_name, assignment.token, assignment.namespace) == (JOB, 4, w.namespace)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("written", "granted"), [("5000000", 5_000_000), ("0", None), ("fast", None), ("-1", None)])
+def test_the_share_of_the_bytes_per_second_comes_with_the_assignment(
+    play: Play, written: str, granted: int | None
+) -> None:
+    async def scenario(w: World) -> None:
+        await w.port.announce(slots=2)
+        await w.assign(bytes_per_second=written)
+        (offer,) = await w.port.offers(wait=False)
+        await w.create_job(small_spec(Path("/data/log")))
+        assert (offer.bytes_per_second, (await w.port.fetch(offer)).bytes_per_second) == (granted, granted)
+        await w.port.renew_job(JOB, 4, progress=5)
+        assert (await w.lease(JOB)).annotations["compaction.dev/bytes-per-second"] == written
 
     play(scenario)
 

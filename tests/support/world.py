@@ -13,8 +13,8 @@ from typing import Any
 
 from compaction.api.enums import JobState
 from compaction.api.job import CompactionJob, CompactionJobStatus
-from compaction.api.names import API_VERSION, POLICY_KIND
-from compaction.api.policy import CompactionPolicy
+from compaction.api.names import API_VERSION, GROUP, LABEL_PLAN, POLICY_KIND
+from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.values import format_timestamp, timestamp_from_epoch
 from compaction.leases.tokens import next_token
 from compaction.planning.candidates import Candidate, GroupCandidate, UnreferencedCandidate
@@ -47,6 +47,7 @@ class SimLease:
     duration: float
     changed_at: float
     progress: int | None = None
+    bytes_per_second: int | None = None
     report: WorkerReport | None = None
 
 
@@ -102,7 +103,14 @@ class World:
 
     def make_policy(self, uid: str, **spec: Any) -> CompactionPolicy:
         body = {"store": {"segmentLogs": {"root": "/ra"}}, **spec}
-        metadata = {"name": "logs", "namespace": "ns", "uid": uid, "generation": 1, "resourceVersion": "1"}
+        metadata = {
+            "name": "logs",
+            "namespace": "ns",
+            "uid": uid,
+            "generation": 1,
+            "resourceVersion": "1",
+            "creationTimestamp": format_timestamp(timestamp_from_epoch(self.wall)),
+        }
         return CompactionPolicy.from_object({"metadata": metadata, "spec": body})
 
     def change_spec(self, **spec: Any) -> None:
@@ -118,6 +126,21 @@ class World:
             "resourceVersion": self.bump(),
         }
         self.policy = CompactionPolicy.from_object(body)
+
+    def annotate(self, **annotations: str) -> None:
+        """What `kubectl annotate cpol logs compaction.dev/<key>=<value>` does."""
+        assert self.policy is not None
+        metadata = self.policy.metadata
+        merged = metadata.annotations | {f"{GROUP}/{key}": value for key, value in annotations.items()}
+        changed = metadata.model_copy(update={"annotations": merged, "resource_version": self.bump()})
+        self.policy = self.policy.model_copy(update={"metadata": changed})
+
+    def annotate_job(self, name: str, **annotations: str) -> None:
+        """The same for a job."""
+        job = self.jobs[name]
+        merged = job.metadata.annotations | {f"{GROUP}/{key}": value for key, value in annotations.items()}
+        changed = job.metadata.model_copy(update={"annotations": merged, "resource_version": self.bump()})
+        self.jobs[name] = job.model_copy(update={"metadata": changed})
 
     def bump(self) -> str:
         self.version += 1
@@ -209,6 +232,7 @@ class World:
             lease.duration,
             max(0.0, self.wall - lease.changed_at),
             lease.progress,
+            lease.bytes_per_second,
             lease.report,
         )
 
@@ -239,6 +263,12 @@ class World:
             if not decision.acts and not decision.store_tasks:
                 return decision
         raise AssertionError(f"no rest after {limit} reconciles: {decision}")
+
+    def rest(self) -> Decision:
+        """Settle until the status is written, too: that may take a moment."""
+        self.settle()
+        self.wall += 1
+        return self.settle()
 
     def _apply(self, decision: Decision) -> Iterator[None]:
         for task in decision.store_tasks:
@@ -328,10 +358,18 @@ class World:
             self.leases[name] = SimLease(
                 f"l{self.bump()}", self.version, action.worker, token, float(action.duration), self.wall
             )
+            self.leases[name].bytes_per_second = action.bytes_per_second
             self.writes += 1
             yield
             now = Moment(self.wall, self.wall)
-            status = assigned(action.status, token=token, worker=action.worker, now=now, generation=action.generation)
+            status = assigned(
+                action.status,
+                token=token,
+                worker=action.worker,
+                now=now,
+                generation=action.generation,
+                bytes_per_second=action.bytes_per_second,
+            )
             self._store_job(name, status)
             self.writes += 1
             yield
@@ -351,6 +389,7 @@ class World:
                         "resourceVersion": str(self.version),
                         "generation": 1,
                         "creationTimestamp": format_timestamp(timestamp_from_epoch(self.wall)),
+                        "labels": {LABEL_PLAN: creation.plan},
                         "ownerReferences": [{**owner, "uid": self.policy.metadata.uid}],
                     },
                     "spec": creation.spec.to_object(),
@@ -430,6 +469,26 @@ class World:
 
     def state(self, job: str) -> JobState:
         return self.jobs[job].status.state
+
+    @property
+    def status(self) -> CompactionPolicyStatus:
+        assert self.policy is not None
+        return self.policy.status
+
+    def pass_time(self, seconds: float, *, step: float = 5.0) -> None:
+        """Time passes with a reconcile every `step` seconds; workers and their jobs renew."""
+        end = self.wall + seconds
+        while self.wall < end:
+            self.wall = min(end, self.wall + step)
+            self.renew_all()
+            self.reconcile()
+
+    def renew_all(self) -> None:
+        """Workers and their jobs renew."""
+        for worker in self.workers.values():
+            worker.changed_at = self.wall
+        for job in self.leases:
+            self.renew(job)
 
     def only_job(self) -> str:
         (name,) = self.jobs

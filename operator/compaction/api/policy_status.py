@@ -92,6 +92,8 @@ class CountedJob(ApiModel):
     """Name of the job."""
     uid: Annotated[str, StringConstraints(max_length=64)] = ""
     """UID of the job: another job of the same name, made after this one was deleted, is counted as well."""
+    token: Count = 0
+    """Fencing token with which it ended: a job that was retried and ended again has a larger one."""
     bytes: Count = 0
     """Bytes of it that bytesReclaimed contains."""
     succeeded: bool = False

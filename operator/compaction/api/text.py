@@ -86,6 +86,13 @@ def mark_of(value: str) -> str:
     return value if len(value) <= MARK_LIMIT else f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
 
+def number_in(text: str | None, *, limit: int) -> int | None:
+    """A number that somebody wrote into an annotation; None for anything else, or more than `limit`."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > len(str(limit)):
+        return None
+    return number if (number := int(text)) <= limit else None
+
+
 MESSAGE_LIMIT: Final = 2048
 PATH_LIMIT: Final = 4096
 

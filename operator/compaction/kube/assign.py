@@ -16,7 +16,14 @@ import structlog
 
 from compaction.api.enums import WaitReason
 from compaction.api.job import CompactionJobStatus
-from compaction.api.names import API_VERSION, COMPONENT_JOB, JOB_KIND, LABEL_WORKER, child_labels
+from compaction.api.names import (
+    ANNOTATION_BYTES_PER_SECOND,
+    API_VERSION,
+    COMPONENT_JOB,
+    JOB_KIND,
+    LABEL_WORKER,
+    child_labels,
+)
 from compaction.exceptions import (
     AlreadyExistsError,
     ConflictError,
@@ -85,7 +92,14 @@ class AssignmentSteps:
         if not await self._put_lease(action, token):
             self.outcome.failed_jobs.add(name)
             return
-        status = assigned(action.status, token=token, worker=action.worker, now=self._now, generation=action.generation)
+        status = assigned(
+            action.status,
+            token=token,
+            worker=action.worker,
+            now=self._now,
+            generation=action.generation,
+            bytes_per_second=action.bytes_per_second,
+        )
         # Should this write fail, the Lease's larger token tells the next reconcile that the job is assigned.
         if await self.write_status(action.job, status):
             log.info("job assigned", job=name, token=token, worker=action.worker)
@@ -115,6 +129,7 @@ class AssignmentSteps:
             uid=known.uid if known is not None else None,
             resource_version=known.resource_version if known is not None else None,
             labels={**child_labels(policy=self._key.name, component=COMPONENT_JOB), LABEL_WORKER: action.worker},
+            annotations=_granted(action),
             owner_references=(owner(JOB_KIND, action.job.name, action.job.uid),),
         )
         try:
@@ -150,6 +165,11 @@ class AssignmentSteps:
         if not done:
             self.outcome.failed_jobs.add(job.name)
         return done
+
+
+def _granted(action: AssignJob) -> dict[str, str]:
+    given = action.bytes_per_second
+    return {} if given is None else {ANNOTATION_BYTES_PER_SECOND: str(given)}
 
 
 def owner(kind: str, name: str, uid: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from compaction.api.job import CompactionJob
 from compaction.api.names import (
+    ANNOTATION_BYTES_PER_SECOND,
     ANNOTATION_HOST,
     ANNOTATION_PID,
     ANNOTATION_PROGRESS,
@@ -37,7 +38,7 @@ from compaction.api.names import (
     POLICY_KIND,
     child_labels,
 )
-from compaction.api.text import first_problem
+from compaction.api.text import INT64_MAX, first_problem, number_in
 from compaction.exceptions import (
     AlreadyExistsError,
     ApiError,
@@ -199,6 +200,7 @@ class KubeLeasePort:
                 job_name=lease.name,
                 token=lease.record.transitions,
                 lease_seconds=float(lease.record.duration_seconds or self.identity.lease_seconds),
+                bytes_per_second=_granted(lease),
             )
             for lease in leases.values()
         ]
@@ -257,6 +259,7 @@ class KubeLeasePort:
             token=offer.token,
             lease_seconds=offer.lease_seconds,
             spec=spec,
+            bytes_per_second=offer.bytes_per_second,
         )
 
     # --- job Leases ---
@@ -312,6 +315,11 @@ class KubeLeasePort:
 
 def _key(lease: Lease) -> tuple[str, int]:
     return lease.name, lease.record.transitions
+
+
+def _granted(lease: Lease) -> int | None:
+    """The attempt's share of the policy's bytes per second; None without a limit, or when it is no positive number."""
+    return number_in(lease.annotations.get(ANNOTATION_BYTES_PER_SECOND), limit=INT64_MAX) or None
 
 
 def _report_token(lease: Lease) -> int | None:

@@ -20,6 +20,7 @@ import structlog
 
 from compaction.api.names import (
     COMPONENT_JOB,
+    LABEL_PLAN,
     POLICY_KIND,
     child_labels,
 )
@@ -185,7 +186,7 @@ class Executor:
             "metadata": {
                 "name": action.name,
                 "namespace": self._key.namespace,
-                "labels": child_labels(policy=self._key.name, component=COMPONENT_JOB),
+                "labels": {**child_labels(policy=self._key.name, component=COMPONENT_JOB), LABEL_PLAN: action.plan},
                 "ownerReferences": [owner(POLICY_KIND, self._key.name, self._policy["metadata"]["uid"])],
             },
             "spec": action.spec.to_object(),

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from compaction.api.base import ApiModel
 from compaction.api.job import CompactionJob
 from compaction.api.names import (
+    ANNOTATION_BYTES_PER_SECOND,
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
     ANNOTATION_SLOTS,
@@ -25,6 +26,7 @@ from compaction.api.names import (
     POLICY_KIND,
 )
 from compaction.api.policy_spec import MAX_SLOTS
+from compaction.api.text import INT64_MAX, number_in
 from compaction.exceptions import MalformedLeaseError, MalformedReportError
 from compaction.kube.cache import key_of
 from compaction.kube.resources import Obj
@@ -104,7 +106,7 @@ def worker_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> WorkerL
     owners = metadata.get("ownerReferences") or ()
     return WorkerLease(
         identity=identity(body),
-        slots=_number(annotations.get(ANNOTATION_SLOTS), limit=MAX_SLOTS) or 0,
+        slots=number_in(annotations.get(ANNOTATION_SLOTS), limit=MAX_SLOTS) or 0,
         duration=float((body.get("spec") or {}).get("leaseDurationSeconds") or DEFAULT_LEASE_SECONDS),
         silence=silence_of(observer, body, now),
         owner_uid=next((str(o.get("uid", "")) for o in owners if o.get("kind") == POLICY_KIND), ""),
@@ -133,7 +135,8 @@ def job_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> JobLease:
         token=record.transitions,
         duration=float(record.duration_seconds or DEFAULT_LEASE_SECONDS),
         silence=silence_of(observer, body, now),
-        progress=_number(annotations.get(ANNOTATION_PROGRESS), limit=100),
+        progress=number_in(annotations.get(ANNOTATION_PROGRESS), limit=100),
+        bytes_per_second=number_in(annotations.get(ANNOTATION_BYTES_PER_SECOND), limit=INT64_MAX) or None,
         report=report,
         report_error=error,
     )
@@ -171,10 +174,3 @@ def job_views(
         except ValidationError as error:
             log.error("a CompactionJob cannot be read and is left alone", job=str(key_of(body)), error=str(error))
     return tuple(views)
-
-
-def _number(text: str | None, *, limit: int) -> int | None:
-    """A number that somebody wrote into an annotation; None for anything else, or more than `limit`."""
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > len(str(limit)):
-        return None
-    return number if (number := int(text)) <= limit else None

@@ -19,8 +19,10 @@ def measure(metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Deci
     metrics.set_jobs(key, {state.value: states.count(state) for state in JobState})
     metrics.workers.labels(*key).set(len(snapshot.workers))
     metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
-    waiting = policy.status.waiting
-    metrics.set_waits(key, {waiting.reason: now - waiting.since.timestamp()} if waiting is not None else {})
+    waits = policy.status.waits
+    metrics.set_waits(key, {row.reason: max(0.0, now - row.since.timestamp()) for row in waits})
+    metrics.set_waiting(key, {row.reason: row.count for row in waits})
+    metrics.granted_bytes_per_second.labels(*key).set(policy.status.granted_bytes_per_second or 0)
     if snapshot.reading is not None:
         reading = snapshot.reading
         metrics.logs.labels(*key).set(len(reading.logs))

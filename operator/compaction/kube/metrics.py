@@ -126,6 +126,10 @@ class Metrics:
         self.jobs = per_policy("jobs", "Jobs by state; Faulty ones whose sources changed included", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
+        self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")
+        self.granted_bytes_per_second = per_policy(
+            "granted_bytes_per_second", "Bytes per second that the running jobs may read and write; 0 without a limit"
+        )
         self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
         self.fenced_commits = counted("fenced_commits", "Reports or commits refused for an outdated token")
         self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes given back by finished jobs")
@@ -145,10 +149,12 @@ class Metrics:
             self.log_errors,
             self.quarantined,
             self.workers,
+            self.granted_bytes_per_second,
         )
         self._labelled: tuple[tuple[Gauge, dict[ObjectKey, set[str]]], ...] = (
             (self.jobs, {}),
             (self.wait_age_seconds, {}),
+            (self.waiting, {}),
         )
 
     def observe_call(self, call: ApiCall) -> None:
@@ -173,6 +179,10 @@ class Metrics:
     def set_waits(self, policy: ObjectKey, by_reason: Mapping[str, float]) -> None:
         """Replace a policy's wait ages (seconds); reasons no longer present go to zero."""
         self._replace(1, policy, by_reason)
+
+    def set_waiting(self, policy: ObjectKey, by_reason: Mapping[str, int]) -> None:
+        """Replace a policy's counts of what waits; reasons no longer present go to zero."""
+        self._replace(2, policy, {reason: float(count) for reason, count in by_reason.items()})
 
     def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
         gauge, known = self._labelled[which]

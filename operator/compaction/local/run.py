@@ -35,13 +35,14 @@ from compaction.exceptions import (
 from compaction.leases.tokens import next_token
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
+from compaction.planning.rates import share_of
 from compaction.planning.reading import Reading
 from compaction.planning.scheduler import QueuedJob, WorkerSlots, assign
 from compaction.planning.triggers import Trigger
 from compaction.reconcile import quarantine
+from compaction.reconcile.creating import parameters_of, spec_of
 from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, assigned, not_before, reported
 from compaction.reconcile.observations import Moment
-from compaction.reconcile.replan import spec_of
 from compaction.reconcile.reports import WorkerReport, parse_report
 from compaction.rewrite.ports import Assignment, JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome
@@ -125,6 +126,7 @@ class LocalRun:
                 debt_segments=thresholds.debt_segments,
                 suspended=self._spec.suspend,
             ),
+            parameters=parameters_of(self._policy).model_dump_json(),
         )
         return reading, planner.plan(candidates, {}, self._inventory(), now=time.time())
 
@@ -209,12 +211,24 @@ class LocalRun:
             job = self._jobs[one.job]
             running.add(job.name)
             token = self._next_token(job)
-            job.status = assigned(job.status, token=token, worker=WORKER, now=now, generation=_GENERATION)
+            job.status = assigned(
+                job.status,
+                token=token,
+                worker=WORKER,
+                now=now,
+                generation=_GENERATION,
+                bytes_per_second=self._share(slots),
+            )
             self._watch(job)
             submit(job)
         if running:
             return None
         return max(0.05, (schedule.next_backoff_end or now.wall) - now.wall)
+
+    def _share(self, slots: int) -> int | None:
+        """Bytes per second of one job: all slots may be taken before it ends."""
+        limit = self._spec.limits.bytes_per_second
+        return None if limit is None else share_of(int(limit), jobs=slots)
 
     def _next_token(self, job: LocalJob) -> int:
         try:
@@ -226,7 +240,14 @@ class LocalRun:
     def _attempt(self, runner: JobRunner, job: LocalJob) -> JobReport:
         """One attempt, in a thread of its own. JobStoppedError and EngineLostError end the run."""
         token = job.status.fencing_token
-        assignment = Assignment(job_name=job.name, namespace="", token=token, lease_seconds=float("inf"), spec=job.spec)
+        assignment = Assignment(
+            job_name=job.name,
+            namespace="",
+            token=token,
+            lease_seconds=float("inf"),
+            spec=job.spec,
+            bytes_per_second=job.status.attempts[-1].bytes_per_second,
+        )
         with structlog.contextvars.bound_contextvars(policy=self._policy.metadata.name, job=job.name, token=token):
             try:
                 self._store.claim(job.path, job=job.name, token=token)

@@ -63,20 +63,24 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A set of jobs. `hash` is of the names, hence of everything a job consists of. `evict` makes room for `jobs`."""
+    """A set of jobs. `hash` is of the names, hence of sources and groups of every job, and of `parameters`, what all
+    jobs are told besides. `evict` makes room for `jobs`.
+    """
 
     jobs: tuple[PlannedJob, ...]
     left_out: tuple[LeftOut, ...]
     evict: tuple[str, ...]
     cost_bytes: int
     gain_bytes: int
+    parameters: str = ""
 
     @property
     def hash(self) -> str:
         """16 hex digits; empty for a plan without jobs."""
         if not self.jobs:
             return ""
-        return hashlib.sha256("\n".join(sorted(job.name for job in self.jobs)).encode()).hexdigest()[:16]
+        text = "\n".join((self.parameters, *sorted(job.name for job in self.jobs)))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +124,15 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans for one policy. `owner_uid` keeps the names of a policy and of its later namesake apart."""
+    """Plans for one policy. `owner_uid` keeps the names of a policy and of its later namesake apart; `parameters` are
+    what its jobs are told, in a stable text.
+    """
 
     policy_name: str
     owner_uid: str
     limits: PlanLimits
     trigger: Trigger
+    parameters: str = ""
 
     def plan(
         self, candidates: Iterable[Candidate], history: Mapping[str, LogHistory], inventory: JobInventory, *, now: float
@@ -149,6 +156,7 @@ class Planner:
             evict=evict,
             cost_bytes=sum(job.cost_bytes for job in jobs),
             gain_bytes=sum(job.gain_bytes for job in jobs),
+            parameters=self.parameters,
         )
 
     def _jobs_of(self, candidate: Candidate, inventory: JobInventory, tally: _Tally) -> Iterator[PlannedJob]:

@@ -35,7 +35,8 @@ class EndAttempt:
 class AssignJob:
     """Give a job to a worker: token, claim in the store, Lease, status (in this order; docs/control-plane.md).
 
-    `status` is the job's status before the assignment; `lease` the Lease to take over, if one exists.
+    `status` is the job's status before the assignment; `lease` the Lease to take over, if one exists;
+    `bytes_per_second` the job's share of the policy's limit, if it has one.
     """
 
     job: Identity
@@ -47,14 +48,18 @@ class AssignJob:
     lease_token: int
     duration: int
     absent_leases: tuple[str, ...] = ()
+    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CreateJob:
-    """Create a planned job (AlreadyExists is success: names are made of everything a job consists of)."""
+    """Create a planned job (AlreadyExists is success: names are made of everything a job consists of). `plan` is the
+    hash of the plan it is part of.
+    """
 
     name: str
     spec: CompactionJobSpec
+    plan: str
 
 
 @dataclass(frozen=True, slots=True)

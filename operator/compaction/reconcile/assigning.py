@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from compaction.api.enums import JobState, WaitReason
+from compaction.api.formatting import format_bytes
 from compaction.api.policy import CompactionPolicy
 from compaction.planning.candidates import tenant_of
+from compaction.planning.rates import Rates, share_of
 from compaction.planning.scheduler import QueuedJob, Schedule, TenantLoad, WorkerLimits, assign, workers_to_launch
 from compaction.reconcile import fleet
 from compaction.reconcile.actions import AssignJob, LaunchWorker
 from compaction.reconcile.job import not_before
 from compaction.reconcile.observations import Memory, Snapshot, frozen
 from compaction.reconcile.steps import JobStep
+from compaction.reconcile.timing import Timing
+from compaction.reconcile.waits import NO_WAITS, Wait, Waits, for_window, when
 
 LAUNCH_LOOK: Final = 2.0
 LAUNCH_DESPITE_CLAIM: Final = 300.0
@@ -26,28 +30,32 @@ seconds after it could have been tried again. Not earlier: Spark would be starte
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What scheduling came to. `waits` counts waiting jobs by reason; `seconds` until it may change by itself.
+    """What scheduling came to. `waits` says what jobs wait for; `seconds` until it may change by itself.
 
-    `likely` are the actions whose claim was not refused before: the others still wait, until theirs succeeds.
+    `likely` are the actions whose claim was not refused before: the others still wait, until theirs succeeds. `granted`
+    are the bytes per second of the jobs that run then; None without a limit.
     """
 
     actions: tuple[AssignJob, ...]
     likely: tuple[AssignJob, ...]
     launches: tuple[LaunchWorker, ...]
-    waits: Counter[WaitReason]
-    message: str
+    waits: Waits
     memory: Memory
     seconds: float | None
+    granted: int | None
 
 
 class Assigner:
     """One run of scheduling for a policy."""
 
-    def __init__(self, snapshot: Snapshot, policy: CompactionPolicy, memory: Memory, *, root: str) -> None:
+    def __init__(
+        self, snapshot: Snapshot, policy: CompactionPolicy, memory: Memory, *, clock: Timing, root: str
+    ) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.now = snapshot.now
         self.memory = memory
+        self.clock = clock
         self.root = root
 
     def assign(self, steps: tuple[JobStep, ...], workers: fleet.Fleet) -> Assigned:
@@ -57,40 +65,67 @@ class Assigner:
         self._forget_claims({step.name for step in queued})
         self._note_waits(queued)
         if spec.suspend:
-            waits = Counter({WaitReason.SUSPENDED: len(queued)}) if queued else Counter()
-            return Assigned((), (), (), waits, "the policy is suspended", self.memory, None)
+            return self._none(queued, WaitReason.SUSPENDED, "the policy is suspended")
+        if not self.clock.window.is_open:
+            return self._none(queued, WaitReason.OUTSIDE_WINDOW, for_window(self.clock))
         blocked = {name: p for name, p in self.memory.claims.items() if p.retry_at > now.monotonic}
         running = [step for step in steps if step.state is JobState.IN_PROGRESS]
+        waiting = [self._queued(step) for step in queued if step.name not in blocked]
+        busy = {step.log for step in running}
+        rates = self._rates(running, waiting, busy)
+        may_run = self._may_run(len(running), rates)
         schedule = assign(
-            [self._queued(step) for step in queued if step.name not in blocked],
+            waiting,
             workers.slots,
-            capacity=spec.limits.max_concurrent_jobs - len(running),
+            capacity=may_run - len(running),
             now=now.wall,
-            busy_lanes={step.log for step in running},
+            busy_lanes=busy,
             load=self._load(steps),
         )
         by_name = {step.name: step for step in queued}
-        actions = tuple(self._assignment(by_name[one.job], one.worker) for one in schedule.assignments)
-        waits = Counter(schedule.waiting)
-        for problem in blocked.values():
-            waits[WaitReason(problem.reason)] += 1
-        doubtful = [self.memory.claims[one.job.name] for one in actions if one.job.name in self.memory.claims]
-        waits.update(WaitReason(problem.reason) for problem in doubtful)
+        share = rates.share if rates is not None else None
+        actions = tuple(self._assignment(by_name[one.job], one.worker, share) for one in schedule.assignments)
         likely = tuple(one for one in actions if one.job.name not in self.memory.claims)
         sound = self._sound(queued, running, by_name, schedule) if self.memory.claims else None
-        launches = self._launches(schedule, workers, in_progress=len(running) + len(actions), sound=sound)
-        message = self._wait_message(
-            waits, workers, bool(launches), [p.message for p in (*blocked.values(), *doubtful)]
+        launches = self._launches(
+            schedule, workers, may_run=may_run, in_progress=len(running) + len(actions), sound=sound
         )
+        doubtful = {one.job.name for one in actions} & self.memory.claims.keys()
+        bounded = rates if may_run < spec.limits.max_concurrent_jobs else None
+        waits = self._waits(schedule, workers, bool(launches), bounded, refused=blocked.keys() | doubtful)
         return Assigned(
             actions,
             likely,
             launches,
             waits,
-            message,
             self.memory,
-            self._assign_seconds(schedule, launches, bool(blocked)),
+            self._assign_seconds(schedule, launches),
+            rates.granted + rates.share * len(likely) if rates is not None else None,
         )
+
+    def _none(self, queued: list[JobStep], reason: WaitReason, message: str) -> Assigned:
+        """Nothing is assigned and no worker started: everything waits for the same."""
+        waits = {reason: Wait(len(queued), message, queued[0].name)} if queued else NO_WAITS
+        return Assigned((), (), (), waits, self.memory, None, None)
+
+    # -- bytes per second ---------------------------------------------------------------------------------------------
+
+    def _rates(self, running: list[JobStep], waiting: list[QueuedJob], busy: set[str]) -> Rates | None:
+        """The shares now; None without a limit. A job from before the limit counts as one that has a share."""
+        spec = self.policy.spec
+        if spec.limits.bytes_per_second is None:
+            return None
+        ready = assign(waiting, (), capacity=0, now=self.now.wall, busy_lanes=busy).ready
+        at_once = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots, len(running) + ready)
+        limit = int(spec.limits.bytes_per_second)
+        share = share_of(limit, jobs=at_once)
+        granted = sum(share if (given := granted_to(step)) is None else given for step in running)
+        return Rates(limit, granted, share)
+
+    def _may_run(self, running: int, rates: Rates | None) -> int:
+        """How many jobs may run at once now."""
+        limit = self.policy.spec.limits.max_concurrent_jobs
+        return limit if rates is None else min(limit, running + rates.room)
 
     def _note_waits(self, queued: list[JobStep]) -> None:
         """Since when each job waits, whatever for. After a restart the status is all that is known of it."""
@@ -115,7 +150,7 @@ class Assigner:
         if len(kept) != len(self.memory.claims):
             self.memory = replace(self.memory, claims=frozen(kept))
 
-    def _assign_seconds(self, schedule: Schedule, launches: tuple[LaunchWorker, ...], blocked: bool) -> float | None:
+    def _assign_seconds(self, schedule: Schedule, launches: tuple[LaunchWorker, ...]) -> float | None:
         now = self.now
         moments = [p.retry_at - now.monotonic for p in self.memory.claims.values() if p.retry_at > now.monotonic]
         if schedule.next_backoff_end is not None:
@@ -151,7 +186,7 @@ class Assigner:
             load[tenant] = TenantLoad(running + (step.state is JobState.IN_PROGRESS), max(served, at))
         return load
 
-    def _assignment(self, step: JobStep, worker: str) -> AssignJob:
+    def _assignment(self, step: JobStep, worker: str, share: int | None) -> AssignJob:
         lease = step.view.lease
         return AssignJob(
             job=step.view.identity,
@@ -163,17 +198,18 @@ class Assigner:
             lease_token=lease.token if lease is not None else 0,
             duration=self.policy.spec.lease.duration_seconds,
             absent_leases=step.absent,
+            bytes_per_second=share,
         )
 
     def _launches(
-        self, schedule: Schedule, workers: fleet.Fleet, *, in_progress: int, sound: int | None
+        self, schedule: Schedule, workers: fleet.Fleet, *, may_run: int, in_progress: int, sound: int | None
     ) -> tuple[LaunchWorker, ...]:
         spec = self.policy.spec
         if self.now.monotonic < self.memory.launch_not_before:
             return ()
         ready = schedule.ready - len(schedule.assignments) if sound is None else sound
         count = workers_to_launch(
-            WorkerLimits(spec.workers.max, spec.workers.slots, spec.limits.max_concurrent_jobs),
+            WorkerLimits(spec.workers.max, spec.workers.slots, may_run),
             ready=ready,
             in_progress=in_progress,
             free=workers.free - len(schedule.assignments),
@@ -189,21 +225,62 @@ class Assigner:
             self.memory = replace(self.memory, launches=frozen(launches))
         return tuple(LaunchWorker(name) for name in names)
 
-    def _wait_message(
-        self, waits: Counter[WaitReason], workers: fleet.Fleet, launching: bool, problems: list[str]
-    ) -> str:
-        """Says what the free slot is missing for; turns NoFreeSlot into a worker that starts, or fails to."""
-        count = waits.get(WaitReason.NO_FREE_SLOT, 0)
+    # -- what the others wait for -------------------------------------------------------------------------------------
+
+    def _waits(
+        self,
+        schedule: Schedule,
+        workers: fleet.Fleet,
+        launching: bool,
+        rates: Rates | None,
+        *,
+        refused: AbstractSet[str],
+    ) -> Waits:
+        """Says what each free slot is missing for; `refused` are the jobs whose claim was, or may be again. `rates` are
+        given when they allow fewer jobs than the limit of jobs does.
+        """
+        waits: dict[WaitReason, Wait] = {}
+        for reason, count in schedule.waiting.items():
+            actual, message = self._worded(reason, schedule, workers, launching, rates)
+            waits[actual] = Wait(count, message)
+        for name in sorted(refused):
+            problem = self.memory.claims[name]
+            known = waits.get(WaitReason(problem.reason), Wait(0, problem.message, name))
+            waits[WaitReason(problem.reason)] = replace(known, count=known.count + 1)
+        return waits
+
+    def _worded(
+        self, reason: WaitReason, schedule: Schedule, workers: fleet.Fleet, launching: bool, rates: Rates | None
+    ) -> tuple[WaitReason, str]:
+        """The reason as far as more is known here than in the scheduler, and the words for it."""
+        limits = self.policy.spec.limits
+        if reason is WaitReason.NO_FREE_SLOT:
+            return self._worded_slots(workers, launching)
+        if reason is WaitReason.CONCURRENCY_LIMIT and rates is not None:
+            given, limit = format_bytes(rates.granted), format_bytes(rates.limit)
+            message = f"the running jobs have {given} of the {limit} bytes per second of spec.limits.bytesPerSecond"
+            return WaitReason.RATE_LIMITED, message
+        if reason is WaitReason.CONCURRENCY_LIMIT:
+            return reason, f"spec.limits.maxConcurrentJobs is {limits.max_concurrent_jobs}"
+        if reason is WaitReason.BACKOFF and schedule.next_backoff_end is not None:
+            return reason, f"the next attempt after a failure is made at {when(schedule.next_backoff_end)}"
+        return reason, "one job of a log runs at a time, another one goes first"
+
+    def _worded_slots(self, workers: fleet.Fleet, launching: bool) -> tuple[WaitReason, str]:
         limits = self.policy.spec.workers
-        if count and self.memory.launch_failures and not workers.live:
-            waits[WaitReason.WORKERS_FAILING] = waits.pop(WaitReason.NO_FREE_SLOT)
-            return f"workers end before they announce themselves: {self.memory.launch_error}"
-        if count and (launching or workers.launching):
-            waits[WaitReason.WORKER_STARTING] = waits.pop(WaitReason.NO_FREE_SLOT)
-            return "a worker was started and has not announced itself yet"
-        if problems:
-            return problems[0]
-        return f"{sum(waits.values())} jobs wait; {workers.live} of {limits.max} workers run, {limits.slots} slots each"
+        if self.memory.launch_failures and not workers.live:
+            message = f"workers end before they announce themselves: {self.memory.launch_error}"
+            return WaitReason.WORKERS_FAILING, message
+        if launching or workers.launching:
+            return WaitReason.WORKER_STARTING, "a worker was started and has not announced itself yet"
+        return WaitReason.NO_FREE_SLOT, f"{workers.live} of {limits.max} workers run, {limits.slots} slots each"
+
+
+def granted_to(step: JobStep) -> int | None:
+    """The bytes per second that a running job may read and write: its Lease says it, its status repeats it."""
+    if step.lease is not None and step.lease.bytes_per_second is not None:
+        return step.lease.bytes_per_second
+    return step.status.attempts[-1].bytes_per_second if step.status.attempts else None
 
 
 def soonest(*seconds: float | None) -> float | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from compaction.api.enums import JobState
 from compaction.api.policy_status import MAX_COUNTED, CountedJob
 from compaction.planning.debt import FinishedWork
+from compaction.reconcile.job import token_of
 from compaction.reconcile.steps import JobStep
 
 
@@ -32,6 +33,7 @@ def entry_of(step: JobStep) -> CountedJob:
     return CountedJob(
         job=step.name,
         uid=step.view.identity.uid,
+        token=token_of(step.status),
         bytes=receipt.bytes_reclaimed if receipt is not None else 0,
         succeeded=step.state is JobState.SUCCEEDED,
     )

@@ -83,6 +83,7 @@ def assigned(
     now: Moment,
     generation: int,
     event: JobEvent = JobEvent.ASSIGN,
+    bytes_per_second: int | None = None,
 ) -> CompactionJobStatus:
     """The status after `worker` was given the job with `token` (or, with ADOPT, was found to have been)."""
     message = f"{worker} holds the lease with token {token}"
@@ -93,7 +94,14 @@ def assigned(
         observed_generation=generation,
         now=now.time,
     )
-    attempt = Attempt(token=token, worker=worker, started_at=now.time, outcome=AttemptOutcome.RUNNING, charged=False)
+    attempt = Attempt(
+        token=token,
+        worker=worker,
+        started_at=now.time,
+        outcome=AttemptOutcome.RUNNING,
+        charged=False,
+        bytes_per_second=bytes_per_second,
+    )
     return evolve(
         status,
         observed_generation=generation,
@@ -169,7 +177,8 @@ def ended(
 
 def _charge_in_the_long_run(status: CompactionJobStatus, ending: Ending) -> Ending:
     """A job that kills every worker it runs on must end as well."""
-    spared = sum(not a.charged and a.outcome is not AttemptOutcome.RUNNING for a in status.attempts)
+    counted = [attempt for attempt in status.attempts if attempt.token > status.retried_token]
+    spared = sum(not a.charged and a.outcome is not AttemptOutcome.RUNNING for a in counted)
     if ending.charged or spared < UNCHARGED_ATTEMPTS:
         return ending
     message = f"{ending.message} (charged: {spared} attempts ended without being charged)"
@@ -254,6 +263,30 @@ def reopened(status: CompactionJobStatus, *, max_attempts: int, now: Moment, gen
         state=next_state(JobState.FAULTY, JobEvent.REOPEN),
         conditions=conditions,
         finished_at=None,
+    )
+
+
+def retried(status: CompactionJobStatus, *, mark: str, why: str, now: Moment, generation: int) -> CompactionJobStatus:
+    """The status of a parked job that somebody wants to be tried again: its attempts begin anew.
+
+    `mark` is what is remembered of the annotation that asked for it.
+    """
+    conditions = set_reconciling(
+        clear_failed(status.conditions),
+        reason=JobReason.RETRYING,
+        message=f"{why}: its attempts begin anew",
+        observed_generation=generation,
+        now=now.time,
+    )
+    return evolve(
+        status,
+        observed_generation=generation,
+        state=next_state(JobState.FAULTY, JobEvent.REOPEN),
+        conditions=conditions,
+        failures=0,
+        finished_at=None,
+        retried=mark,
+        retried_token=token_of(status),
     )
 
 

@@ -8,6 +8,7 @@ ages of what this process saw. Remote timestamps are never compared with either 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -78,6 +79,7 @@ class JobLease:
     duration: float
     silence: float
     progress: int | None = None
+    bytes_per_second: int | None = None
     report: WorkerReport | None = None
     report_error: str = ""
 
@@ -153,11 +155,13 @@ class ClaimProblem:
 class Memory:
     """What this coordinator remembers about a policy between reconciles. Losing it (a restart) loses no work.
 
-    All times but those of `waits` (since when each waiting job waits; None after a restart) are monotonic.
+    All times but those of `waits` and `reasons` (since when each waiting job waits, and since when something waits for
+    a reason; None after a restart) are monotonic.
     `finished` maps a log to the end of its last job; `evicted` a job's name to the moment from
     which it may be planned again; `launches` a worker that has not announced itself to its launch; `announced` are
     workers that have; `stopping` were told to end and have not yet. The launch failures are those of
-    `launch_generation` of the spec.
+    `launch_generation` of the spec. Plans rest on looks that began after `look_wanted`, which moves when something new
+    comes into `looks`; `planned_for` is the schedule's anchor (epoch seconds, reconcile/timing.py).
     """
 
     planned_reading: int = -1
@@ -166,6 +170,7 @@ class Memory:
     finished: Mapping[str, float] = field(default_factory=frozen)
     evicted: Mapping[str, float] = field(default_factory=frozen)
     waits: Mapping[str, datetime] | None = None
+    reasons: Mapping[str, datetime] | None = None
     claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)
     launches: Mapping[str, float] = field(default_factory=frozen)
     announced: frozenset[str] = frozenset()
@@ -176,6 +181,9 @@ class Memory:
     launch_not_before: float = 0.0
     status_written_at: float = -1e9
     sense_running: bool = False
+    look_wanted: float = -math.inf
+    looks: frozenset[str] = frozenset()
+    planned_for: float | None = None
     sweep_running: bool = False
     sweep_due: float | None = None
 

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from compaction.api.enums import JobState
-from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource
+from compaction.api.job import CompactionJob
+from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource, WaitCount
+from compaction.api.text import mark_of
 from compaction.planning.planner import Plan
-from compaction.reconcile import announcing, counting, fleet, quarantine, replan, status, store_work
+from compaction.reconcile import announcing, counting, creating, fleet, quarantine, replan, status, store_work, waits
 from compaction.reconcile.actions import (
     AssignJob,
     Decision,
@@ -24,10 +26,12 @@ from compaction.reconcile.actions import (
     WritePolicyStatus,
 )
 from compaction.reconcile.assigning import Assigner, soonest
-from compaction.reconcile.observations import Identity, JobView, Memory, Snapshot, frozen
+from compaction.reconcile.job import is_finished, token_of
+from compaction.reconcile.observations import Identity, Memory, Snapshot, frozen
 from compaction.reconcile.refusals import Refusals, with_waits
-from compaction.reconcile.steps import JobStep, StepRules, take_step
+from compaction.reconcile.steps import JobStep, StepRules, log_of, take_step
 from compaction.reconcile.teardown import orphaned, tear_down
+from compaction.reconcile.timing import noted, pending_release, timing
 
 
 def reconcile(snapshot: Snapshot) -> Decision:
@@ -45,19 +49,16 @@ class _Reconcile:
         self.policy = policy
         self.now = snapshot.now
         self.uid = policy.metadata.uid
-        self.memory = self.snapshot.memory
+        self.clock = timing(policy, self.snapshot.memory, self.now)
+        self.memory = noted(policy, self.snapshot.memory, self.clock, self.now)
         logs = policy.spec.store.segment_logs
         self.root = logs.root if logs is not None else ""
+        self.release = pending_release(policy)
         self.refusals = Refusals(self.snapshot, policy, root=self.root)
 
     def decide(self) -> Decision:
         """The whole decision."""
-        orphans = [deletion for view in self.snapshot.jobs if (deletion := orphaned(view, self.uid)) is not None]
-        gone = {deletion.job.uid for deletion in orphans}
-        steps = self._steps(view for view in self.snapshot.jobs if view.job.metadata.uid not in gone)
-        self._remember(steps)
-        obsolete = self.refusals.obsolete(steps)
-        steps = tuple(step for step in steps if step.name not in {deletion.job.name for deletion in obsolete})
+        steps, useless = self._steps()
         workers = fleet.survey(
             self.snapshot,
             owner_uid=self.uid,
@@ -65,7 +66,9 @@ class _Reconcile:
             max_slots=self.policy.spec.workers.slots,
         )
         self._merge(workers.memory)
-        assigned = Assigner(self.snapshot, self.policy, self.memory, root=self.root).assign(steps, workers)
+        assigned = Assigner(self.snapshot, self.policy, self.memory, clock=self.clock, root=self.root).assign(
+            steps, workers
+        )
         self.memory = assigned.memory
         steps = with_waits(steps, self.memory, self.now)
         planned, deletions = self._plan(steps)
@@ -75,6 +78,8 @@ class _Reconcile:
         store_tasks, self.memory = store_work.start(
             self.snapshot, self.policy, self.memory, steps=steps, quarantined=quarantined
         )
+        created = creating.creations(planned, self.policy, existing={step.name for step in steps})
+        waiting = self._waits(assigned.waits, steps)
         after = status.assemble(
             status.Facts(
                 policy=self.policy,
@@ -84,10 +89,12 @@ class _Reconcile:
                 now=self.now,
                 totals=totals,
                 quarantined=quarantined,
-                created=len(planned.jobs) if planned is not None else 0,
+                created=len(created),
                 workers=workers.live,
-                waits=assigned.waits,
-                wait_message=assigned.message,
+                waits=waiting,
+                clock=self.clock,
+                granted=assigned.granted,
+                released=self._released(steps),
             )
         )
         write, gap = self._status_write(after)
@@ -99,9 +106,9 @@ class _Reconcile:
             forget_workers=workers.forgets,
             delete_leases=workers.delete_leases
             + tuple(DeleteLease(lease.identity) for lease in self.snapshot.stray_leases),
-            delete_jobs=(*orphans, *obsolete, *deletions, *history),
+            delete_jobs=(*useless, *deletions, *history),
             assignments=assigned.actions,
-            create_jobs=replan.creations(planned, self.policy),
+            create_jobs=created,
             launches=assigned.launches,
             store_tasks=store_tasks,
             policy_status=write,
@@ -110,21 +117,32 @@ class _Reconcile:
                 *workers.events,
                 *announcing.of_policy(self.policy.status, after, planned),
             ),
-            requeue_after=soonest(
-                assigned.seconds,
-                workers.next_look,
-                gap,
-                _next_expiry(steps),
-                store_work.next_task(self.snapshot, self.policy, self.memory),
-            ),
+            requeue_after=self._next_look(assigned.seconds, workers.next_look, gap, _next_expiry(steps)),
         )
+
+    def _next_look(self, *seconds: float | None) -> float | None:
+        """When to decide again although nothing has changed that anybody would tell."""
+        next_task = store_work.next_task(self.snapshot, self.policy, self.memory)
+        return soonest(*seconds, self.clock.next_change(self.now.wall), next_task)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
-    def _steps(self, views: Iterable[JobView]) -> tuple[JobStep, ...]:
-        gone = fleet.gone_workers(self.snapshot)
-        rules = StepRules(max_attempts=self.policy.spec.limits.max_attempts, gone=gone.get, refuse=self.refusals.refuse)
-        return tuple(take_step(view, rules, self.now) for view in views if not view.job.metadata.is_deleting)
+    def _steps(self) -> tuple[tuple[JobStep, ...], tuple[DeleteJob, ...]]:
+        """The jobs after their steps, without those that have to go: of a former policy, or of logs that are gone."""
+        orphans = [deletion for view in self.snapshot.jobs if (deletion := orphaned(view, self.uid)) is not None]
+        gone = {deletion.job.uid for deletion in orphans}
+        rules = StepRules(
+            max_attempts=self.policy.spec.limits.max_attempts,
+            gone=fleet.gone_workers(self.snapshot).get,
+            refuse=self.refusals.refuse,
+            released=self._is_released,
+        )
+        views = [view for view in self.snapshot.jobs if view.job.metadata.uid not in gone]
+        steps = tuple(take_step(view, rules, self.now) for view in views if not view.job.metadata.is_deleting)
+        self._remember(steps)
+        obsolete = self.refusals.obsolete(steps)
+        names = {deletion.job.name for deletion in obsolete}
+        return tuple(step for step in steps if step.name not in names), (*orphans, *obsolete)
 
     def _remember(self, steps: Iterable[JobStep]) -> None:
         """Logs whose job has just ended: what was read of them before is outdated."""
@@ -147,13 +165,20 @@ class _Reconcile:
     # -- planning and forgetting --------------------------------------------------------------------------------------
 
     def _plan(self, steps: tuple[JobStep, ...]) -> tuple[Plan | None, tuple[DeleteJob, ...]]:
-        planned, self.memory = replan.plan_again(self.snapshot, self.policy, steps, self.memory)
+        planned, self.memory = replan.plan_again(self.snapshot, self.policy, steps, self.memory, self.clock)
         if planned is None:
             return None, ()
         by_name = {step.name: step for step in steps}
         deletions = [by_name[name].deletion("evicted from a full queue") for name in planned.evict]
         self.memory = replan.evicted(self.memory, planned.evict, self.now)
         return planned, tuple(deletions)
+
+    def _waits(self, of_jobs: waits.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
+        plan = self.memory.plan or self.policy.status.plan
+        unplanned = replan.unplanned_logs(self.snapshot.reading, self.policy, steps)
+        of_plans = waits.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
+        rows, self.memory = waits.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
+        return rows
 
     def _history(self, steps: tuple[JobStep, ...], deletions: tuple[DeleteJob, ...]) -> tuple[DeleteJob, ...]:
         spec = self.policy.spec
@@ -176,16 +201,27 @@ class _Reconcile:
 
     def _quarantined(self, steps: Iterable[JobStep]) -> tuple[QuarantinedSource, ...]:
         """Damage found by jobs that are not in the totals yet: so a crash between the two writes loses none."""
-        known = {(entry.job, entry.uid) for entry in self.policy.status.counted}
+        known = {(entry.job, entry.uid, entry.token) for entry in self.policy.status.counted}
         found = [
             (step.log, source)
             for step in counting.finished_order(steps)
-            if (step.name, step.view.identity.uid) not in known
+            if (step.name, step.view.identity.uid, token_of(step.status)) not in known
             for source in step.status.skipped
         ]
-        return quarantine.updated(
+        entries = quarantine.updated(
             self.policy.status.quarantined, found=found, reading=self.snapshot.reading, now=self.now
         )
+        return tuple(one for one in entries if not quarantine.is_released(self.release, one.log, one.segment))
+
+    def _is_released(self, job: CompactionJob) -> bool:
+        log = log_of(job)
+        return any(quarantine.is_released(self.release, log, source.segment) for source in job.status.skipped)
+
+    def _released(self, steps: Iterable[JobStep]) -> str:
+        """The release that is done: not before the last of the jobs concerned was seen to be tried again."""
+        waiting = any(is_finished(step.view.job.status) and self._is_released(step.view.job) for step in steps)
+        before = self.policy.status.released
+        return mark_of(self.release) if self.release and not waiting else before
 
     # -- status -------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ file under the name (replaced, repaired) or none, the quarantine is over and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 
 from compaction.api.job import SkippedSource
 from compaction.api.policy import QuarantinedSource
@@ -21,6 +22,12 @@ def by_log(quarantined: Iterable[QuarantinedSource]) -> Mapping[str, frozenset[s
     for entry in quarantined:
         logs.setdefault(entry.log, set()).add(entry.segment)
     return {log: frozenset(names) for log, names in logs.items()}
+
+
+def is_released(value: str, log: str, segment: str) -> bool:
+    """True when this value of annotation compaction.dev/release (`<log>/<segment>,...`, `all`) names the segment."""
+    named = {part.strip() for part in value.split(",")}
+    return "all" in named or str(PurePosixPath(log) / segment) in named
 
 
 def updated(

@@ -1,7 +1,7 @@
 """When a policy plans, and on what: the planner's inputs from the picture, its outputs as actions.
 
 A plan is made once per reading of the store (and once per change of the spec): between two readings nothing new is
-known.
+known. A schedule leaves only the readings that it asks for; approval leaves only the plan that was approved.
 """
 
 from __future__ import annotations
@@ -10,42 +10,92 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from compaction.api.enums import JobKind, JobState
-from compaction.api.job import (
-    CompactionJobSpec,
-    JobParameters,
-    JobSources,
-    PolicyReference,
-    SegmentGroup,
-    SegmentLogParameters,
-    SegmentLogSources,
-)
-from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
+from compaction.api.enums import Approval, JobState
+from compaction.api.job import SegmentLogSources
+from compaction.api.names import LABEL_PLAN
+from compaction.api.policy import CompactionPolicy
 from compaction.planning.candidates import Candidate
-from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
+from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
 from compaction.planning.scheduler import eviction_order
-from compaction.planning.triggers import LogHistory, Trigger
-from compaction.reconcile.actions import CreateJob
+from compaction.planning.triggers import LogHistory, Trigger, split_due
+from compaction.reconcile import approval
+from compaction.reconcile.approval import is_pending
 from compaction.reconcile.counting import deletable
+from compaction.reconcile.creating import parameters_of
 from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, is_finished
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot, frozen
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.teardown import owner_uid
+from compaction.reconcile.timing import Timing, approved_hash
 
 EVICTED_FOR: Final = 600.0
 """Seconds before what was evicted, or forgotten while Faulty, is planned again: others go first."""
 
 
 def plan_again(
-    snapshot: Snapshot, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory
+    snapshot: Snapshot, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, clock: Timing
 ) -> tuple[Plan | None, Memory]:
-    """A new plan when there is something new to plan from, and the memory of having planned."""
-    reading, generation = snapshot.reading, policy.metadata.generation
-    if reading is None or reading.generation != generation or reading.problem is not None:
+    """A new plan to be carried out, when there is something new to plan from, and the memory of having planned.
+
+    With a schedule a plan is made at its times only; with approval: Manual it is only shown until somebody approves it.
+    """
+    reading, now = snapshot.reading, snapshot.now
+    if reading is None or not _is_new(reading, policy, memory):
         return None, memory
-    if memory.planned_reading == reading.number and memory.planned_generation == generation:
+    before = memory.plan or policy.status.plan
+    if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
         return None, memory
-    spec, now = policy.spec, snapshot.now
+    memory = replace(
+        memory,
+        planned_reading=reading.number,
+        planned_generation=policy.metadata.generation,
+        planned_for=clock.due if clock.due is not None else memory.planned_for,
+        evicted=frozen({name: until for name, until in memory.evicted.items() if until > now.monotonic}),
+        finished=frozen({log: at for log, at in memory.finished.items() if at >= reading.started}),
+    )
+    plan = _approved(reading, policy, steps, memory, now)
+    if plan is None:
+        plan = _plan(reading, policy, steps, memory, now)
+        if policy.spec.approval is Approval.MANUAL and plan.jobs:
+            shown = approval.pending(before, plan, now)
+            return None, replace(memory, plan=shown)
+    shown = approval.carried_out(before, plan, now, manual=policy.spec.approval is Approval.MANUAL)
+    exists = {step.name for step in steps}
+    news = any(job.name not in exists for job in plan.jobs)
+    return plan if news else None, replace(memory, plan=shown)
+
+
+def _is_new(reading: Reading, policy: CompactionPolicy, memory: Memory) -> bool:
+    """True for a good look with this spec, later than what asked for one, that nothing was planned from."""
+    generation = policy.metadata.generation
+    if reading.generation != generation or reading.problem is not None or reading.started < memory.look_wanted:
+        return False
+    return memory.planned_reading != reading.number or memory.planned_generation != generation
+
+
+def _approved(
+    reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment
+) -> Plan | None:
+    """The plan that was approved, if the world is still the one it was made for.
+
+    Its jobs that exist already and were never tried are planned along: so a coordinator that died while it created
+    them is followed by one that creates the rest of them, and of no other plan.
+    """
+    wanted = approved_hash(policy)
+    if not wanted:
+        return None
+    others = [step for step in steps if not _is_untouched(step, wanted)]
+    plan = _plan(reading, policy, others, memory, now)
+    return plan if plan.hash == wanted else None
+
+
+def _is_untouched(step: JobStep, plan: str) -> bool:
+    made_for = step.view.job.metadata.labels.get(LABEL_PLAN)
+    return made_for == plan and step.state is JobState.UNASSIGNED and not step.status.attempts
+
+
+def _plan(reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment) -> Plan:
+    spec = policy.spec
     planner = Planner(
         policy_name=policy.metadata.name,
         owner_uid=policy.metadata.uid,
@@ -56,32 +106,21 @@ def plan_again(
             cooldown=float(spec.trigger.cooldown),
             suspended=spec.suspend,
         ),
-    )
-    memory = replace(
-        memory,
-        planned_reading=reading.number,
-        planned_generation=generation,
-        evicted=frozen({name: until for name, until in memory.evicted.items() if until > now.monotonic}),
-        finished=frozen({log: at for log, at in memory.finished.items() if at >= reading.started}),
+        parameters=parameters_of(policy).model_dump_json(),
     )
     inventory = _inventory(policy, steps, memory, split_records(steps, reading))
-    plan = planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall)
-    return plan, replace(memory, plan=_plan_status(memory.plan or policy.status.plan, plan, now))
+    return planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall)
 
 
-def _plan_status(before: PlanStatus | None, plan: Plan, now: Moment) -> PlanStatus:
-    """The newest plan that had jobs; what was left out is always of the newest plan."""
-    left_out = tuple(LeftOut(reason=row.reason, count=row.count, example=row.example) for row in plan.left_out)
-    if not plan.jobs and before is not None:
-        return PlanStatus.model_validate({**dict(before), "left_out": left_out})
-    return PlanStatus(
-        hash=plan.hash,
-        jobs=len(plan.jobs),
-        cost_bytes=plan.cost_bytes,
-        gain_bytes=plan.gain_bytes,
-        created_at=now.time,
-        left_out=left_out,
-    )
+def unplanned_logs(reading: Reading | None, policy: CompactionPolicy, steps: Iterable[JobStep]) -> int:
+    """How many logs would be planned if a plan were made now; 0 without a schedule: one is made at each look."""
+    if reading is None or policy.spec.trigger.schedule is None:
+        return 0
+    thresholds = policy.spec.trigger.thresholds
+    trigger = Trigger(int(thresholds.debt_bytes), thresholds.debt_segments, suspended=policy.spec.suspend)
+    busy = {step.log for step in steps if not is_finished(step.status)}
+    due, _ = split_due(reading.candidates, trigger, {}, now=0.0)
+    return sum(candidate.path not in busy for candidate in due)
 
 
 def _history(steps: Iterable[JobStep], memory: Memory) -> dict[str, LogHistory]:
@@ -174,35 +213,3 @@ def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozen
             entry = (step.status.finished_at.timestamp(), step.name)
             newest[step.log] = max(entry, newest.get(step.log, entry))
     return frozenset(name for ended, name in newest.values() if ended + cooldown > now.wall)
-
-
-def creations(plan: Plan | None, policy: CompactionPolicy) -> tuple[CreateJob, ...]:
-    """The jobs of a plan as objects to create."""
-    return tuple(CreateJob(job.name, spec_of(job, policy)) for job in plan.jobs) if plan is not None else ()
-
-
-def spec_of(job: PlannedJob, policy: CompactionPolicy) -> CompactionJobSpec:
-    """The spec of a planned job, with the policy's store parameters as they are now."""
-    logs = policy.spec.store.segment_logs
-    parameters = SegmentLogParameters()
-    if logs is not None:
-        parameters = SegmentLogParameters(
-            max_entries_per_segment=logs.max_entries_per_segment,
-            max_bytes_per_segment=int(logs.max_bytes_per_segment),
-            when_indexes_missing=logs.when_indexes_missing,
-        )
-    return CompactionJobSpec(
-        policy_ref=PolicyReference(name=policy.metadata.name),
-        kind=JobKind.SEGMENT_REWRITE,
-        level=job.level,
-        estimated_bytes=job.cost_bytes,
-        sources=JobSources(
-            segment_log=SegmentLogSources(
-                path=job.path,
-                snapshot_index=job.snapshot_index,
-                groups=tuple(SegmentGroup(segments=group.sources) for group in job.groups),
-                unreferenced=tuple(one.name for one in job.unreferenced),
-            )
-        ),
-        parameters=JobParameters(segment_log=parameters),
-    )

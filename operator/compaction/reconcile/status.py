@@ -6,14 +6,14 @@ written soon, numbers that only drift are written at most every `SLOW_GAP` secon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from compaction.api.conditions import Conditions, set_ready, set_reconciling, set_stalled
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason
 from compaction.api.formatting import format_bytes, plural
-from compaction.api.plan_status import Waiting
+from compaction.api.plan_status import WaitCount, Waiting
 from compaction.api.policy import (
     CompactionPolicy,
     CompactionPolicyStatus,
@@ -23,10 +23,13 @@ from compaction.api.policy import (
     QuarantinedSource,
 )
 from compaction.api.values import timestamp_from_epoch
-from compaction.planning.debt import Debt, bytes_per_second, eta_seconds, total_debt
-from compaction.reconcile.counting import Totals, finished_work
+from compaction.planning.debt import Debt, total_debt
+from compaction.reconcile.counting import Totals
+from compaction.reconcile.eta import eta
 from compaction.reconcile.observations import Memory, Moment, Reading
 from compaction.reconcile.steps import JobStep
+from compaction.reconcile.timing import Timing
+from compaction.reconcile.waits import for_window
 
 SOON_GAP: Final = 0.5
 SLOW_GAP: Final = 10.0
@@ -38,8 +41,8 @@ STALLED_AFTER_LAUNCHES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the status is assembled from. `waits` counts waiting jobs by reason; `plan` is None when none was made
-    now.
+    """What the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts the jobs
+    that are being created; `granted` are the bytes per second of the running jobs.
     """
 
     policy: CompactionPolicy
@@ -51,8 +54,10 @@ class Facts:
     quarantined: tuple[QuarantinedSource, ...]
     created: int
     workers: int
-    waits: Mapping[WaitReason, int]
-    wait_message: str
+    waits: tuple[WaitCount, ...]
+    clock: Timing
+    granted: int | None
+    released: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,15 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "counted": facts.totals.counted,
         "quarantined": facts.quarantined,
         "waiting": _waiting(facts, counts),
+        "waits": facts.waits,
+        "last_schedule_time": _time(facts.memory.planned_for if facts.clock.anchor is not None else None),
+        "next_schedule_time": _time(facts.clock.upcoming),
+        "next_window_time": _time(facts.clock.window.opens_at),
+        "granted_bytes_per_second": facts.granted,
+        "released": facts.released,
     }
     if facts.reading is not None and debt is not None:
-        changes |= _from_reading(facts, facts.reading, debt, counts)
+        changes |= _from_reading(facts, facts.reading, debt)
     return CompactionPolicyStatus.model_validate({**dict(before), **changes})
 
 
@@ -110,13 +121,11 @@ def last_reason(step: JobStep) -> str:
     return step.status.attempts[-1].reason if step.status.attempts else ""
 
 
-def _from_reading(facts: Facts, reading: Reading, debt: Debt, counts: _Counts) -> dict[str, Any]:
-    spec = facts.policy.spec
-    parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots)
-    eta = None
-    # Nobody can say when it is over while nothing runs: the store refuses a claim, no worker starts, a retry waits.
-    if counts.active and debt.copy_bytes:
-        eta = eta_seconds(debt.copy_bytes, bytes_per_second(finished_work(facts.steps)), parallel=parallel)
+def _time(moment: float | None) -> datetime | None:
+    return timestamp_from_epoch(moment) if moment is not None else None
+
+
+def _from_reading(facts: Facts, reading: Reading, debt: Debt) -> dict[str, Any]:
     problems = [reading.problem] if reading.problem is not None else []
     return {
         "debt": DebtStatus(
@@ -128,7 +137,7 @@ def _from_reading(facts: Facts, reading: Reading, debt: Debt, counts: _Counts) -
         if reading.problem is None
         else facts.policy.status.debt,
         "oldest_debt_at": timestamp_from_epoch(debt.oldest_at) if debt.oldest_at is not None else None,
-        "eta_seconds": round(eta) if eta is not None else None,
+        "eta_seconds": eta(facts.policy, facts.steps, debt, facts.clock, facts.now),
         "last_sense_time": timestamp_from_epoch(reading.wall),
         "log_errors": tuple(
             LogError(log=one.log, reason=one.reason, message=one.message) for one in (*problems, *reading.problems)
@@ -137,12 +146,14 @@ def _from_reading(facts: Facts, reading: Reading, debt: Debt, counts: _Counts) -
 
 
 def _waiting(facts: Facts, counts: _Counts) -> Waiting | None:
-    """The reason most jobs wait for, and since when the one that waits longest does (for whatever reason)."""
-    if not counts.queued or not facts.waits:
+    """The reason most jobs wait for, and since when the one that waits longest does (for whatever reason); when no job
+    waits, what the next plan waits for.
+    """
+    if not facts.waits:
         return None
-    reason = max(facts.waits, key=lambda one: (facts.waits[one], one))
-    since = min((facts.memory.waits or {}).values(), default=facts.now.time)
-    return Waiting(reason=reason, message=facts.wait_message, since=since)
+    first = facts.waits[0]
+    since = min((facts.memory.waits or {}).values(), default=first.since) if counts.queued else first.since
+    return Waiting(reason=first.reason, message=first.message, since=since)
 
 
 def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
@@ -161,6 +172,9 @@ def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
     if facts.policy.spec.suspend:
         message = f"suspended: {counts.active} jobs still run, {counts.queued} wait; set spec.suspend to false to go on"
         return set_ready(before, reason=PolicyReason.SUSPENDED, message=message, **arguments)
+    if counts.queued and not counts.active and not facts.clock.window.is_open:
+        message = f"{plural(counts.queued, 'job')} wait: {for_window(facts.clock)}"
+        return set_ready(before, reason=PolicyReason.OUTSIDE_WINDOW, message=message, **arguments)
     if counts.active or counts.queued:
         bytes_left = format_bytes(debt.bytes if debt is not None else 0)
         message = f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} to give back"
@@ -193,7 +207,10 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
     stuck = [step for step in facts.steps if step.state is JobState.FAULTY and not _explained(step)]
     if stuck:
         message = f"{len(stuck)} jobs used up their attempts, first {stuck[0].name}: {last_reason(stuck[0])}; mend the "
-        return PolicyReason.JOBS_FAULTY, f"{message}cause, then raise limits.maxAttempts or delete the jobs"
+        return (
+            PolicyReason.JOBS_FAULTY,
+            f"{message}cause, then retry them, raise limits.maxAttempts, or delete them",
+        )
     return None
 
 
@@ -208,11 +225,17 @@ def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
         without = f" without {', '.join(store.exclude)}" if store.exclude else ""
         message = f"nothing below {store.root} that matches {', '.join(store.include)}{without} holds segment files: "
         return PolicyReason.NO_LOGS_FOUND, f"{message}check root, include and exclude, if there should be logs"
+    approval = next((row for row in facts.waits if row.reason == WaitReason.APPROVAL_PENDING), None)
+    if approval is not None:
+        return PolicyReason.APPROVAL_PENDING, approval.message
     if facts.quarantined:
         first = facts.quarantined[-1]
         message = f"{len(facts.quarantined)} damaged segments are set aside, newest {first.log}/{first.segment}: "
         return PolicyReason.SOURCES_QUARANTINED, f"{message}{first.message}; restore the file to end its quarantine"
     logs = len(facts.reading.logs) if facts.reading is not None else 0
+    awaited = next((row for row in facts.waits if row.reason == WaitReason.AWAITING_SCHEDULE), None)
+    if awaited is not None:
+        return PolicyReason.SCHEDULED, awaited.message
     left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
     return PolicyReason.SCHEDULED, f"{plural(logs, 'log')} looked at, nothing to do now{left}"
 
@@ -240,5 +263,8 @@ def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:
         status.bytes_reclaimed,
         status.quarantined,
         status.waiting.reason if status.waiting is not None else "",
+        status.plan.approval if status.plan is not None else None,
+        status.last_schedule_time,
+        status.released,
         tuple((one.log, one.reason) for one in status.log_errors),
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 from compaction.api.enums import JobReason, JobState
 from compaction.api.job import CompactionJob, CompactionJobStatus, SkippedSource
+from compaction.api.names import ANNOTATION_RETRY
+from compaction.api.text import mark_of
 from compaction.planning.transitions import JobEvent
 from compaction.reconcile.actions import Announce, DeleteJob, EndAttempt
 from compaction.reconcile.job import (
@@ -24,6 +26,7 @@ from compaction.reconcile.job import (
     refused,
     reopened,
     reported,
+    retried,
     state_of,
     token_of,
     with_progress,
@@ -54,11 +57,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or None."""
+    """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or None;
+    `released` whether somebody has just ended the quarantine of one of its sources.
+    """
 
     max_attempts: int
     gone: Callable[[str], GoneWorker | None]
     refuse: Callable[[CompactionJob], Refusal | None]
+    released: Callable[[CompactionJob], bool] = lambda job: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +148,11 @@ def take_step(view: JobView, rules: StepRules, now: Moment) -> JobStep:
                 now=now,
                 generation=generation,
                 event=JobEvent.ADOPT,
+                bytes_per_second=lease.bytes_per_second,
             ),
         )
     elif state_of(status) is JobState.FAULTY:
-        step = _without_lease(step)
-        if may_reopen(status, max_attempts=rules.max_attempts):
-            step = replace(
-                step,
-                status=reopened(status, max_attempts=rules.max_attempts, now=now, generation=generation),
-                events=(_event(step, "Reopened", f"maxAttempts is {rules.max_attempts} now"),),
-            )
-        return step
+        return _reopen(_without_lease(step), rules, now)
     reporting = _take_report(step, rules, now)
     if reporting is not None:
         return reporting
@@ -164,6 +164,25 @@ def take_step(view: JobView, rules: StepRules, now: Moment) -> JobStep:
         return step
     after = refused(status, reason=refusal.reason, message=refusal.message, now=now, generation=generation)
     return replace(step, status=after, events=(_event(step, "Refused", refusal.message, warning=True),), refused=True)
+
+
+def _reopen(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
+    """A parked job goes on when more attempts are allowed now, or when somebody asks for it."""
+    status, metadata = step.status, step.view.job.metadata
+    if may_reopen(status, max_attempts=rules.max_attempts):
+        after = reopened(status, max_attempts=rules.max_attempts, now=now, generation=metadata.generation)
+        return replace(
+            step, status=after, events=(_event(step, "Reopened", f"maxAttempts is {rules.max_attempts} now"),)
+        )
+    mark = mark_of(metadata.annotations.get(ANNOTATION_RETRY, ""))
+    if mark and mark != status.retried:
+        why = f"the annotation {ANNOTATION_RETRY} asks for it"
+    elif rules.released(step.view.job):
+        mark, why = status.retried, "a source of it was released from quarantine"
+    else:
+        return step
+    after = retried(status, mark=mark, why=why, now=now, generation=metadata.generation)
+    return replace(step, status=after, events=(_event(step, "Reopened", why),))
 
 
 def _without_lease(step: JobStep) -> JobStep:

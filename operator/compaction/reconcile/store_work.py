@@ -38,9 +38,9 @@ def start(
 
 
 def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float:
-    """Seconds until the store is looked at again: the interval, or soon after a job has changed it."""
+    """Seconds until the store is looked at again: the interval, soon after a job has changed it, or at once."""
     reading = snapshot.reading
-    if reading is None or reading.generation != policy.metadata.generation:
+    if reading is None or reading.generation != policy.metadata.generation or reading.started < memory.look_wanted:
         return 0.0
     due = reading.started + float(policy.spec.trigger.interval)
     if any(at >= reading.started for at in memory.finished.values()):

@@ -28,17 +28,21 @@ class Offer:
     job_name: str
     token: int
     lease_seconds: float
+    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One attempt of one job: what to do (`spec`) and the fencing token it must be committed with."""
+    """One attempt of one job: what to do (`spec`), the fencing token it must be committed with, and how many bytes per
+    second all of its tasks together may read and write (None: as many as they can).
+    """
 
     job_name: str
     namespace: str
     token: int
     lease_seconds: float
     spec: CompactionJobSpec
+    bytes_per_second: int | None = None
 
 
 class LeasePort(Protocol):

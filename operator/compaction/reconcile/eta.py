@@ -1,0 +1,49 @@
+"""When the debt is worked off, from what the newest jobs took; None where nobody can honestly say.
+
+Nobody can while nothing runs: the store refuses a claim, no worker starts, a retry waits, no window is open. Where
+plans wait for a schedule or for somebody's approval the debt as a whole has no end that is known: there it is the jobs
+that exist whose end is told. Windows and the limit on bytes per second are taken into account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compaction.api.enums import Approval, JobState
+from compaction.api.policy import CompactionPolicy
+from compaction.planning.debt import Debt, bytes_per_second, eta_seconds
+from compaction.planning.schedule import finished_by
+from compaction.reconcile.counting import finished_work
+from compaction.reconcile.observations import Moment
+from compaction.reconcile.steps import JobStep
+from compaction.reconcile.timing import Timing
+
+READ_AND_WRITTEN = 2
+"""Each byte that is copied is read once and written once: both count against limits.bytesPerSecond."""
+
+
+def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock: Timing, now: Moment) -> int | None:
+    """Seconds until the debt, or with a schedule or approval what is planned of it, is worked off; None if unknown."""
+    if not any(step.state is JobState.IN_PROGRESS for step in steps):
+        return None
+    spec = policy.spec
+    only_planned = spec.trigger.schedule is not None or spec.approval is Approval.MANUAL
+    left = _planned_bytes(steps) if only_planned else debt.copy_bytes
+    if not left:
+        return None
+    parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots)
+    seconds = eta_seconds(left, bytes_per_second(finished_work(steps)), parallel=parallel)
+    if seconds is None:
+        return None
+    if spec.limits.bytes_per_second is not None:
+        seconds = max(seconds, left * READ_AND_WRITTEN / int(spec.limits.bytes_per_second))
+    done = finished_by(clock.windows, spec.trigger.time_zone, now=now.wall, work=seconds)
+    return None if done is None else round(done - now.wall)
+
+
+def _planned_bytes(steps: Iterable[JobStep]) -> int:
+    """Bytes that unfinished jobs have still to copy."""
+    unfinished = (step for step in steps if step.state not in (JobState.SUCCEEDED, JobState.FAULTY))
+    return sum(
+        step.view.job.spec.estimated_bytes * (100 - (step.status.progress_percent or 0)) // 100 for step in unfinished
+    )

@@ -1,0 +1,82 @@
+"""What is waited for, by reason: how many jobs, since when, in words. Every wait has a reason and an age."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MappingProxyType
+
+from compaction.api.enums import WaitReason
+from compaction.api.formatting import format_bytes, plural
+from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount
+from compaction.api.policy import CompactionPolicy
+from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.reconcile.approval import is_pending
+from compaction.reconcile.observations import Memory, Moment, frozen
+from compaction.reconcile.timing import Timing, approved_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """So many jobs (or plans) wait for one reason; `example` names a job."""
+
+    count: int
+    message: str
+    example: str = ""
+
+
+Waits = Mapping[WaitReason, Wait]
+NO_WAITS: Waits = MappingProxyType({})
+
+
+def for_window(clock: Timing) -> str:
+    """Says when jobs may be started again."""
+    opens = clock.window.opens_at
+    if opens is None:
+        return "none of spec.trigger.windows ever opens again"
+    return f"jobs are started only in spec.trigger.windows; the next one opens at {when(opens)}"
+
+
+def when(moment: float) -> str:
+    """A time for people: RFC 3339 in UTC."""
+    return format_timestamp(timestamp_from_epoch(moment))
+
+
+def of_plans(policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *, unplanned: int) -> Waits:
+    """What the next plan waits for: somebody's approval, or its time. `unplanned` logs have debt that is due."""
+    if plan is not None and is_pending(plan):
+        void = approved_hash(policy)
+        other = f"; {void}, which is approved, is not the plan any more" if void and void != plan.hash else ""
+        gain, cost = format_bytes(plan.gain_bytes), format_bytes(plan.cost_bytes)
+        message = (
+            f"plan {plan.hash} ({plural(plan.jobs, 'job')}: copy {cost}, give back {gain}) waits for the annotation "
+            f"compaction.dev/approve={plan.hash}{other}"
+        )
+        return {WaitReason.APPROVAL_PENDING: Wait(1, message)}
+    if unplanned and clock.anchor is not None and clock.due is None:
+        after = f"the next plan is made at {when(clock.upcoming)}" if clock.upcoming is not None else "no plan follows"
+        message = f"{plural(unplanned, 'log')} with debt wait for spec.trigger.schedule: {after}"
+        return {WaitReason.AWAITING_SCHEDULE: Wait(1, message)}
+    return NO_WAITS
+
+
+def aged(
+    of_jobs: Waits, of_plan: Waits, policy: CompactionPolicy, memory: Memory, now: Moment
+) -> tuple[tuple[WaitCount, ...], Memory]:
+    """The waits with their ages, those of most jobs first, the plan's last; and the memory of them. After a restart the
+    status knows the ages.
+    """
+    waits = {**of_jobs, **of_plan}
+    known: Mapping[str, datetime] = {one.reason: one.since for one in policy.status.waits}
+    if memory.reasons is not None:
+        known = memory.reasons
+    since = {reason.value: known.get(reason.value, now.time) for reason in waits}
+    plan = memory.plan or policy.status.plan
+    if WaitReason.APPROVAL_PENDING in waits and plan is not None and plan.waiting_since is not None:
+        since[WaitReason.APPROVAL_PENDING.value] = plan.waiting_since
+    rows = [
+        WaitCount(reason=reason, count=one.count, since=since[reason.value], message=one.message, example=one.example)
+        for reason, one in sorted(waits.items(), key=lambda item: (item[0] in of_plan, -item[1].count, item[0]))
+    ]
+    return tuple(rows[:MAX_WAITS]), replace(memory, reasons=frozen(since))

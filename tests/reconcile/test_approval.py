@@ -1,0 +1,201 @@
+"""approval: Manual. Jobs are created only when somebody approved exactly this plan, and then exactly these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compaction.api.conditions import get_condition
+from compaction.api.enums import PlanApproval
+from compaction.api.names import LABEL_PLAN
+from compaction.api.policy import PlanStatus
+from compaction.api.values import timestamp_from_epoch
+from support.world import Crash, World
+
+
+def manual(logs: int = 2, **spec: object) -> World:
+    world = World(approval="Manual", **spec)
+    for i in range(logs):
+        world.add_log(f"/ra/{i}")
+    world.rest()
+    return world
+
+
+def plan_of(world: World) -> PlanStatus:
+    assert world.status.plan is not None
+    return world.status.plan
+
+
+def approve(world: World, plan: str | None = None) -> None:
+    world.annotate(approve=plan_of(world).hash if plan is None else plan)
+    world.rest()
+
+
+def test_a_plan_is_shown_and_waits() -> None:
+    world = manual()
+    plan = plan_of(world)
+    assert world.jobs == {}
+    assert (plan.approval, plan.jobs, plan.cost_bytes, plan.gain_bytes) == (PlanApproval.PENDING, 2, 100, 200)
+    assert [(work.log, work.groups, work.gain_bytes) for work in plan.work] == [("/ra/0", 1, 100), ("/ra/1", 1, 100)]
+    assert plan.waiting_since == timestamp_from_epoch(1_800_000_000)
+    waiting = world.status.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.since) == ("ApprovalPending", plan.waiting_since)
+    assert f"compaction.dev/approve={plan.hash}" in waiting.message
+    ready = get_condition(world.status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("True", "ApprovalPending")
+
+
+def test_the_approved_plan_is_carried_out_exactly_and_once() -> None:
+    world = manual()
+    plan = plan_of(world)
+    looks = world.readings
+    approve(world)
+    assert world.readings == looks + 1, "the world is looked at once more"
+    assert sorted(world.jobs) == sorted(work.job for work in plan.work)
+    assert {job.metadata.labels[LABEL_PLAN] for job in world.jobs.values()} == {plan.hash}
+    assert (plan_of(world).hash, plan_of(world).approval) == (plan.hash, PlanApproval.APPROVED)
+    assert plan_of(world).created_at == plan.created_at
+    assert [reason for reason, _ in world.events].count("Planned") == 1
+    world.pass_time(180)
+    assert (plan_of(world).hash, plan_of(world).approval) == (plan.hash, PlanApproval.APPROVED)
+    assert [reason for reason, _ in world.events].count("Planned") == 1
+
+
+def test_the_hash_does_not_depend_on_time_or_coordinator() -> None:
+    world = manual()
+    before = plan_of(world)
+    world.pass_time(600)
+    world.restart()
+    world.rest()
+    assert plan_of(world) == before, "the same plan, with its whole age"
+
+
+def test_an_approval_of_another_plan_creates_nothing_and_is_named() -> None:
+    world = manual()
+    approve(world, "0123456789abcdef")
+    world.pass_time(15)
+    assert world.jobs == {}
+    assert world.status.waiting is not None
+    assert "0123456789abcdef, which is approved, is not the plan any more" in world.status.waiting.message
+
+
+def test_a_changed_world_makes_the_approval_void() -> None:
+    world = manual()
+    first = plan_of(world)
+    world.add_log("/ra/new")
+    approve(world)
+    second = plan_of(world)
+    assert world.jobs == {}, "what was approved is not what would be done now"
+    assert second.hash != first.hash
+    assert (second.approval, second.jobs) == (PlanApproval.PENDING, 3)
+    assert second.waiting_since == first.waiting_since, "something waits for approval all the time"
+    approve(world)
+    assert len(world.jobs) == 3
+
+
+def test_another_parameter_is_another_plan() -> None:
+    world = manual()
+    first = plan_of(world).hash
+    world.change_spec(store={"segmentLogs": {"root": "/ra", "maxEntriesPerSegment": 128}})
+    world.rest()
+    assert plan_of(world).hash not in ("", first)
+
+
+def test_a_plan_whose_work_vanished_waits_no_more() -> None:
+    world = manual()
+    for log in world.logs.values():
+        log.groups.clear()
+    world.wall += 61
+    world.rest()
+    assert (plan_of(world).hash, plan_of(world).approval, plan_of(world).waiting_since) == ("", None, None)
+    assert world.status.waiting is None
+
+
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_a_coordinator_that_dies_while_it_creates_is_followed_by_one_that_creates_the_rest(steps: int) -> None:
+    world = manual(logs=4)
+    plan = plan_of(world)
+    world.annotate(approve=plan.hash)
+    world.reconcile()
+    try:
+        world.reconcile(crash_after=steps)
+    except Crash:
+        world.restart()
+    world.rest()
+    assert sorted(world.jobs) == sorted(work.job for work in plan.work)
+    assert {job.metadata.labels[LABEL_PLAN] for job in world.jobs.values()} == {plan.hash}
+
+
+def test_what_comes_up_later_is_a_plan_of_its_own() -> None:
+    world = manual()
+    approve(world)
+    done = plan_of(world)
+    world.add_log("/ra/new")
+    world.pass_time(61)
+    pending = plan_of(world)
+    assert (pending.approval, pending.jobs) == (PlanApproval.PENDING, 1)
+    assert pending.hash != done.hash
+    assert len(world.jobs) == 2
+    approve(world)
+    assert len(world.jobs) == 3
+
+
+def test_automatic_again_means_no_more_waiting() -> None:
+    world = manual()
+    world.change_spec(approval="Auto")
+    world.rest()
+    assert len(world.jobs) == 2
+    assert (plan_of(world).approval, plan_of(world).work) == (None, ())
+
+
+def test_a_full_queue_evicts_for_an_approved_plan_only() -> None:
+    world = manual(logs=1, limits={"maxJobsQueued": 1, "maxAttempts": 1})
+    approve(world)
+    world.announce()
+    world.rest()
+    (name,) = world.jobs
+    world.report(name, outcome="Failed")
+    world.rest()
+    world.add_log("/ra/new")
+    world.pass_time(70)
+    assert plan_of(world).approval is PlanApproval.PENDING
+    assert list(world.jobs) == [name], "nothing is given up for a plan that nobody wants yet"
+    approve(world)
+    world.rest()
+    assert name not in world.jobs
+
+
+def test_a_plan_of_a_schedule_waits_and_is_kept_up_to_date_between_its_times() -> None:
+    world = manual(trigger={"schedule": "0 2 * * *", "interval": "10m"})
+    assert world.status.plan is None or world.status.plan.hash == ""
+    world.wall += 20 * 3600
+    world.rest()
+    first = plan_of(world)
+    assert first.approval is PlanApproval.PENDING
+    world.add_log("/ra/new")
+    world.wall += 601
+    world.rest()
+    assert plan_of(world).jobs == 3
+    approve(world)
+    assert len(world.jobs) == 3
+    world.add_log("/ra/newer")
+    world.wall += 601
+    world.rest()
+    assert plan_of(world).approval is PlanApproval.APPROVED, "the next plan is made at the next time"
+
+
+def test_a_job_made_by_hand_needs_no_approval() -> None:
+    world = manual(logs=1)
+    approve(world)
+    (name,) = world.jobs
+    world.jobs[name] = world.jobs[name].model_copy(
+        update={"metadata": world.jobs[name].metadata.model_copy(update={"owner_references": ()})}
+    )
+    world.memory = replace(world.memory, plan=None)
+    world.annotate(approve="")
+    world.announce()
+    world.rest()
+    assert world.status.active == 1

@@ -1,0 +1,225 @@
+"""Schedules and windows: plans at their times only, jobs started inside a window only, and every wait says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.api.conditions import get_condition
+from compaction.api.enums import JobState
+from compaction.api.values import format_timestamp, timestamp_from_epoch
+from support.world import World
+
+HOUR = 3600.0
+NIGHTLY = {"schedule": "0 2 * * *"}
+"""The world begins on 2027-01-15 at 08:00 UTC."""
+
+
+def world_with(**trigger: object) -> World:
+    world = World(trigger={"interval": "10m", **trigger})
+    world.add_log("/ra/a")
+    world.rest()
+    return world
+
+
+def until(world: World, clock: str) -> None:
+    """Jump to that time of the world's first day (or, with a `+`, of the next one), and let things settle."""
+    day = 86400 * int(world.wall // 86400) if not clock.startswith("+") else 86400 * (1 + int(world.wall // 86400))
+    hours, minutes = clock.lstrip("+").split(":")
+    world.wall = day + int(hours) * HOUR + int(minutes) * 60
+    world.renew_all()
+    world.rest()
+
+
+def ready(world: World) -> tuple[str, str]:
+    condition = get_condition(world.status.conditions, "Ready")
+    assert condition is not None
+    return condition.status.value, condition.reason
+
+
+def times(world: World) -> tuple[str, str]:
+    last, following = world.status.last_schedule_time, world.status.next_schedule_time
+    assert last is not None
+    assert following is not None
+    return format_timestamp(last), format_timestamp(following)
+
+
+# -- schedule ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_made_at_the_time_of_the_schedule_and_not_before() -> None:
+    world = world_with(**NIGHTLY)
+    assert world.jobs == {}
+    assert times(world) == ("2027-01-15T08:00:00Z", "2027-01-16T02:00:00Z")
+    assert world.status.waiting is not None
+    assert world.status.waiting.reason == "AwaitingSchedule"
+    assert "the next plan is made at 2027-01-16T02:00:00Z" in world.status.waiting.message
+    assert ready(world) == ("True", "Scheduled")
+    until(world, "23:59")
+    assert world.jobs == {}
+    assert world.status.waiting.since == timestamp_from_epoch(1_800_000_000), "the wait has its whole age"
+    until(world, "+02:00")
+    assert len(world.jobs) == 1
+    assert times(world) == ("2027-01-16T02:00:00Z", "2027-01-17T02:00:00Z")
+
+
+def test_the_plan_rests_on_a_look_made_at_its_time() -> None:
+    world = world_with(**NIGHTLY)
+    until(world, "+01:59")
+    world.add_log("/ra/b")
+    looks = world.readings
+    world.wall += 60
+    world.rest()
+    assert world.readings == looks + 1, "the interval was not over, the schedule asked for the look"
+    assert {job.spec.sources.segment_log.path for job in world.jobs.values() if job.spec.sources.segment_log} == {
+        "/ra/a",
+        "/ra/b",
+    }
+
+
+def test_what_comes_up_between_two_times_waits_for_the_next() -> None:
+    world = world_with(**NIGHTLY)
+    until(world, "+02:00")
+    world.add_log("/ra/b")
+    until(world, "12:00")
+    assert len(world.jobs) == 1
+    until(world, "+02:00")
+    assert len(world.jobs) == 2
+
+
+@pytest.mark.parametrize("days", [1, 3])
+def test_times_that_passed_while_nobody_led_are_made_up_for_once(days: int) -> None:
+    world = world_with(**NIGHTLY)
+    world.restart()
+    world.wall += days * 86400
+    world.rest()
+    assert len(world.jobs) == 1
+    assert times(world)[0] == f"2027-01-{15 + days}T02:00:00Z"
+    world.add_log("/ra/b")
+    until(world, "20:00")
+    assert len(world.jobs) == 1, "once"
+
+
+def test_a_restart_right_after_a_plan_makes_no_other_one() -> None:
+    world = world_with(**NIGHTLY)
+    until(world, "+02:00")
+    world.restart()
+    world.add_log("/ra/b")
+    world.rest()
+    assert len(world.jobs) == 1
+
+
+def test_a_policy_made_while_nobody_led_is_made_up_for() -> None:
+    world = World(trigger=NIGHTLY)
+    world.add_log("/ra/a")
+    world.wall += 86400
+    world.rest()
+    assert len(world.jobs) == 1
+
+
+def test_a_schedule_that_is_added_counts_from_then_on() -> None:
+    world = World(trigger={"interval": "10m"})
+    world.rest()
+    world.wall += 86400
+    world.add_log("/ra/a")
+    world.change_spec(trigger=NIGHTLY)
+    world.rest()
+    assert world.jobs == {}
+    world.change_spec(trigger={"schedule": None})
+    world.rest()
+    assert len(world.jobs) == 1
+    assert (world.status.last_schedule_time, world.status.next_schedule_time) == (None, None)
+
+
+def test_a_suspended_policy_makes_up_for_its_time_when_it_goes_on() -> None:
+    world = world_with(**NIGHTLY)
+    world.change_spec(suspend=True)
+    until(world, "+09:00")
+    assert world.jobs == {}
+    world.change_spec(suspend=False)
+    world.rest()
+    assert len(world.jobs) == 1
+
+
+def test_a_clock_that_was_ahead_stops_nothing_for_long() -> None:
+    world = world_with(**NIGHTLY)
+    world.wall += 400 * 86400
+    world.rest()
+    world.wall -= 400 * 86400
+    world.restart()
+    world.jobs.clear()
+    world.rest()
+    until(world, "+02:00")
+    assert len(world.jobs) == 1
+
+
+# -- windows ----------------------------------------------------------------------------------------------------------
+
+AT_NIGHT = {"windows": [{"schedule": "0 22 * * *", "duration": "4h"}]}
+
+
+def test_jobs_are_started_inside_a_window_only() -> None:
+    world = world_with(**AT_NIGHT)
+    name = world.only_job()
+    assert world.workers == {}, "no worker is started for jobs that may not run"
+    waiting = world.status.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.since) == ("OutsideWindow", timestamp_from_epoch(1_800_000_000))
+    assert "the next one opens at 2027-01-15T22:00:00Z" in waiting.message
+    assert world.status.next_window_time == timestamp_from_epoch(1_800_000_000 + 14 * 3600)
+    assert ready(world) == ("True", "OutsideWindow")
+    until(world, "22:00")
+    assert ready(world) == ("False", "Compacting")
+    assert world.status.next_window_time is None
+    world.announce()
+    world.rest()
+    assert world.state(name) is JobState.IN_PROGRESS
+
+
+def test_a_running_job_finishes_after_its_window_and_the_next_one_waits() -> None:
+    world = World(trigger=AT_NIGHT, limits={"maxConcurrentJobs": 1})
+    world.add_log("/ra/a")
+    world.add_log("/ra/b")
+    world.rest()
+    until(world, "22:00")
+    world.announce()
+    world.rest()
+    (running,) = world.in_state(JobState.IN_PROGRESS)
+    until(world, "+02:00")
+    assert world.in_state(JobState.IN_PROGRESS) == [running]
+    world.finish(running)
+    world.rest()
+    assert world.state(running) is JobState.SUCCEEDED
+    assert world.in_state(JobState.IN_PROGRESS) == []
+    assert world.status.waits[0].reason == "OutsideWindow"
+    assert world.status.waits[0].count == 1
+
+
+def test_the_decision_is_made_again_when_a_window_opens_and_closes() -> None:
+    world = world_with(**AT_NIGHT, interval="24h")
+    world.wall = 86400 * (world.wall // 86400) + 22 * HOUR - 100
+    after = world.rest().requeue_after
+    assert after is not None
+    assert 98 <= after <= 100
+    until(world, "22:00")
+    world.wall += 4 * HOUR - 50
+    world.renew_all()
+    after = world.rest().requeue_after
+    assert after is not None
+    assert after <= 50
+
+
+def test_the_end_is_only_told_with_the_windows_in_mind() -> None:
+    world = World(trigger=AT_NIGHT, limits={"maxConcurrentJobs": 1}, workers={"slots": 1})
+    for log in "abc":
+        world.add_log(f"/ra/{log}")
+    world.rest()
+    assert world.status.eta_seconds is None, "nothing runs"
+    until(world, "22:00")
+    world.announce()
+    world.rest()
+    world.wall += 3 * HOUR + 1800  # one job takes so long that only one more fits
+    world.finish(world.in_state(JobState.IN_PROGRESS)[0])
+    world.pass_time(30)
+    assert world.in_state(JobState.IN_PROGRESS) != []
+    assert world.status.eta_seconds is not None
+    assert world.status.eta_seconds > 20 * HOUR, "it goes on in the next night"
