@@ -111,6 +111,11 @@ class Metrics:
             "compaction_events_dropped", "Kubernetes Events that could not be posted", registry=registry
         )
 
+        self._of_policies(registry)
+
+    def _of_policies(self, registry: CollectorRegistry) -> None:
+        """What is measured for each policy."""
+
         def per_policy(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
 
