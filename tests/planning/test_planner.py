@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from compaction.planning.candidates import (
     LeftAlonePart,
     LeftOutReason,
     UnreferencedCandidate,
+    relative_to,
     tenant_of,
 )
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
@@ -247,3 +249,18 @@ def test_every_part_is_in_exactly_one_job_whatever_the_order(
 @pytest.mark.parametrize(("path", "tenant"), [("/ra/a", ""), ("/ra/t1/a", "t1"), ("/ra/t1/x/a", "t1"), ("/ra", "")])
 def test_tenant(path: str, tenant: str) -> None:
     assert tenant_of("/ra", path) == tenant
+
+
+PATHS = st.lists(st.sampled_from(["", ".", "a", "b", "ab"]), max_size=5).map(lambda parts: "/" + "/".join(parts))
+
+
+@given(root=PATHS, path=PATHS)
+def test_paths_are_compared_as_pathlib_does(root: str, path: str) -> None:
+    """But ten times as fast."""
+    known, pure = PurePosixPath(root), PurePosixPath(path)
+    # Two slashes in front, and only two, are something of their own for POSIX; nobody means that.
+    known, pure = (PurePosixPath("/" + str(one).lstrip("/")) for one in (known, pure))
+    expected = str(pure.relative_to(known)) if pure.is_relative_to(known) else None
+    found = relative_to(root, path)
+    assert found == ("" if expected == "." else expected)
+    assert tenant_of(root, path) == (found.split("/")[0] if found and "/" in found else "")

@@ -61,6 +61,7 @@ from compaction.rewrite.receipts import JobReport
 log = structlog.get_logger(__name__)
 
 CLOSING_SECONDS: Final = 0.2
+BURST_SECONDS: Final = 0.1
 _TRIES: Final = 4
 """Looks after conflicts in one call. Only the coordinator writes to the same Leases, a few times in a job's life."""
 
@@ -232,6 +233,8 @@ class KubeLeasePort:
                 async with aclosing(cast(AsyncGenerator[WatchEvent, None], watch)) as events:
                     async for event in events:
                         if event.type != "BOOKMARK" and not self._is_renewal(event):
+                            # Assignments come in bursts: one list for all of a burst, not one for each.
+                            await asyncio.sleep(BURST_SECONDS)
                             return
         except (TimeoutError, GoneError):
             return

@@ -118,12 +118,50 @@ def session_for_kopf(connection: Connection) -> kopf.AiohttpSession:
     )
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Nothing of ours asks Kopf what has changed in an object, so it need not copy and compare all at every event:
+    that was a third of the operator's CPU time under load (docs/benchmarks.md).
+    """
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> Any:
+        """Everything looks the same."""
+        return {}
+
+    def fetch(self, *, body: Any) -> None:
+        """Nothing is stored."""
+
+    def store(self, *, body: Any, patch: Any, essence: Any) -> None:
+        """Kopf writes nothing to our objects."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """Nothing of ours is a handler whose progress Kopf has to keep."""
+
+    def fetch(self, *, key: Any, body: Any) -> None:
+        """Nothing is stored."""
+
+    def store(self, *, key: Any, record: Any, body: Any, patch: Any) -> None:
+        """Kopf writes nothing to our objects."""
+
+    def purge(self, *, key: Any, body: Any, patch: Any) -> None:
+        """There is nothing to remove."""
+
+    def touch(self, *, body: Any, patch: Any, value: Any) -> None:
+        """Kopf writes nothing to our objects."""
+
+    def clear(self, *, essence: Any) -> Any:
+        """There is nothing to remove."""
+        return essence
+
+
 def build_settings(*, rng: random.Random | None = None) -> kopf.OperatorSettings:
     """Kopf's settings, each for the reason given in research/operator.md §1.6."""
     rng = rng or random.Random()
     settings = kopf.OperatorSettings()
     settings.process.ultimate_exiting_timeout = None  # it kills the process even after a clean end; we have a deadman
     settings.posting.enabled = False  # Events are posted by kube.events
+    settings.persistence.diffbase_storage = _NoDiffs()
+    settings.persistence.progress_storage = _NoProgress()
     settings.scanning.disabled = True  # else it needs to watch CRDs and namespaces in the whole cluster
     server_timeout = 300 + rng.randint(-30, 30)  # whole seconds (the API refuses others); spread over streams
     settings.watching.server_timeout = server_timeout

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from compaction.api.enums import JobReason, JobState, WaitReason
 from compaction.api.job import CompactionJob
 from compaction.api.plan_status import Waiting
 from compaction.api.policy import CompactionPolicy
+from compaction.planning.candidates import relative_to
 from compaction.reconcile.actions import DeleteJob
 from compaction.reconcile.job import evolve
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot
@@ -56,7 +56,7 @@ class Refusals:
         return deletions
 
     def _is_outside(self, log: str) -> bool:
-        return not PurePosixPath(log).is_relative_to(self._root)
+        return relative_to(self._root, log) is None
 
 
 def _known(reading: Reading | None, policy: CompactionPolicy) -> Reading | None:
