@@ -36,10 +36,15 @@ class Logs:
     def receipts(self, name: str) -> tuple[Any, ...]:
         return fence.read(self.path / name).receipts
 
-    def assert_compacted_once(self) -> None:
-        """Equal content; every group committed by exactly one attempt, and no attempt after a later one had begun."""
+    def assert_content(self) -> None:
+        """Everything that was readable is, and nothing else is."""
         for name, before in self.before.items():
             assert content(self.path / name) == before, name
+
+    def assert_compacted_once(self) -> None:
+        """Equal content; every group committed by exactly one attempt, and no attempt after a later one had begun."""
+        self.assert_content()
+        for name in self.before:
             receipts = self.receipts(name)
             assert receipts, name
             assert len({receipt.group for receipt in receipts}) == len(receipts), name
