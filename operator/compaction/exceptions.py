@@ -211,6 +211,10 @@ class ClusterCommandError(CompactionError):
     """A command for a cluster cannot be carried out: no such object, no permission, no answer, not in this state."""
 
 
+class PlanNotApprovedError(CompactionError):
+    """A plan must be approved by its hash before it is carried out (`approval: Manual`), and was not."""
+
+
 class MissingPermissionsError(CompactionError):
     """The operator's account lacks permissions it needs; lists every missing verb and resource."""
 

@@ -19,7 +19,7 @@ import yaml
 from compaction.api.enums import JobReason, JobState
 from compaction.api.manifest import load_policies
 from compaction.cli.main import main
-from compaction.exceptions import InvalidManifestError, RootUnreadableError
+from compaction.exceptions import InvalidManifestError, PlanNotApprovedError, RootUnreadableError
 from compaction.local.run import LocalRun
 from compaction.local.run_job import RunResult
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
@@ -36,13 +36,13 @@ from support.worker_ports import ThreadEngine, wait_until
 Run = Callable[..., RunResult]
 
 
-def policy_text(root: Path, **spec: Any) -> str:
+def policy_text(root: Path, *, annotations: dict[str, str] | None = None, **spec: Any) -> str:
     store = {"segmentLogs": {"root": str(root), "maxEntriesPerSegment": 64}}
     return yaml.safe_dump(
         {
             "apiVersion": "compaction.dev/v1alpha1",
             "kind": "CompactionPolicy",
-            "metadata": {"name": "logs"},
+            "metadata": {"name": "logs", "annotations": annotations or {}},
             "spec": {"store": store} | spec,
         }
     )
@@ -145,6 +145,18 @@ def test_suspended_policy_runs_nothing(root: Path, run: Run) -> None:
     result = run(suspend=True)
     assert result.jobs == ()
     assert {row.reason for row in result.plan.left_out} >= {"Suspended"}
+
+
+def test_a_plan_that_needs_approval_is_carried_out_by_its_hash_only(root: Path, run: Run) -> None:
+    before = {log: content(log) for log in logs_of(root)}
+    for given in ({}, {"compaction.dev/approve": "0123456789abcdef"}):
+        with pytest.raises(PlanNotApprovedError, match=r"run with --approve [0-9a-f]{16}$") as refused:
+            run(approval="Manual", annotations=given)
+    assert {log: content(log) for log in before} == before
+    assert all(fence.read(log).receipts == () for log in before)
+    approved = str(refused.value).rpartition(" ")[2]
+    assert run(approval="Manual", annotations={"compaction.dev/approve": approved}).succeeded
+    assert run(approval="Manual").jobs == ()
 
 
 def test_job_limit_cuts_a_log_into_jobs_that_all_run_once(root: Path, run: Run) -> None:

@@ -23,16 +23,16 @@ from typing import Final
 
 import structlog
 
-from compaction.api.enums import JobReason, JobState
+from compaction.api.enums import Approval, JobReason, JobState
+from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy import CompactionPolicy, QuarantinedSource
 from compaction.exceptions import (
     CompactionError,
-    EngineLostError,
-    JobStoppedError,
+    PlanNotApprovedError,
     RootUnreadableError,
-    SegmentLogError,
 )
 from compaction.leases.tokens import next_token
+from compaction.local.attempt import LocalLease, attempt
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.rates import share_of
@@ -45,8 +45,7 @@ from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, assigned, 
 from compaction.reconcile.observations import Moment
 from compaction.reconcile.reports import WorkerReport, parse_report
 from compaction.rewrite.ports import Assignment, JobRunner
-from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.task import failure_of
+from compaction.rewrite.receipts import JobReport
 from compaction.stores.adapter import SenseRequest, StoreAdapter
 
 log = structlog.get_logger(__name__)
@@ -55,25 +54,6 @@ WORKER: Final = "local"
 OWNER: Final = "compactor-run"
 """Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""
 _GENERATION: Final = 1
-
-
-class _Held:
-    """Nobody can take a job from this process; implements `ports.HeldLease`."""
-
-    def __init__(self, job: LocalJob, token: int, stop: threading.Event, watch: Callable[[LocalJob], None]) -> None:
-        self._job, self._stop, self._watch = job, stop, watch
-        self.token = token
-
-    def should_stop(self) -> bool:
-        return self._stop.is_set()
-
-    def ensure_held(self) -> None:
-        if self._stop.is_set():
-            raise JobStoppedError(f"job {self._job.name}: interrupted before its next commit")
-
-    def set_progress(self, percent: int) -> None:
-        self._job.percent = percent
-        self._watch(self._job)
 
 
 class LocalRun:
@@ -131,9 +111,14 @@ class LocalRun:
         return reading, planner.plan(candidates, {}, self._inventory(), now=time.time())
 
     def run(self) -> RunResult:
-        """Compact everything that is due, then delete what was replaced longer than the grace ago."""
+        """Compact everything that is due, then delete what was replaced longer than the grace ago.
+
+        Raises:
+            PlanNotApprovedError: the policy's plans need approval, and its annotation names another one than this.
+        """
         _, first = plan = self.look()
         if first.jobs:
+            self._check_approval(first)
             with self._open_runner() as runner:
                 while plan[1].jobs:
                     self._work(runner, plan[1].jobs)
@@ -146,6 +131,14 @@ class LocalRun:
             quarantined=self._quarantined,
             swept=swept,
         )
+
+    def _check_approval(self, plan: Plan) -> None:
+        approved = self._policy.metadata.annotations.get(ANNOTATION_APPROVE, "")
+        if self._spec.approval is Approval.MANUAL and approved != plan.hash:
+            raise PlanNotApprovedError(
+                f"plan {plan.hash} is not approved (spec.approval: Manual): look at it with --dry-run, then run with "
+                f"--approve {plan.hash}"
+            )
 
     # --- planning ---
 
@@ -240,6 +233,11 @@ class LocalRun:
     def _attempt(self, runner: JobRunner, job: LocalJob) -> JobReport:
         """One attempt, in a thread of its own. JobStoppedError and EngineLostError end the run."""
         token = job.status.fencing_token
+
+        def progress(percent: int) -> None:
+            job.percent = percent
+            self._watch(job)
+
         assignment = Assignment(
             job_name=job.name,
             namespace="",
@@ -248,19 +246,13 @@ class LocalRun:
             spec=job.spec,
             bytes_per_second=job.status.attempts[-1].bytes_per_second,
         )
-        with structlog.contextvars.bound_contextvars(policy=self._policy.metadata.name, job=job.name, token=token):
-            try:
-                self._store.claim(job.path, job=job.name, token=token)
-                return runner.run(assignment, _Held(job, token, self._stop, self._watch))
-            except SegmentLogError as error:
-                failure = failure_of(error, job.sources)
-                return JobReport(token, Outcome.FAILED, failure.reason, failure.message)
-            except (JobStoppedError, EngineLostError):
-                raise
-            except Exception as error:
-                log.exception("job failed unexpectedly")
-                message = f"{type(error).__name__}: {error}"
-                return JobReport(token, Outcome.FAILED, JobReason.INTERNAL_ERROR, message)
+        return attempt(
+            runner,
+            assignment,
+            LocalLease(job.name, token, self._stop, progress),
+            policy=self._policy.metadata.name,
+            claim=lambda: self._store.claim(job.path, job=job.name, token=token),
+        )
 
     def _take(self, job: LocalJob, outcome: JobReport) -> None:
         """Enter an attempt's report: the same state machine as in a cluster."""
