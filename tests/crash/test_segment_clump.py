@@ -21,6 +21,7 @@ from compaction.stores.segments.clump import clump_log, receipts_of
 from compaction.stores.segments.clump_moves import read_moves
 from compaction.stores.segments.clump_plan import ClumpRequest
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.store import SegmentLogStore
 from compaction.stores.segments.view import open_log
 from support.log_owner import KeyValueOwner, live_payloads, under_the_maps
 from support.segment_logs import leftovers
@@ -265,6 +266,34 @@ def test_a_copy_of_a_half_done_log_comes_to_the_same_end(fresh: Callable[[], Pat
         assert _values(copy) == values
     assert (("0000000000000010.clump",), ()) in outcomes
     assert ((), ("0000000000000010.clump",)) in outcomes
+
+
+def test_the_sensor_sees_what_is_half_done(fresh: Callable[[], Path]) -> None:
+    """Nothing is planned on a log until it is recovered; the coordinator does that when it looks."""
+    directory = fresh()
+    for stop in _half_done(directory):
+        directory = fresh()
+        with DyingFilesystem(at=stop, when="after"), pytest.raises(SuddenDeath):
+            _attempt(directory, token=1)
+        half_done = any(name.endswith(".clump") for name in os.listdir(directory))
+        store = SegmentLogStore(directory.parent)
+        (debt,) = store.sense().logs
+        assert debt.needs_recovery == half_done == recovery.is_needed(directory)
+        assert store.recover(directory).changed == half_done
+        (debt,) = store.sense().logs
+        assert not debt.needs_recovery
+
+
+def test_a_map_of_other_entries_is_not_discarded(fresh: Callable[[], Path]) -> None:
+    """A leftover `.clump` file that a map names in vain: by its first index only."""
+    directory = fresh()
+    _attempt(directory, token=1)
+    maps = read_moves(directory)
+    segment = directory / "0000000000000010.segment"
+    stray = directory / "0000000000000044.clump"
+    stray.write_bytes(segment.read_bytes())
+    assert recovery.recover(directory).discarded == (stray.name,)
+    assert [moves.receipt for moves in read_moves(directory)] == [moves.receipt for moves in maps]
 
 
 def test_a_committed_map_that_cannot_be_read_stops_recovery(fresh: Callable[[], Path]) -> None:

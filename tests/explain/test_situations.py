@@ -78,6 +78,18 @@ def test_a_job_is_told_with_its_work_and_its_receipt() -> None:
     assert told.todo == ()
 
 
+def test_a_job_that_moved_entries_says_how_many_ranges_are_left() -> None:
+    clump = {"entriesMoved": 96, "bytesMoved": 6144, "rangesBefore": 96, "rangesAfter": 1}
+    receipt = {"token": 1, "worker": "logs-w-1", "entries": 96, "clump": clump}
+    job = job_with(
+        {"state": "Succeeded", "finishedAt": ago(5), "receipt": receipt},
+        sources={"segmentLog": {"path": "/data/ra/a", "clump": {"ownerStopped": True}}},
+    )
+    told = explain_job(job, policy_with(), None, NOW)
+    assert told.behind == ("The job re-writes runs of fewer than 8 live entries at the head, in /data/ra/a.",)
+    assert any("96 live entries were re-written at the head, 96 live ranges became 1." in text for text in told.now)
+
+
 def test_a_job_that_never_ran_says_since_when_it_waits() -> None:
     assert explain_job(job_with(), policy_with(), None, NOW).now == ("It waits for a worker since 10m.",)
     orphan = explain_job(job_with(), None, None, NOW)

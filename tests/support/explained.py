@@ -37,9 +37,9 @@ def policy_with(status: dict[str, Any] | None = None, *, annotations: Any = None
     return CompactionPolicy.from_object(document | {"status": {"observedGeneration": 1} | (status or {})})
 
 
-def job_with(status: dict[str, Any] | None = None, *, name: str = "logs-1") -> CompactionJob:
+def job_with(status: dict[str, Any] | None = None, *, name: str = "logs-1", **spec: Any) -> CompactionJob:
     """A job `storage/logs-1` of the policy `logs`, made ten minutes ago."""
-    document = job_object(name, estimatedBytes=3 << 20)
+    document = job_object(name, **{"estimatedBytes": 3 << 20} | spec)
     document["metadata"] |= {"namespace": "storage", "generation": 1, "creationTimestamp": ago(600)}
     return CompactionJob.from_object(document | {"status": {"observedGeneration": 1} | (status or {})})
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from compaction.exceptions import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
 from compaction.stores.segments import etf, fence, lock, names
+from compaction.stores.segments.clump_moves import ClumpReceipt, Moves, decode_moves, encode_moves
 from compaction.stores.segments.codec import decode_segment, encode_header, encode_records
 from compaction.stores.segments.model import HEADER_BYTES, FileIdentity, segment_name
 from compaction.stores.segments.ra_recovery import settle_marker
@@ -138,7 +139,9 @@ def _fence_seeds() -> tuple[bytes, ...]:
         receipt=_receipt(),
     )
     claim = Claim(token=2, holder="worker", claimed_at=1.7e9, unreferenced=(tombstone,))
-    full = FenceRecord(floor=1, jobs={"job-a": claim}, receipts=(_receipt(),), pending=pending, tombstones=(tombstone,))
+    full = FenceRecord(
+        floor=1, jobs={"job-a": claim}, receipts=(_receipt(),), intents=(pending,), tombstones=(tombstone,)
+    )
     return tuple(TypeAdapter(FenceRecord).dump_json(record) for record in (full, FenceRecord()))
 
 
@@ -149,6 +152,39 @@ def _fence(data: bytes, directory: Path) -> None:
         record = fence.read(directory)
         fence.write(directory, record)
         assert fence.read(directory) == record
+
+
+def _moves_seeds() -> tuple[bytes, ...]:
+    receipt = ClumpReceipt(
+        job="job-a",
+        token=2,
+        holder="worker",
+        snapshot_index=2**33,
+        snapshot_term=1,
+        first=2**34,
+        last=2**34 + len(LIVE) - 1,
+        term=1,
+        entries=len(LIVE),
+        payload_bytes=60,
+        ranges_before=4,
+        ranges_after=1,
+        fingerprint="ab",
+        seconds=0.5,
+        committed_at=1.7e9,
+        output=segment_name(2),
+    )
+    return (encode_moves(Moves.contiguous(receipt, LIVE)).rsplit(b"\n", 2)[0] + b"\n",)
+
+
+def _moves(data: bytes, _: Path) -> None:
+    """With the checksum made right, so that mutations reach what lies behind it."""
+    sealed = data + b'{"crc32": "%08x"}\n' % zlib.crc32(data)
+    with refusing("/log/x.moves"):
+        moves = decode_moves(sealed, file="/log/x.moves")
+        again = decode_moves(encode_moves(moves), file="/log/x.moves")
+        assert again.receipt == moves.receipt
+        assert (again.old_set, again.new_set) == (moves.old_set, moves.new_set)
+        assert moves.resolve(int(moves.old[0])) == moves.receipt.first
 
 
 def _lock(data: bytes, directory: Path) -> None:
@@ -173,7 +209,9 @@ def _names(data: bytes, _: Path) -> None:
     if group is not None:
         assert names.group_sources(group)
         assert name in {names.compacting_name(group), f"{group}.compacting"}
-    for parse in (names.parse_link, names.parse_ra_marker):
+    first = names.parse_moves(name)
+    assert first is None or names.moves_name(first) == name
+    for parse in (names.parse_link, names.parse_ra_marker, names.parse_clump):
         segment = parse(name)
         assert segment is None or "/" not in segment
     with refusing(""):
@@ -223,8 +261,13 @@ SEGMENT_TARGETS: Final = (
     Target("indexes-sealed", _sealed_indexes, (encode_sequence(LIVE),), _TERM_TOKENS),
     Target("snapshot", _snapshot, (encode_snapshot(index=7, term=2, state=b"x")[9:],), _TERM_TOKENS),
     Target("fence", _fence, _fence_seeds(), _FENCE_TOKENS),
+    Target("moves", _moves, _moves_seeds(), (*_FENCE_TOKENS, b"[1,1,9]", b"\n", b"]")),
     Target("lock", _lock, (b'{"holder":"a","job":"","pid":1,"host":"h","since":1.7e9}',), _FENCE_TOKENS),
-    Target("names", _names, (b"0000000000000001-0000000000000002.job.7.partial", b"0000000000000001.compacting")),
+    Target(
+        "names",
+        _names,
+        (b"0000000000000001-0000000000000002.job.7.partial", b"0000000000000001.compacting", b"0000000000000002.clump"),
+    ),
     Target("ra-marker", _marker, (_TERMS[1],), _TERM_TOKENS),
     Target("live-set", _live_set, (b"1-5,9,20-30", b"0-18446744073709551615"), (b"-", b",", b"99999999999999999999")),
 )

@@ -155,16 +155,37 @@ def decode_moves(data: bytes, *, file: str) -> Moves:
         raise CorruptMovesError(file, f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}") from error
     if (header.format, header.version) != (FORMAT, VERSION):
         raise CorruptMovesError(file, f"version {header.version} of {header.format[:40]!r} is not known")
+    if not _possible(header.receipt):
+        raise CorruptMovesError(file, "its receipt has a number, a token or a time that cannot be one")
     moves = _of_runs(header.receipt, runs, file)
     if fault := _fault(moves, runs):
         raise CorruptMovesError(file, fault)
     return moves
 
 
+def _possible(receipt: ClumpReceipt) -> bool:
+    numbers = (
+        receipt.token - 1,
+        receipt.snapshot_index,
+        receipt.snapshot_term,
+        receipt.first,
+        receipt.last,
+        receipt.term,
+        receipt.entries,
+        receipt.payload_bytes,
+        receipt.ranges_before,
+        receipt.ranges_after,
+        receipt.output_bytes,
+    )
+    # Written so that NaN is refused as well.
+    times = (receipt.seconds, receipt.committed_at)
+    return all(0 <= number <= MAX_INDEX for number in numbers) and all(0 <= time <= _LATEST for time in times)
+
+
 def _of_runs(receipt: ClumpReceipt, runs: list[tuple[int, int, int]], file: str) -> Moves:
-    for low, high, new in runs:
+    for number, (low, high, new) in enumerate(runs):
         if not 0 <= low <= high < new <= MAX_INDEX - (high - low):
-            raise CorruptMovesError(file, f"[{low},{high},{new}] is no run of old indexes and a larger new one")
+            raise CorruptMovesError(file, f"line {number + 2} is no run of old indexes and a larger new one")
     table = np.array(runs, dtype=np.uint64).reshape(-1, 3)
     return Moves(receipt=receipt, old=table[:, 0], count=table[:, 1] - table[:, 0] + np.uint64(1), new=table[:, 2])
 
@@ -181,8 +202,6 @@ def _fault(moves: Moves, runs: list[tuple[int, int, int]]) -> str | None:
         return f"its runs do not begin at {receipt.first} and end at {receipt.last}"
     if int(ends[-1]) > receipt.snapshot_index or receipt.first <= receipt.snapshot_index:
         return f"it does not lead from below snapshot {receipt.snapshot_index} to above it"
-    if not (receipt.token >= 1 and 0 <= receipt.committed_at <= _LATEST and 0 <= receipt.seconds <= _LATEST):
-        return "its receipt has a token or a time that cannot be one"
     if receipt.output and SEGMENT_NAME.fullmatch(receipt.output) is None:
         return "its output is no segment's name"
     return None

@@ -70,12 +70,25 @@ def _map(directory: Path, *, first: int) -> Moves:
 
 
 def discard_clump(directory: Path, name: str) -> None:
-    """Undo a commit that did not reach its commit point. OSError passes through."""
+    """Undo a commit that did not reach its commit point. OSError passes through.
+
+    CorruptMovesError: the map that may be this commit's cannot be read; nothing is removed.
+    """
     marker = _parsed(directory / name)
-    if marker is not None and fs.unlink_if_present(directory / moves_name(marker.first)):
+    if marker is not None and _is_of(directory, name, marker):
+        fs.unlink_if_present(directory / moves_name(marker.first))
         fs.sync_directory(directory)
     fs.unlink_if_present(directory / name)
     fs.sync_directory(directory)
+
+
+def _is_of(directory: Path, name: str, marker: SegmentIndex) -> bool:
+    """Whether the map under the name that this commit's would have is this commit's: another one is needed."""
+    try:
+        receipt = load_moves(directory / moves_name(marker.first)).receipt
+    except FileNotFoundError:
+        return False
+    return receipt.output == parse_clump(name) and receipt.index_digest == index_digest(marker)
 
 
 def publish_live(directory: Path, moves: Moves, *, held: lock.HeldLock | None) -> None:
