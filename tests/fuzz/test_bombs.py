@@ -42,6 +42,7 @@ def memory_of_refusal(path: Path, *, imports: str, call: str) -> int:
 
 FENCES = {
     "receipts": b'{"receipts":[' + b"0," * (1 << 20) + b"0]}",
+    "intents": b'{"intents":[' + b"{}," * (1 << 20) + b"{}]}",
     "tombstones": b'{"tombstones":[' + b"{}," * (1 << 20) + b"{}]}",
     "jobs": b'{"jobs":{' + b",".join(b'"%d":0' % i for i in range(1 << 18)) + b"}}",
     "nesting": b"[" * (1 << 20),

@@ -11,12 +11,37 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.fuzzing.mutation import mutated
+from support.fuzzing.object_targets import POLICY
 from support.fuzzing.target import Target
 from support.fuzzing.targets import TARGETS
 
 PER_BYTE = 200
 """Bytes of memory that one byte of input may cost at most: an empty list of one byte takes 64."""
 FIXED = 4 << 20
+
+
+REGRESSIONS = (
+    ("annotations", b"9" * 5000),
+    ("annotations", b"101"),
+    ("values", b"0001-01-01T00:00:00+23:59"),
+    ("values", b"0900-01-01T00:00:00Z"),
+    ("kubeconfig", b"("),
+    ("local-state", b"[" * 3000),
+    ("worker-record", b"[]"),
+    ("manifest", b"&a [*a]"),
+    ("manifest", b"a: 2001-99-99"),
+    ("manifest", b"? {a: b}\n: c"),
+    ("manifest", b"{a: " * 3000),
+    ("manifest", POLICY.replace(b"logs", b"0x" + b"f" * 9000)),
+    ("names", b"\x80\x00" * 3000),
+)
+"""What fuzzing found: a line for each crash that `make fuzz` prints."""
+
+
+@pytest.mark.parametrize(("name", "data"), REGRESSIONS, ids=[name for name, _ in REGRESSIONS])
+def test_what_was_found_once_stays_repaired(name: str, data: bytes, tmp_path: Path) -> None:
+    (target,) = [target for target in TARGETS if target.name == name]
+    target.run(data, tmp_path)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -17,6 +17,9 @@ MAX_SIZE: Final = 2 << 20
 MAX_VALUES: Final = 100_000
 """Values, aliases expanded."""
 
+# Bits. Which numbers a field takes is said by its own rule; one of thousands of digits cannot even be quoted.
+_LONGEST_NUMBER: Final = 1024
+
 
 def _refusal(problem: str, mark: Any) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, mark)
@@ -77,7 +80,10 @@ class BoundedLoader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError) as error:
             # What Python itself says of a value such as 2001-99-99 or `!!int x`.
             raise _refusal(f"not a value of type {node.tag}", node.start_mark) from error
+        if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:
+            raise _refusal("a number of hundreds of digits", node.start_mark)
+        return value

@@ -136,7 +136,7 @@ class FenceRecord:
     floor: int = 0
     jobs: Annotated[dict[str, Claim], FailFast()] = field(default_factory=dict)
     receipts: Items[GroupReceipt] = ()
-    intents: tuple[PendingCommit, ...] = ()
+    intents: Items[PendingCommit] = ()
     tombstones: Items[Tombstone] = ()
 
     def high_water(self, job: str) -> int:
