@@ -38,7 +38,7 @@ demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 
 ##@ Develop
-.PHONY: test check bench format crds lock
+.PHONY: test check bench fuzz format crds lock
 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
@@ -55,6 +55,10 @@ bench: setup ## Benchmarks, each beside its rival (ARGS="planning" selects some,
 	@$(BIN)/compactor local check
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
+fuzz: setup ## Fuzz every parser, guided by coverage (T=seconds per target, ARGS="fence manifest" selects some)
+	@$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements-fuzz.txt
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(T),30) $(ARGS)
+
 format: setup ## Format the code and sort the imports
 	@$(BIN)/ruff check --fix operator tests
 	@$(BIN)/ruff format operator tests
@@ -67,6 +71,8 @@ lock: setup ## Pin every dependency again, with hashes
 		| $(LOCK:pyproject.toml=-) -o requirements-build.txt
 	@$(LOCK) -o requirements.txt
 	@$(LOCK) --extra dev -c requirements.txt -o requirements-dev.txt
+	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['fuzz'], sep='\n')" \
+		| $(LOCK:pyproject.toml=-) -o requirements-fuzz.txt
 
 ##@ Clean
 .PHONY: clean distclean

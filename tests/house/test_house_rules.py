@@ -76,7 +76,9 @@ def test_no_test_is_skipped_or_timed() -> None:
     assert found == ["tests/conftest.py"]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-build.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-dev.txt", "requirements-build.txt", "requirements-fuzz.txt"]
+)
 def test_requirements_are_pinned_by_hash_and_name_no_host(name: str) -> None:
     text = (ROOT / name).read_text()
     pins = re.findall(r"^([a-z0-9][a-z0-9._-]*)==\S+", text, re.MULTILINE)

@@ -65,6 +65,8 @@ class BoundedLoader(yaml.SafeLoader):
             raise _refusal(limits, event.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            raise _refusal(f"not a value of type {node.tag}", node.start_mark)
         seen = set()
         for key_node, _ in node.value:
             key = key_node.value

@@ -148,7 +148,7 @@ def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | N
         own_namespace = str(chosen["context"].get("namespace") or "default")
     except (ConfigException, OSError, ValueError, yaml.YAMLError) as error:
         raise ConnectionConfigError(f"kubeconfig {path} cannot be used: {_told(error)}") from error
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
         # The package takes the shape of the file for granted, and trips over whatever is not as it should be.
         raise ConnectionConfigError(
             f"kubeconfig {path} cannot be used: it is not of the form that kubectl writes ({_told(error)})"

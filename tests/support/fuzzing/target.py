@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from compaction.api.text import printable
 from compaction.exceptions import CompactionError
 
 LONGEST_ERROR = 4096
@@ -31,8 +32,7 @@ def check_error(error: BaseException, *, names: str) -> None:
     text = str(error)
     assert names in text, f"the error does not name {names}: {text[:300]!r}"
     assert len(text) <= LONGEST_ERROR, f"an error of {len(text)} characters: {text[:300]!r}"
-    unsafe = sorted({c for c in text if not c.isprintable() and c != "\n"})
-    assert not unsafe, f"the error holds {unsafe!r}: {text[:300]!r}"
+    assert all(printable(line) == line for line in text.split("\n")), f"the error writes on a terminal: {text[:300]!r}"
 
 
 @contextmanager
