@@ -30,6 +30,7 @@ from bench.harness import Curve, Fact, Race, Workspace
 from bench.sensor import build
 from compaction.kube.client import COMPACTION_JOBS, LEASES, ApiClient, Obj
 from compaction.kube.config import load_connection
+from compaction.kube.launchers.process import ProcessLauncher
 from compaction.local.admin import AdminClient
 from compaction.local.control_plane import RunningControlPlane
 from compaction.stores.segments.generate import generate_log
@@ -64,19 +65,10 @@ def run_load(plane: RunningControlPlane, directory: Path, *, jobs: int) -> Load:
     audit_from = plane.audit_log.stat().st_size
     servers = [psutil.Process(process.pid) for process in plane.processes]
     server_before = sum(_cpu(process) for process in servers)
-    log = (directory / f"operator-{namespace}.log").open("wb")
+    state = directory / f"state-{namespace}"
     operator = subprocess.Popen(
-        [
-            sys.executable,
-            str(SCRIPT),
-            "operator",
-            str(plane.kubeconfig),
-            namespace,
-            str(directory / f"state-{namespace}"),
-        ],
+        [sys.executable, str(SCRIPT), "operator", str(plane.kubeconfig), namespace, str(state)],
         stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
     )
     try:
         _apply(plane.admin, namespace, root, jobs=jobs)
@@ -84,8 +76,16 @@ def run_load(plane: RunningControlPlane, directory: Path, *, jobs: int) -> Load:
     finally:
         operator.terminate()
         operator.wait()
+        asyncio.run(_stop_workers(state))
     server = sum(_cpu(process) for process in servers) - server_before
     return _from_audit(plane.audit_log, audit_from, namespace, jobs, cpu, server, peak)
+
+
+async def _stop_workers(state: Path) -> None:
+    launcher = ProcessLauncher(state)
+    for worker in await launcher.observe():
+        if not worker.ended:
+            await launcher.stop(worker.ref, grace=5)
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -108,7 +108,7 @@ def _apply(admin: AdminClient, namespace: str, root: Path, *, jobs: int) -> None
         "spec": {
             "store": {"segmentLogs": {"root": str(root)}},
             "limits": {"maxConcurrentJobs": 256, "maxJobsQueued": max(jobs, 10)},
-            "workers": {"max": 1, "slots": 256, "idleSeconds": 5},
+            "workers": {"max": 1, "slots": 256},
             "lease": {"durationSeconds": 60},
         },
     }

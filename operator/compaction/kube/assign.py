@@ -85,6 +85,11 @@ class AssignmentSteps:
         if not await self._api.leases_absent(action.absent_leases, owners=self._owners(action.job)):
             self.outcome.failed_jobs.add(name)
             return
+        if not self._api.serves(action.worker):
+            # It has left since the picture was taken, as idle workers do: another one gets the job, with this token.
+            self.outcome.stale = True
+            self.outcome.failed_jobs.add(name)
+            return
         token = await self._claim(action)
         if token is None:
             self.outcome.failed_jobs.add(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from compaction.api.names import ANNOTATION_SLOTS
 from compaction.exceptions import ConflictError, NotFoundError
 from compaction.kube.cache import Delta, ObjectKey, policy_of_lease
 from compaction.kube.resources import LEASES, Obj, Resource
@@ -74,6 +75,11 @@ class GuardedWrites:
         """Whether the cache knows a Lease as one of this policy's."""
         cached = self._rt.cache.leases.get(self._key.namespace, lease["metadata"]["name"])
         return cached is not None and self._key in policy_of_lease(cached)
+
+    def serves(self, worker: str) -> bool:
+        """Whether a worker still takes jobs, as far as the cache knows by now."""
+        lease = self._rt.cache.leases.get(self._key.namespace, worker)
+        return lease is not None and (lease["metadata"].get("annotations") or {}).get(ANNOTATION_SLOTS) != "0"
 
     async def delete_invisible(self, lease: Obj, *, owners: Collection[str]) -> bool:
         """Delete a Lease without our labels if one of `owners` (uids) made it; False when none did."""

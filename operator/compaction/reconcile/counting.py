@@ -8,7 +8,7 @@ will not be again).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compaction.api.enums import JobState
@@ -56,7 +56,7 @@ def count(before: Totals, steps: Sequence[JobStep]) -> Totals:
     A job that was Faulty and succeeded later adds what is new; one that has the name of a deleted one counts by itself.
     When the list is full, the jobs that ended last wait until older ones were deleted.
     """
-    known = {entry.job: entry for entry in before.counted}
+    known = by_job(before.counted)
     existing = {(step.name, step.view.identity.uid) for step in steps}
     entries = {name: entry for name, entry in known.items() if (name, entry.uid) in existing}
     succeeded, reclaimed = before.succeeded, before.bytes_reclaimed
@@ -70,9 +70,14 @@ def count(before: Totals, steps: Sequence[JobStep]) -> Totals:
     return Totals(tuple(sorted(entries.values(), key=lambda entry: entry.job)), succeeded, reclaimed)
 
 
-def deletable(step: JobStep, persisted: Iterable[CountedJob]) -> bool:
-    """True when the totals on the API server contain all of this finished job."""
-    return entry_of(step) in persisted
+def by_job(counted: Iterable[CountedJob]) -> dict[str, CountedJob]:
+    """The entries of `status.counted` by the name of their job."""
+    return {entry.job: entry for entry in counted}
+
+
+def deletable(step: JobStep, persisted: Mapping[str, CountedJob]) -> bool:
+    """True when the totals on the API server (`by_job`) contain all of this finished job."""
+    return persisted.get(step.name) == entry_of(step)
 
 
 def beyond_history(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
+from typing import Final
 
 from compaction.api.enums import JobKind
 from compaction.api.job import (
@@ -17,14 +19,31 @@ from compaction.api.job import (
 from compaction.api.policy import CompactionPolicy
 from compaction.planning.planner import Plan, PlannedJob
 from compaction.reconcile.actions import CreateJob
+from compaction.reconcile.observations import Memory, Unmade
+
+CREATED_AT_ONCE: Final = 256
+"""So many jobs are created before the next look at everything: workers that are free meanwhile get the first of them,
+and nothing is decided on a picture that is minutes old.
+"""
 
 
-def creations(plan: Plan | None, policy: CompactionPolicy, *, existing: Container[str]) -> tuple[CreateJob, ...]:
-    """The jobs of a plan as objects to create, without those that exist."""
-    if plan is None:
-        return ()
-    made_for = plan.hash
-    return tuple(CreateJob(job.name, spec_of(job, policy), made_for) for job in plan.jobs if job.name not in existing)
+def creations(
+    plan: Plan | None, policy: CompactionPolicy, *, existing: Container[str], before: Memory, memory: Memory
+) -> tuple[tuple[CreateJob, ...], Memory]:
+    """The next jobs to create, and the memory of those that are left.
+
+    They are of `plan` when one was made just now, else of the one made before, unless it is outdated. After a restart
+    the rest is planned anew. `before`: the memory before anything was planned in this reconcile.
+    """
+    unmade = memory.unmade
+    if plan is not None:
+        unmade = Unmade(plan.hash, plan.jobs)
+    elif (memory.planned_reading, policy.metadata.generation) != (before.planned_reading, memory.planned_generation):
+        unmade = Unmade()
+    jobs = tuple(job for job in unmade.jobs if job.name not in existing)
+    now, later = jobs[:CREATED_AT_ONCE], jobs[CREATED_AT_ONCE:]
+    made = tuple(CreateJob(job.name, spec_of(job, policy), unmade.plan) for job in now)
+    return made, replace(memory, unmade=replace(unmade, jobs=later))
 
 
 def parameters_of(policy: CompactionPolicy) -> SegmentLogParameters:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, PlanStatus
+from compaction.planning.planner import PlannedJob
 from compaction.planning.reading import LogProblem, Reading
 from compaction.reconcile.reports import WorkerReport
 
@@ -30,6 +31,7 @@ __all__ = [
     "Moment",
     "Reading",
     "Snapshot",
+    "Unmade",
     "WorkerLease",
     "WorkerProcess",
     "frozen",
@@ -152,6 +154,14 @@ class ClaimProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmade:
+    """Jobs of the newest plan that are still to be created; `plan` is its hash."""
+
+    plan: str = ""
+    jobs: tuple[PlannedJob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What this coordinator remembers about a policy between reconciles. Losing it (a restart) loses no work.
 
@@ -167,6 +177,7 @@ class Memory:
     planned_reading: int = -1
     planned_generation: int = -1
     plan: PlanStatus | None = None
+    unmade: Unmade = Unmade()
     finished: Mapping[str, float] = field(default_factory=frozen)
     evicted: Mapping[str, float] = field(default_factory=frozen)
     waits: Mapping[str, datetime] | None = None

@@ -78,7 +78,10 @@ class _Reconcile:
         store_tasks, self.memory = store_work.start(
             self.snapshot, self.policy, self.memory, steps=steps, quarantined=quarantined
         )
-        created = creating.creations(planned, self.policy, existing={step.name for step in steps})
+        existing = {step.name for step in steps}
+        created, self.memory = creating.creations(
+            planned, self.policy, existing=existing, before=self.snapshot.memory, memory=self.memory
+        )
         waiting = self._waits(assigned.waits, steps)
         after = status.assemble(
             status.Facts(
@@ -89,7 +92,7 @@ class _Reconcile:
                 now=self.now,
                 totals=totals,
                 quarantined=quarantined,
-                created=len(created),
+                created=len(created) + len(self.memory.unmade.jobs),
                 workers=workers.live,
                 waits=waiting,
                 clock=self.clock,
@@ -190,7 +193,7 @@ class _Reconcile:
             keep=replan.cooling(steps, float(spec.trigger.cooldown), now=self.now)
             | replan.split_records(steps, self.snapshot.reading),
         )
-        persisted = self.policy.status.counted
+        persisted = counting.by_job(self.policy.status.counted)
         forgotten = [s for s in surplus if s.name not in deleted and counting.deletable(s, persisted) and not s.changed]
         self.memory = replan.evicted(self.memory, [s.name for s in forgotten if s.state is JobState.FAULTY], self.now)
         return tuple(step.deletion("beyond the history limit") for step in forgotten)

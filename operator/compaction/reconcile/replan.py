@@ -20,7 +20,7 @@ from compaction.planning.scheduler import eviction_order
 from compaction.planning.triggers import LogHistory, Trigger, split_due
 from compaction.reconcile import approval
 from compaction.reconcile.approval import is_pending
-from compaction.reconcile.counting import deletable
+from compaction.reconcile.counting import by_job, deletable
 from compaction.reconcile.creating import parameters_of
 from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, is_finished
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot, frozen
@@ -140,7 +140,7 @@ def _inventory(
     policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, records: frozenset[str]
 ) -> JobInventory:
     faulty = [step for step in steps if step.state is JobState.FAULTY]
-    persisted = policy.status.counted
+    persisted = by_job(policy.status.counted)
     order = eviction_order(
         [
             (
