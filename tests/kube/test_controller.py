@@ -259,6 +259,42 @@ def test_a_silent_worker_loses_its_job_to_the_next_one(on_bench: Callable[..., N
     on_bench(test)
 
 
+@pytest.mark.parametrize("lost", ["Lease", "status"])
+def test_an_assignment_whose_answer_was_lost_is_adopted_and_costs_nothing(
+    on_bench: Callable[..., None], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The API server did what it was asked, and the coordinator does not know: it must not assign the job again."""
+
+    async def test(b: Bench) -> None:
+        create, replace_status = b.client.create, b.client.replace_status
+        unanswered: list[str] = []
+
+        def answer(body: Obj, *, of: str) -> Obj:
+            if lost == of and not unanswered:
+                unanswered.append(body["metadata"]["name"])
+                raise ApiUnavailableError("the answer was lost")
+            return body
+
+        async def lossy_create(resource: Any, body: Obj, **more: Any) -> Obj:
+            made = await create(resource, body, **more)
+            return answer(made, of="Lease") if resource is LEASES else made
+
+        async def lossy_status(resource: Any, body: Obj, **more: Any) -> Obj:
+            made = await replace_status(resource, body, **more)
+            assigned = resource is COMPACTION_JOBS and made["status"].get("state") == "InProgress"
+            return answer(made, of="status") if assigned else made
+
+        monkeypatch.setattr(b.client, "create", lossy_create)
+        monkeypatch.setattr(b.client, "replace_status", lossy_status)
+        b.add_log("a")
+        await b.apply()
+        (done,) = await b.all_in("Succeeded")
+        assert unanswered == [done["metadata"]["name"]]
+        assert [(a["token"], a["outcome"]) for a in done["status"]["attempts"]] == [(1, "Succeeded")]
+
+    on_bench(test)
+
+
 def test_a_dead_worker_is_noticed_at_once_and_not_charged(on_bench: Callable[..., None]) -> None:
     async def test(b: Bench) -> None:
         caught: asyncio.Future[str] = asyncio.get_running_loop().create_future()

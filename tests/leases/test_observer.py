@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,16 @@ def test_seeing_the_same_record_again_does_not_restart_the_measure() -> None:
     clock.now = 110.0
     assert not observer.observe("j", held())
     assert observer.expires_at("j") == 115.0
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_a_renewal_seen_in_the_instant_of_expiry_is_in_time(renewed: bool) -> None:
+    clock = Clock()
+    observer: LeaseObserver[str] = LeaseObserver(clock=clock)
+    observer.observe("j", held())
+    clock.now = 115.0
+    observer.observe("j", held(renewal=15 if renewed else 0))
+    assert observer.expired("j") is not renewed
 
 
 def test_a_renewal_restarts_it() -> None:

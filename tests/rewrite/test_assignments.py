@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from compaction.api.names import (
 )
 from compaction.exceptions import (
     ApiUnavailableError,
+    ConflictError,
     InvalidAssignmentError,
     LeaseLostError,
     PortUnavailableError,
@@ -347,6 +348,25 @@ def test_another_token_or_holder_is_a_lost_lease(play: Play, spec: Obj) -> None:
         await raises(LeaseLostError, w.port.renew_job(JOB, 4, progress=2))
         await raises(LeaseLostError, w.port.report(JOB, DONE))
         assert await w.lease(JOB) == changed, "nothing was written to it"
+
+    play(scenario)
+
+
+def test_renewal_and_reassignment_in_the_same_instant_have_one_winner(play: Play) -> None:
+    """The coordinator has just found the Lease expired, and the worker renews it: whoever comes second is refused."""
+
+    async def scenario(w: World) -> None:
+        expired = await w.assign()
+        taken = expired.with_record(replace(expired.record, holder="other", transitions=5))
+        await w.port.renew_job(JOB, 4, progress=1)
+        await raises(ConflictError, w.coordinator.replace(LEASES, taken.body()))
+        assert (await w.lease(JOB)).record.holder == WORKER
+
+        expired = await w.lease(JOB)
+        taken = expired.with_record(replace(expired.record, holder="other", transitions=5))
+        await w.coordinator.replace(LEASES, taken.body())
+        await raises(LeaseLostError, w.port.renew_job(JOB, 4, progress=2))
+        assert (await w.lease(JOB)).record.holder == "other"
 
     play(scenario)
 

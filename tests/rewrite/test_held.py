@@ -40,6 +40,18 @@ def test_held_until_the_duration_after_the_sent_renewal(lease: JobLease, clock: 
         lease.ensure_held()
 
 
+def test_a_renewal_answered_in_the_instant_of_expiry_counts_unless_somebody_has_asked(
+    lease: JobLease, clock: Clock
+) -> None:
+    clock.now += DURATION
+    lease.renewed(sent_at=clock.now - 1)
+    lease.ensure_held()
+    clock.now += DURATION - 1
+    assert lease.should_stop(), "asked first: the job may have stopped because of the answer"
+    lease.renewed(sent_at=clock.now - 1)
+    assert lease.should_stop()
+
+
 def test_a_slow_answer_does_not_prolong_the_lease(lease: JobLease, clock: Clock) -> None:
     sent = clock.now + 5
     clock.now += 14

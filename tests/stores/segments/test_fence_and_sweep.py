@@ -79,6 +79,24 @@ def test_tokens_only_grow(log: Path) -> None:
         fence.claim(log, job="c", token=0, holder="x")
 
 
+def test_a_commit_with_a_token_that_nobody_was_given_is_refused_also_a_larger_one(log: Path) -> None:
+    before, state = content(log), open_log(log)
+    assert state.live is not None
+    names = sorted(regular(log))
+    fence.claim(log, job="job", token=4, holder="test")
+    for token in (3, 5):
+        for group in plan_log(state, SegmentLimits()).groups:
+            done = kernel.rewrite_group(
+                log, sources=group.sources, live=state.live, limits=SegmentLimits(), job="job", token=token
+            )
+            with pytest.raises(StaleTokenError, match=f"token {token} of job job is stale .token 4 is claimed"):
+                commit.commit_group(log, job="job", token=token, group=done, holder="test")
+        with pytest.raises(StaleTokenError):
+            commit.commit_unreferenced(log, job="job", token=token, names=[seg(1)], holder="test")
+    assert (content(log), sorted(regular(log)), leftovers(log)) == (before, names, [])
+    assert (fence.high_water(log, "job"), fence.read(log).receipts, fence.read(log).tombstones) == (4, (), ())
+
+
 def test_history_is_bounded_and_forgotten_jobs_stay_fenced() -> None:
     record = FenceRecord()
     for number in range(fence.KEPT_JOBS + 50):
