@@ -150,8 +150,8 @@ def append_all(writer: LogWriter, segment: SegmentIndex) -> None:
     """Write every record of a segment again, dead ones included, in file order."""
     file = SegmentFile(segment)
     for batch in file.batches(np.arange(segment.count)):
-        for position, row in enumerate(batch.rows.tolist()):
-            writer.append(int(segment.idx[row]), int(segment.term[row]), bytes(batch.payload(position)))
+        for row, payload in zip(batch.rows.tolist(), batch.payloads(), strict=True):
+            writer.append(int(segment.idx[row]), int(segment.term[row]), bytes(payload))
     file.close()
 
 
@@ -184,8 +184,8 @@ def test_version_1_segment_is_continued_in_version_1(ra_fixtures: Path, manifest
     file = SegmentFile(source)
     with LogWriter(tmp_path, max_count=7) as writer:
         for batch in file.batches(np.arange(cut, source.count)):
-            for position, row in enumerate(batch.rows.tolist()):
-                writer.append(int(source.idx[row]), int(source.term[row]), bytes(batch.payload(position)))
+            for row, payload in zip(batch.rows.tolist(), batch.payloads(), strict=True):
+                writer.append(int(source.idx[row]), int(source.term[row]), bytes(payload))
     file.close()
     assert digests(tmp_path) == {
         source.name: next(f["sha256"] for f in manifest("01b-version1")["files"] if f["name"] == source.name)

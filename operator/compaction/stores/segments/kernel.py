@@ -178,7 +178,7 @@ def _write_partial(
         fs.write(fd, _head(picked))
         before = Fingerprint()
         for batch in _batches(picked, should_stop):
-            fs.write(fd, _slices(batch))
+            fs.write(fd, [batch.data])
             before.update_batch(batch)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
@@ -221,16 +221,6 @@ def _batches(picked: list[_Picked], should_stop: Callable[[], bool]) -> Iterator
                 if should_stop():
                     raise RewriteStoppedError(f"{part.segment.path}: the rewrite was asked to stop")
                 yield batch
-
-
-def _slices(batch: Batch) -> list[memoryview]:
-    """The batch's payloads, neighbours joined, for a gathered write."""
-    starts = np.array(batch.starts, dtype=np.int64)
-    ends = starts + np.array(batch.lengths, dtype=np.int64)
-    cuts = np.flatnonzero(starts[1:] != ends[:-1])
-    begins = starts[np.concatenate(([0], cuts + 1))].tolist()
-    stops = ends[np.concatenate((cuts, [starts.size - 1]))].tolist()
-    return [batch.data[begin:stop] for begin, stop in zip(begins, stops, strict=True) if stop > begin]
 
 
 def _verify(path: Path, before: Fingerprint, identity: FileIdentity, should_stop: Callable[[], bool]) -> str:

@@ -1,9 +1,9 @@
 """Reading entries: coalesced, checked, in bounded memory.
 
-Neighbouring payloads are fetched in one read of up to `CHUNK_BYTES` (a single larger payload alone in its own read), so
-memory is bounded by max(CHUNK_BYTES, largest payload). Every payload is compared with its stored CRC-32; a stored 0
-means unchecked (research/ra.md §1.2). Nothing is believed before it is checked against the file's size. A scan
-outlives the compactions that replace files under it.
+Neighbouring payloads are fetched in one read, and up to `CHUNK_BYTES` (a single larger payload alone) are checked at
+once; with the copy that lays sparse ones side by side, memory is bounded by 2 x max(CHUNK_BYTES, largest payload).
+Every payload is compared with its stored CRC-32; a stored 0 means unchecked (research/ra.md §1.2). Nothing is believed
+before it is checked against the file's size. A scan outlives the compactions that replace files under it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ from typing import Final
 import numpy as np
 
 from compaction.exceptions import CorruptEntryError, CorruptSegmentError, LogChangedError
-from compaction.stores.segments.codec import pread_up_to, read_segment_fd
+from compaction.stores.segments.checksums import crc32_each
+from compaction.stores.segments.codec import read_segment_fd
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array
+from compaction.stores.segments.packing import Reads, pack, plan_reads
 from compaction.stores.segments.view import LogState
 
 CHUNK_BYTES: Final = 1 << 20
@@ -52,22 +53,23 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Checked payloads of neighbouring records of one segment.
+    """Checked payloads of records of one segment.
 
-    `rows` are record positions in the segment; payload i is
-    `data[starts[i]:starts[i] + lengths[i]]` and has the CRC `crcs[i]`.
+    `rows` are record positions in the segment; `data` holds their payloads one after the other, of `lengths` bytes,
+    with the CRCs `crcs`.
     """
 
     segment: SegmentIndex
     rows: RowArray
     data: memoryview
-    starts: list[int]
-    lengths: list[int]
+    lengths: RowArray
     crcs: U32Array
 
-    def payload(self, position: int) -> memoryview:
-        start = self.starts[position]
-        return self.data[start : start + self.lengths[position]]
+    def payloads(self) -> Iterator[memoryview]:
+        """Each payload, in order."""
+        ends = np.cumsum(self.lengths)
+        for begin, end in zip((ends - self.lengths).tolist(), ends.tolist(), strict=True):
+            yield self.data[begin:end]
 
 
 class SegmentFile:
@@ -76,7 +78,7 @@ class SegmentFile:
     def __init__(self, segment: SegmentIndex, *, buffer: bytearray | None = None) -> None:
         """LogChangedError when the name is gone, or belongs to another file than the one that was parsed.
 
-        With `buffer`, reads that fit go there: no fresh memory per read, and a batch is only valid until the next one.
+        With `buffer`, reads that fit go there: no fresh memory per batch, which is only valid until the next one.
         """
         self.segment = segment
         self._buffer = memoryview(buffer) if buffer is not None else None
@@ -133,42 +135,44 @@ class SegmentFile:
         rows = rows[inside]
         offsets = self.segment.offset[rows].astype(np.int64)
         lengths = self.segment.length[rows].astype(np.int64)
-        begin = 0
-        for end in _cuts(offsets, lengths):
-            yield self._batch(rows[begin:end], offsets[begin:end], lengths[begin:end], report)
-            begin = end
+        for reads in plan_reads(offsets, lengths, chunk_bytes=CHUNK_BYTES, gap_bytes=GAP_BYTES):
+            yield self._batch(reads, rows[reads.begin : reads.end], lengths[reads.begin : reads.end], report)
 
-    def _batch(self, rows: RowArray, offsets: RowArray, lengths: RowArray, report: CorruptSink) -> Batch:
-        first, size = int(offsets[0]), int(offsets[-1] + lengths[-1] - offsets[0])
-        data = self._read(size, first)
-        starts, sizes = (offsets - first).tolist(), lengths.tolist()
-        crcs = np.fromiter(
-            (zlib.crc32(data[start : start + length]) for start, length in zip(starts, sizes, strict=True)),
-            dtype=np.uint32,
-            count=len(starts),
-        )
-        stored = self.segment.crc[rows]
-        missing = offsets + lengths > first + len(data)
-        bad = missing | ((stored != crcs) & (stored != 0))
+    def _batch(self, reads: Reads, rows: RowArray, lengths: RowArray, report: CorruptSink) -> Batch:
+        data, missing = self._read(reads)
+        starts = reads.starts
+        for begin, end in missing:
+            cut = (starts + lengths > begin) & (starts < end)
+            for row in rows[cut].tolist():
+                report(self._corrupt(row, "the file ends before its last byte: it was cut while it was read"))
+            rows, starts, lengths = rows[~cut], starts[~cut], lengths[~cut]
+        packed = pack(data, starts, lengths)
+        crcs, stored = crc32_each(packed, lengths), self.segment.crc[rows]
+        bad = (stored != crcs) & (stored != 0)
         if bad.any():
             for position in np.flatnonzero(bad).tolist():
                 reason = f"CRC {int(crcs[position]):08x} of the payload, {int(stored[position]):08x} in the index"
-                if missing[position]:
-                    reason = "the file ends before its last byte: it was cut while it was read"
                 report(self._corrupt(int(rows[position]), reason))
-            good = np.flatnonzero(~bad)
-            rows, crcs = rows[good], crcs[good]
-            starts, sizes = (offsets[good] - first).tolist(), lengths[good].tolist()
-        return Batch(segment=self.segment, rows=rows, data=data, starts=starts, lengths=sizes, crcs=crcs)
+            good = ~bad
+            rows, lengths, crcs = rows[good], lengths[good], crcs[good]
+            packed = pack(data, starts[good], lengths)
+        return Batch(segment=self.segment, rows=rows, data=packed, lengths=lengths, crcs=crcs)
 
-    def _read(self, size: int, offset: int) -> memoryview:
-        """Up to `size` bytes at `offset`, fewer only at the end of the file."""
-        if self._buffer is None or size > len(self._buffer):
-            return memoryview(pread_up_to(self._fd, size, offset))
-        got = 0
-        while got < size and (part := os.preadv(self._fd, [self._buffer[got:size]], offset + got)):
-            got += part
-        return self._buffer[:got]
+    def _read(self, reads: Reads) -> tuple[memoryview, list[tuple[int, int]]]:
+        """What the reads bring, one after the other, and the ranges of it that the file was too short for."""
+        size = reads.size
+        own = self._buffer is None or size > len(self._buffer)
+        data = np.empty(size, dtype=np.uint8).data if own or self._buffer is None else self._buffer[:size]
+        missing: list[tuple[int, int]] = []
+        begin = 0
+        for offset, wanted in zip(reads.offsets, reads.sizes, strict=True):
+            got = 0
+            while got < wanted and (part := os.preadv(self._fd, [data[begin + got : begin + wanted]], offset + got)):
+                got += part
+            if got < wanted:
+                missing.append((begin + got, begin + wanted))
+            begin += wanted
+        return data, missing
 
     def _corrupt(self, row: int, reason: str) -> CorruptEntryError:
         segment = self.segment
@@ -177,22 +181,6 @@ class SegmentFile:
 
 def _raise(error: CorruptEntryError) -> None:
     raise error
-
-
-def _cuts(offsets: RowArray, lengths: RowArray) -> Iterator[int]:
-    """Ends (exclusive positions) of runs that are read at once: ascending, close together, at most CHUNK_BYTES."""
-    ends = offsets + lengths
-    far = np.ones(offsets.size, dtype=np.bool_)
-    gap = offsets[1:] - ends[:-1]
-    far[:-1] = (gap < 0) | (gap > GAP_BYTES)
-    begin = 0
-    for stop in (np.flatnonzero(far) + 1).tolist():
-        while begin < stop:
-            # Within a run the ends ascend, so the last payload that still fits is found by bisection.
-            limit = int(offsets[begin]) + CHUNK_BYTES
-            end = max(begin + 1, begin + int(np.searchsorted(ends[begin:stop], limit, side="right")))
-            yield end
-            begin = end
 
 
 def read_batches(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:
@@ -235,9 +223,8 @@ def iter_entries(log: LogState, *, live_only: bool = False, on_corrupt: CorruptS
         name = batch.segment.name
         indexes = batch.segment.idx[batch.rows].tolist()
         terms = batch.segment.term[batch.rows].tolist()
-        for position, (index, term, crc) in enumerate(zip(indexes, terms, batch.crcs.tolist(), strict=True)):
-            payload = bytes(batch.payload(position))
-            yield Entry(index=index, term=term, length=len(payload), crc32=crc, payload=payload, file=name)
+        for index, term, crc, payload in zip(indexes, terms, batch.crcs.tolist(), batch.payloads(), strict=True):
+            yield Entry(index=index, term=term, length=len(payload), crc32=crc, payload=bytes(payload), file=name)
 
 
 class Fingerprint:
