@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from compaction.exceptions import LiveSetSyntaxError
-from compaction.stores.segments.seq import MAX_INDEX, LiveSet
+from compaction.stores.segments.model import MAX_INDEX
+from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import newest_snapshot
 
 Command = TypeVar("Command", bound=Callable[..., Any])

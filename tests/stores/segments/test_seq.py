@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
+from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.seq import (
-    MAX_INDEX,
     LiveSet,
     decode_indexes,
     decode_sequence,

@@ -150,7 +150,7 @@ def _copy(
         fs.write(fd, _head(sources, first=part.first, term=task.head.term))
         before = Fingerprint()
         for batch in _batches(sources, should_stop):
-            fs.write(fd, [batch.payload(position) for position in range(batch.rows.size)])
+            fs.write(fd, [batch.data])
             _count(before, batch, first=part.first + before.entries, term=task.head.term)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))

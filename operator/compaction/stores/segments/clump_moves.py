@@ -30,9 +30,9 @@ from compaction.stores.segments import fs, lock
 from compaction.stores.segments.access import replace_file
 from compaction.stores.segments.codec import pread_up_to, read_segment
 from compaction.stores.segments.faults import storage_error, storage_errors
-from compaction.stores.segments.model import SEGMENT_NAME, SegmentIndex, U64Array, data_start
+from compaction.stores.segments.model import MAX_INDEX, SEGMENT_NAME, SegmentIndex, U64Array, data_start
 from compaction.stores.segments.names import clump_name, moves_name, parse_moves
-from compaction.stores.segments.seq import MAX_INDEX, LiveSet
+from compaction.stores.segments.seq import LiveSet
 
 FORMAT: Final = "compaction.moves"
 VERSION: Final = 1

@@ -21,8 +21,8 @@ import numpy as np
 
 from compaction.exceptions import ClumpRefusedError, InvalidGroupError
 from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.model import BoolArray, RowArray, U64Array
-from compaction.stores.segments.seq import MAX_INDEX, LiveSet
+from compaction.stores.segments.model import MAX_INDEX, BoolArray, RowArray, U64Array
+from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import compactable_refs
 from compaction.stores.segments.view import LogState
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -22,12 +21,12 @@ import numpy.typing as npt
 
 from compaction.exceptions import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
 from compaction.stores.segments import etf
-from compaction.stores.segments.model import BoolArray, U64Array
+from compaction.stores.segments.index_list import take_indexes
+from compaction.stores.segments.model import MAX_INDEX, BoolArray, U64Array
 
 MAGIC: Final = b"RASI"
 VERSION: Final = 1
 _HEADER: Final = struct.Struct(">4sBI")
-MAX_INDEX: Final = 2**64 - 1
 # A set may hold any index but not absurdly many, so that len() and every count work on whatever a file claims.
 MAX_MEMBERS: Final = 2**63 - 1
 _RANGE: Final = re.compile(r"\s*([0-9]{1,20})\s*(?:-\s*([0-9]{1,20})\s*)?", re.ASCII)
@@ -223,21 +222,17 @@ def encode_sequence(live: LiveSet) -> bytes:
 def decode_sequence(data: bytes) -> LiveSet:
     """The set that an ra_seq's external term holds. TermFormatError when it is anything else.
 
-    Its own loop, not `etf.decode`: only integers and pairs are accepted, so hostile bytes cannot make it build other
-    objects, and memory stays below 8 times the input.
+    Not `etf.decode`: only integers and pairs are accepted (`take_indexes`), so hostile bytes cannot make it build other
+    objects.
     """
     cursor = etf.Cursor(data)
     cursor.version()
     tag = cursor.byte()
-    lows, highs = array("Q"), array("Q")
+    lows = highs = np.zeros(0, dtype=np.uint64)
     if tag == etf.STRING:
-        lows.extend(cursor.take(cursor.u16()))
-        highs = lows
+        lows = highs = np.frombuffer(cursor.take(cursor.u16()), dtype=np.uint8).astype(np.uint64)
     elif tag == etf.LIST:
-        for _ in range(cursor.count(cursor.u32())):
-            low, high = _decode_item(cursor)
-            lows.append(low)
-            highs.append(high)
+        lows, highs = take_indexes(cursor, cursor.count(cursor.u32()))
         if cursor.byte() != etf.NIL:
             raise TermFormatError("the list of indexes has an improper tail")
     elif tag != etf.NIL:
@@ -245,24 +240,9 @@ def decode_sequence(data: bytes) -> LiveSet:
     if cursor.remaining:
         raise TermFormatError(f"{cursor.remaining} bytes follow the list of indexes")
     try:
-        return LiveSet(np.frombuffer(lows, dtype=np.uint64), np.frombuffer(highs, dtype=np.uint64))
+        return LiveSet(lows, highs)
     except ValueError as error:
         raise TermFormatError(str(error)) from error
-
-
-def _decode_item(cursor: etf.Cursor) -> tuple[int, int]:
-    tag = cursor.byte()
-    if tag != etf.SMALL_TUPLE:
-        value = cursor.integer(tag)
-        low, high = value, value
-    else:
-        if cursor.byte() != 2:
-            raise TermFormatError(f"a range is a pair, the tuple at byte {cursor.position - 2} is not")
-        low = cursor.integer(cursor.byte())
-        high = cursor.integer(cursor.byte())
-    if not 0 <= low <= high <= MAX_INDEX:
-        raise TermFormatError(f"the range {low}-{high} before byte {cursor.position} is not within 0..{MAX_INDEX}")
-    return low, high
 
 
 def encode_indexes(live: LiveSet) -> bytes:
