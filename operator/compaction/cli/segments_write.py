@@ -28,12 +28,13 @@ from compaction.cli.segments_shapes import (
     recovery_object,
 )
 from compaction.exceptions import RecoveryNeededError, SegmentLogError
-from compaction.stores.segments import commit, fence, kernel, recovery, sweep
+from compaction.stores.segments import commit, fence, recovery, sweep
+from compaction.stores.segments.compact import compact_groups
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT
 from compaction.stores.segments.names import MAX_SOURCES
-from compaction.stores.segments.plan import GroupCheck, GroupPlan, LogPlan, plan_log
+from compaction.stores.segments.plan import GroupCheck, LogPlan, plan_log
 from compaction.stores.segments.records import GroupReceipt, Tombstone
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import known_live
@@ -158,8 +159,19 @@ def compact(
     marked: tuple[Tombstone, ...] = ()
     try:
         check = GroupCheck(look.log, look.live)
-        for group in look.plan.groups if phase != "1" else ():
-            _commit_group(directory, look, group, check, job=job, token=token, receipts=receipts, failures=failures)
+        if phase != "1":
+            outcomes = compact_groups(
+                directory,
+                groups=[group.sources for group in look.plan.groups],
+                check=check,
+                live=look.live,
+                limits=look.limits,
+                job=job,
+                token=token,
+                holder=HOLDER,
+            )
+            receipts = [outcome for outcome in outcomes if isinstance(outcome, GroupReceipt)]
+            failures = [outcome for outcome in outcomes if isinstance(outcome, SegmentLogError)]
         if phase != "3":
             names = _dead_outside_groups(look, rewriting=phase != "1")
             marked = _mark(directory, look, names, snapshot=snapshot, live=live, job=job, token=token)
@@ -204,33 +216,6 @@ def _look(directory: Path, snapshot: int | None, live: LiveSet | None, options: 
     awaiting = frozenset(tombstone.name for tombstone in fence.read(directory).tombstones)
     planned = plan_log(log, limits, awaiting_deletion=awaiting, indexes_missing=policy)
     return Look(log=log, live=known_live(log, policy), plan=planned, limits=limits, policy=policy)
-
-
-def _commit_group(
-    directory: Path,
-    look: Look,
-    group: GroupPlan,
-    check: GroupCheck,
-    *,
-    job: str,
-    token: int,
-    receipts: list[GroupReceipt],
-    failures: list[SegmentLogError],
-) -> None:
-    """Rewrite and commit one group; a failure of its data is kept for the end, so that its siblings are done."""
-    try:
-        rewritten = kernel.rewrite_group(
-            directory,
-            sources=group.sources,
-            live=look.live,
-            limits=look.limits,
-            job=job,
-            token=token,
-            ranges=check.ranges(group.sources),
-        )
-        receipts.append(commit.commit_group(directory, job=job, token=token, group=rewritten, holder=HOLDER))
-    except SegmentLogError as error:
-        failures.append(error)
 
 
 def _dead_outside_groups(look: Look, *, rewriting: bool) -> list[str]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
+from compaction.stores.segments import etf
 from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.seq import (
     LiveSet,
@@ -99,6 +100,26 @@ def test_any_bytes_give_a_set_or_a_named_error(data: bytes) -> None:
         with suppress(CorruptIndexesError):
             live = decode_indexes(attempt, file="indexes")
         assert live is None or decode_indexes(encode_indexes(live)) == live
+
+
+ITEM = st.tuples(INDEX, st.integers(0, 5), st.booleans())
+
+
+@given(st.lists(ITEM | ITEM.map(lambda item: (item[0] % 70_000, *item[1:])), max_size=40), st.integers(0, 3))
+def test_elements_of_any_shape_and_order_are_understood(items: list[tuple[int, int, bool]], junk: int) -> None:
+    """Runs of one shape are read at once: the same as one by one, wherever a run begins and ends."""
+    terms: list[etf.Term] = []
+    expected: set[tuple[int, int]] = set()
+    for low, more, pair in items:
+        high = min(low + more, MAX_INDEX) if pair else low
+        terms.append((low, high) if pair else low)
+        expected.add((low, high))
+    body = b"".join(etf.encode(term)[1:] for term in terms)
+    data = b"\x83\x6c" + len(terms).to_bytes(4, "big") + body + b"\x6a"
+    assert decode_sequence(data) == LiveSet.from_ranges(expected)
+    if terms and junk:
+        with pytest.raises(TermFormatError):
+            decode_sequence(data[: -1 - junk])
 
 
 @given(st.lists(INDEX))

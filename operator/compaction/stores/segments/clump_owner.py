@@ -146,8 +146,8 @@ def _portions(log: LogState, wanted: LiveSet) -> Iterator[list[EntryCopy]]:
     size = 0
     for batch in _batches(log, wanted):
         olds = batch.segment.idx[batch.rows].tolist()
-        portion += [EntryCopy(old, bytes(batch.payload(position))) for position, old in enumerate(olds)]
-        size += sum(batch.lengths)
+        portion += [EntryCopy(old, bytes(copy)) for old, copy in zip(olds, batch.payloads(), strict=True)]
+        size += len(batch.data)
         if size >= PORTION_BYTES:
             yield portion
             portion, size = [], 0

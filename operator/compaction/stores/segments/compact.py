@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import SegmentLogError
+from compaction.exceptions import RewriteStoppedError, SegmentLogError
 from compaction.stores.segments import commit, fs
 from compaction.stores.segments.commit import GroupOutcome
 from compaction.stores.segments.kernel import rewrite_group
@@ -50,12 +50,11 @@ def compact_groups(
 ) -> tuple[GroupOutcome, ...]:
     """Rewrite and commit `groups` (of a plan over one look at the log, `check`), each exactly once per job.
 
-    In the order of `groups`: a receipt, or the error of this group (as `kernel.rewrite_group` and
-    `commit.commit_groups`).
+    In the order of `groups`: a receipt, or the error that kept this group from being committed, its own (as of
+    `kernel.rewrite_group`) or that of the commit it was to be part of (as of `commit.commit_groups`).
 
     Raises:
-        StaleTokenError, LockLostError, LockHeldError, UnwritableFenceError, LogNotWritableError, StoreIOError: as
-        `commit.commit_groups`, for all groups that have no receipt in the fence.
+        RewriteStoppedError: `should_stop` said so; what was committed has its receipt in the fence.
     """
     attempt = _Attempt(directory, check, live, limits, job, token, holder, should_stop)
     try:
@@ -94,6 +93,8 @@ class _Attempt:
                     self._commit(ready)
 
     def _rewrite(self, sources: Sources) -> RewrittenGroup:
+        if self.ended.is_set():
+            raise RewriteStoppedError(f"{self.directory}: the compaction has ended")
         return rewrite_group(
             self.directory,
             sources=sources,
@@ -118,9 +119,12 @@ class _Attempt:
         return ready
 
     def _commit(self, ready: list[RewrittenGroup]) -> None:
-        outcomes = commit.commit_groups(
-            self.directory, job=self.job, token=self.token, groups=ready, holder=self.holder
-        )
+        try:
+            outcomes = commit.commit_groups(
+                self.directory, job=self.job, token=self.token, groups=ready, holder=self.holder
+            )
+        except SegmentLogError as error:
+            outcomes = (error,) * len(ready)
         self.outcomes.update((group.sources, outcome) for group, outcome in zip(ready, outcomes, strict=True))
 
 
@@ -128,8 +132,8 @@ class _Attempt:
 def _kept_open(directory: Path, groups: list[RewrittenGroup], pool: ThreadPoolExecutor) -> Iterator[None]:
     """Sources stay open while they are replaced, and are closed by the pool.
 
-    The last one to let go of a replaced file frees its blocks: half a millisecond and more, which nobody should wait for
-    under the log's lock.
+    The last one to let go of a replaced file frees its blocks: half a millisecond and more, which nobody should wait
+    for under the log's lock.
     """
     opened = []
     for name in (name for group in groups for name in (*group.sources, *group.carried)):

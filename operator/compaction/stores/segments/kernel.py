@@ -2,8 +2,9 @@
 
 Every payload's CRC is checked while it is copied, and the output is verified by reading it again: a fingerprint over
 index, term, length and the CRC of the bytes actually read must be equal on both sides. Reads are coalesced, writes are
-gathered: no system call per entry. Memory is bounded by one read (1 MiB, or the largest single payload if that is
-larger) plus the index areas of the group's sources and output (at most 8 x 2 MiB + 2 MiB).
+gathered: no system call per entry. Memory is bounded by what is read at once (1 MiB, or the largest single payload if
+that is larger) and its copy without the gaps, plus the index areas of the group's sources and output (at most 8 x 2
+MiB + 2 MiB).
 
 Nothing becomes visible here: the output has an attempt-unique name, and `commit` decides. Whatever goes wrong, the
 partial file is removed and the sources are untouched.

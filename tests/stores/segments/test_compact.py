@@ -1,0 +1,143 @@
+"""Many groups of one log in one process: side by side, committed as they come, each by itself."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import CorruptEntryError, RewriteStoppedError, SourcesChangedError, StaleTokenError
+from compaction.stores.segments import compact, fence
+from compaction.stores.segments.commit import GroupOutcome
+from compaction.stores.segments.compact import compact_groups
+from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.plan import GroupCheck, plan_log
+from compaction.stores.segments.records import GroupReceipt
+from compaction.stores.segments.view import open_log
+from support.segment_logs import content, leftovers
+
+LIMITS = SegmentLimits(max_entries=64)
+JOB = "job"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty segments of 64 entries, a quarter live: five groups (the newest segment is the owner's)."""
+    made = generate_log(
+        tmp_path_factory.mktemp("compact") / "log",
+        pattern="random",
+        segments=20,
+        entries_per_segment=64,
+        payload_bytes=100,
+        seed=3,
+        sync=False,
+    )
+    return made.directory
+
+
+@pytest.fixture
+def log(template: Path, tmp_path: Path) -> Path:
+    copy = shutil.copytree(template, tmp_path / "log")
+    fence.claim(copy, job=JOB, token=1, holder="test")
+    return copy
+
+
+def groups_of(log: Path) -> list[tuple[str, ...]]:
+    return [group.sources for group in plan_log(open_log(log), LIMITS).groups]
+
+
+def compacted(log: Path, **options: object) -> tuple[GroupOutcome, ...]:
+    state = open_log(log)
+    assert state.live is not None
+    return compact_groups(
+        log,
+        groups=groups_of(log),
+        check=GroupCheck(state, state.live),
+        live=state.live,
+        limits=LIMITS,
+        job=JOB,
+        token=1,
+        holder="test",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_group_is_committed_once_and_in_its_place(log: Path, threads: int) -> None:
+    before, groups = content(log), groups_of(log)
+    assert len(groups) >= 5
+    outcomes = compacted(log, threads=threads)
+    assert [outcome.sources for outcome in outcomes if isinstance(outcome, GroupReceipt)] == groups
+    assert {r.group for r in fence.read(log).receipts} == {o.group for o in outcomes if isinstance(o, GroupReceipt)}
+    assert content(log) == before
+    assert leftovers(log) == []
+    assert not plan_log(open_log(log), LIMITS).groups
+
+
+def test_a_damaged_group_holds_back_no_other(log: Path) -> None:
+    groups = groups_of(log)
+    state = open_log(log)
+    assert state.live is not None
+    segment = state.segment(groups[2][0])
+    row = next(row for row, index in enumerate(segment.idx.tolist()) if index in state.live)
+    damaged = corrupt_entry(log, segment=segment.name, record=row)
+    outcomes = compacted(log)
+    assert [isinstance(outcome, GroupReceipt) for outcome in outcomes] == [at != 2 for at in range(len(groups))]
+    error = outcomes[2]
+    assert isinstance(error, CorruptEntryError)
+    assert (error.file, error.index) == (str(log / segment.name), damaged.index)
+    assert leftovers(log) == []
+    assert not any((log / name).is_symlink() for name in groups[2])
+
+
+def test_a_group_that_may_not_be_rewritten_is_an_outcome(log: Path) -> None:
+    state = open_log(log)
+    assert state.live is not None
+    (outcome,) = compact_groups(
+        log,
+        groups=[(state.newest,)],
+        check=GroupCheck(state, state.live),
+        live=state.live,
+        limits=LIMITS,
+        job=JOB,
+        token=1,
+        holder="test",
+    )
+    assert isinstance(outcome, SourcesChangedError)
+
+
+def test_a_stale_token_commits_nothing_and_leaves_nothing(log: Path) -> None:
+    before = content(log)
+    fence.claim(log, job=JOB, token=2, holder="next")
+    outcomes = compacted(log)
+    assert all(isinstance(outcome, StaleTokenError) for outcome in outcomes)
+    assert content(log) == before
+    assert leftovers(log) == []
+
+
+def test_asked_to_stop_it_ends_with_what_is_committed(log: Path) -> None:
+    before, before_groups = content(log), len(groups_of(log))
+    asked = iter([False] * 8)
+    with pytest.raises(RewriteStoppedError):
+        compacted(log, threads=1, should_stop=lambda: next(asked, True))
+    assert len(fence.read(log).receipts) < before_groups
+    assert content(log) == before
+    assert leftovers(log) == []
+
+
+def test_interrupted_it_leaves_no_thread_and_no_output(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of a commit."""
+    before = content(log)
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compact.commit, "commit_groups", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compacted(log)
+    assert content(log) == before
+    assert leftovers(log) == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rewrite")]
