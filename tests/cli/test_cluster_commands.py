@@ -5,17 +5,12 @@ Statuses are written by the test, so that every situation is exact; tests/e2e ha
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,67 +19,17 @@ import yaml
 
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY
 from compaction.api.values import timestamp_from_epoch
-from compaction.cli.main import COMMANDS, main
+from compaction.cli.main import COMMANDS
 from compaction.explain.left_out_words import LOG_WORDS
 from support.cluster import Cluster
+from support.command_users import User, columns_of, make_user
 from support.explained import condition
 from support.manifests import job_object, policy_object
 from support.operators import free_port
 
 pytestmark = pytest.mark.apiserver
 
-RBAC = Path(__file__).resolve().parents[2] / "manifests" / "base" / "rbac.yaml"
-PROGRAMS = Path(sys.executable).parent
 SEGMENT = "0000000000000007.segment"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Somebody with a kubeconfig, at a shell in which kubectl finds its plugin."""
-
-    kubectl: Path
-    kubeconfig: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
-
-    def plugin(self, *args: str) -> Answer:
-        """`kubectl compaction ARGS`, as a process."""
-        command = [str(self.kubectl), "compaction", *args]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=self.environment, stdin=subprocess.DEVNULL
-        )
-        assert "Traceback" not in done.stderr
-        return Answer(done.returncode, done.stdout, done.stderr)
-
-    def run(self, *args: str) -> Answer:
-        """The same in this process, which saves a second each time; nothing is a terminal."""
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            patch.setenv("KUBECONFIG", str(self.kubeconfig))
-            patch.setattr("sys.stdin", io.StringIO())
-            code = main(list(args))
-        return Answer(code, out.getvalue(), err.getvalue())
-
-    def prints(self, *args: str) -> str:
-        answer = self.run(*args)
-        assert answer.returncode == 0, answer.stderr
-        return answer.stdout
-
-    def refused(self, *args: str, code: int = 1) -> str:
-        answer = self.run(*args)
-        assert answer.returncode == code, answer.stdout + answer.stderr
-        return answer.stderr
 
 
 @pytest.fixture
@@ -95,17 +40,7 @@ def cluster(control_plane: Any, namespace: str) -> Cluster:
 @pytest.fixture
 def user(control_plane: Any, namespace: str, tmp_path: Path) -> Callable[[str], User]:
     """A user with one of our roles in the namespace of the test, or with none."""
-    control_plane.kubectl("apply", "-f", str(RBAC))
-
-    def make(role: str) -> User:
-        name = f"{role or 'nobody'}-{namespace}"
-        if role:
-            bind = ("create", "rolebinding", name, f"--clusterrole={role}", f"--user={name}")
-            control_plane.kubectl(*bind, namespace=namespace)
-        kubeconfig = control_plane.running.kubeconfig_for(name, tmp_path / f"{name}.kubeconfig", namespace=namespace)
-        return User(control_plane.binaries.kubectl, kubeconfig)
-
-    return make
+    return lambda role: make_user(control_plane, namespace, tmp_path, role=role)
 
 
 @pytest.fixture
@@ -179,14 +114,6 @@ def busy(cluster: Cluster) -> Cluster:
     failed = condition("Failed", "TooManyAttempts", message="3 attempts failed, last: no space")
     make(cluster, job_object("logs-3"), {"state": "Faulty", "conditions": [failed], "finishedAt": ago(90)})
     return cluster
-
-
-def columns_of(table: str) -> list[dict[str, str]]:
-    """The rows of a table by heading; cells may hold single spaces."""
-    head, *lines = table.splitlines()
-    starts = [match.start() for match in re.finditer(r"(?<!\S)\S+( \S+)*", head)]
-    spans = list(zip(starts, [*starts[1:], None], strict=True))
-    return [{head[a:b].strip(): line[a:b].strip() for a, b in spans} for line in lines]
 
 
 def test_status_answers_what_is_behind_why_and_until_when(busy: Cluster, editor: User) -> None:
@@ -327,7 +254,13 @@ def test_quarantine_is_listed_and_released(busy: Cluster, editor: User) -> None:
     )
     assert "or give --all" in editor.refused("quarantine", "release", "logs", code=2)
     assert "release of 1 segment asked for" in editor.prints("quarantine", "release", "logs", f"/data/ra/a/{SEGMENT}")
-    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == f"/data/ra/a/{SEGMENT}"
+    asked = f"/data/ra/a/{SEGMENT}"
+    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == asked
+    write_status(busy, "cpol/logs", {"released": asked})
+    editor.prints("quarantine", "release", "logs", asked)
+    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == f"{asked},{asked}"
+    editor.prints("quarantine", "release", "logs", "--all")
+    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == "all"
 
 
 def test_a_viewer_reads_and_is_told_what_it_may_not(busy: Cluster, user: Callable[[str], User], namespace: str) -> None:

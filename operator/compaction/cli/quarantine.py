@@ -14,6 +14,7 @@ import click
 from compaction.api.formatting import format_age, plural
 from compaction.api.names import ANNOTATION_RELEASE
 from compaction.api.policy import CompactionPolicy
+from compaction.api.text import mark_of
 from compaction.api.values import format_timestamp
 from compaction.cli.cluster import Cluster, Target, ask, cluster_options, nothing_found
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
@@ -107,6 +108,15 @@ async def _release(cluster: Cluster, name: str, segments: tuple[str, ...]) -> in
         raise ClusterCommandError(
             f"policy {name}: not set aside: {', '.join(strangers)}; `quarantine list {name}` shows what is"
         )
-    value = ",".join(dict.fromkeys(segments)) or RELEASE_ALL
+    if any("," in segment for segment in segments):
+        raise ClusterCommandError(f"policy {name}: a path with a comma cannot be named in the request: give --all")
+    value = request(segments, released=policy.status.released)
     await cluster.annotate(COMPACTION_POLICIES, name, ANNOTATION_RELEASE, value)
     return len(set(segments)) or len(known)
+
+
+def request(segments: Iterable[str], *, released: str) -> str:
+    """The annotation's value: another one than was acted upon last (`status.released`), because each counts once."""
+    named = tuple(dict.fromkeys(segments)) or (RELEASE_ALL,)
+    value = ",".join(named)
+    return value if mark_of(value) != released else f"{value},{named[0]}"

@@ -1,0 +1,63 @@
+"""A person, the commands and the operator: a plan approved, damage seen, a job tried again, a segment released."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.stores.segments.generate import corrupt_entry
+from support.cluster import Cluster, LogRoot
+from support.command_users import columns_of, make_user
+from support.operators import OperatorFleet
+from support.waiting import eventually
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
+
+DAMAGED = "0000000000000006.segment"
+
+
+def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
+    fleet: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any, tmp_path: Path
+) -> None:
+    directory = logs.add("a", entries_per_segment=256, payload_bytes=256, segments=13)
+    logs.add("b", entries_per_segment=256, payload_bytes=256)
+    corrupt_entry(directory, segment=DAMAGED, record=8)
+    person = make_user(control_plane, cluster.namespace, tmp_path, role="compaction-editor")
+    fleet.start()
+    cluster.apply_policy(logs.path, approval="Manual")
+
+    def read(*args: str) -> Any:
+        return json.loads(person.prints(*args, "-o", "json"))
+
+    plan = eventually(lambda: (found := read("plan", "logs"))["awaitsApproval"] and found, "a plan to approve")
+    assert cluster.jobs() == []
+    assert plan["plannedJobs"] == len(plan["work"]) == 2
+    assert columns_of(person.prints("status"))[0]["REASON"] == "ApprovalPending"
+    told = eventually(lambda: any("ApprovalPending" in one for one in read("why", "logs")["now"]), "why it waits")
+    assert told
+    assert "is not the current plan" in person.refused("approve", "logs", "0123456789abcdef")
+    assert "its 2 jobs are created" in person.prints("approve", "logs", plan["hash"])
+
+    def faulty() -> str:
+        return next((job["name"] for job in read("status", "logs")["jobs"] if job["state"] == "Faulty"), "")
+
+    job = eventually(faulty, "the job with the damaged segment to be parked")
+    assert logs.fingerprint("b") == logs.before["b"]
+    eventually(lambda: columns_of(person.prints("quarantine", "list") or "X"), "the damaged segment to be set aside")
+    assert columns_of(person.prints("quarantine", "list"))[0]["SEGMENT"] == DAMAGED
+    assert any(DAMAGED in sentence for sentence in read("why", job)["now"])
+
+    def token() -> int:
+        return int(next(one["token"] for one in read("status", "logs")["jobs"] if one["name"] == job))
+
+    assert token() == 1
+    person.prints("retry", job)
+    eventually(lambda: token() == 2, "the job to be tried again")
+    eventually(lambda: faulty() == job, "it to fail for the same reason")
+    person.prints("quarantine", "release", "logs", "--all")
+    eventually(lambda: cluster.policy()["status"].get("released") == "all", "the release to be acted upon")
+    eventually(lambda: token() == 3, "the job of the released segment to be tried again")
+    eventually(lambda: faulty() == job, "it to fail for the same reason")
