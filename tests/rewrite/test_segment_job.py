@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,27 @@ def test_defect_in_a_task_removes_the_partial_files(make_log: MakeLog) -> None:
         run(directory, engine)
     engine.close()
     assert leftovers(directory) == []
+
+
+@pytest.mark.parametrize(("granted", "share"), [(None, None), (10**9, 5 * 10**8), (1, 1)])
+def test_the_jobs_bytes_per_second_are_shared_by_the_tasks_that_run_beside_each_other(
+    make_log: MakeLog, granted: int | None, share: int | None
+) -> None:
+    seen: list[Any] = []
+
+    class Recording(ThreadEngine):
+        def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
+            seen.append(task)
+            return super().submit(work, replace(task, bytes_per_second=None), tag=tag)
+
+    engine = Recording(parallelism=2)
+    directory = make_log()
+    given = replace(assignment(job_spec(directory, limits=SMALL)), bytes_per_second=granted)
+    report = SegmentRewriter(engine, holder="w").run(given, FakeLease())
+    engine.close()
+    assert report.outcome is Outcome.SUCCEEDED
+    assert len(seen) > 2
+    assert {task.bytes_per_second for task in seen} == {share}
 
 
 def test_report_is_small_and_plain(make_log: MakeLog, engine: ThreadEngine) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,7 @@ from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segment_job import SegmentJob
 from compaction.rewrite.segment_receipt import fold
 from compaction.rewrite.segment_report import as_count, identities_of, report_of
-from compaction.rewrite.task import GroupFailure, failure_of, until_replaced
+from compaction.rewrite.task import GroupFailure, failure_of, pace_of
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.clump import PreparedClump, prepare_clump
 from compaction.stores.segments.clump_commit import commit_clump
@@ -55,7 +55,8 @@ def run_clump(task: ClumpTask) -> ClumpCopies:
     """What runs inside a Spark task: copy and verify; the partial files stay for the driver to commit."""
     directory = Path(task.directory)
     try:
-        return copy_clumps(task, should_stop=until_replaced(directory, job=task.job, token=task.token))
+        pace = pace_of(directory, job=task.job, token=task.token, bytes_per_second=task.bytes_per_second)
+        return copy_clumps(task, pace=pace)
     except CompactionError as error:
         return failure_of(error, ())
     except OSError as error:
@@ -73,6 +74,7 @@ class ClumpAttempt:
     lease: HeldLease
     engine: Engine
     clock: Callable[[], float]
+    bytes_per_second: int | None = None
     receipts: list[ClumpReceipt] = field(default_factory=list)
     plan: ClumpPlan | None = None
     failures: list[GroupFailure] = field(default_factory=list)
@@ -130,7 +132,8 @@ class ClumpAttempt:
 
     def _copy(self, prepared: PreparedClump) -> Sequence[CopiedClump]:
         """The outputs of the one task; a failure in it is noted, and there are none."""
-        future: Future[ClumpCopies] = self.engine.submit(run_clump, prepared.task, tag=self.tag)
+        task = replace(prepared.task, bytes_per_second=self.bytes_per_second)
+        future: Future[ClumpCopies] = self.engine.submit(run_clump, task, tag=self.tag)
         try:
             while not future.done():
                 self.lease.ensure_held()

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -92,9 +92,16 @@ class SegmentRewriter:
                 lease=lease,
                 engine=self._engine,
                 clock=self._clock,
+                bytes_per_second=assignment.bytes_per_second,
             ).run()
         attempt = _Attempt(
-            job=job, token=assignment.token, store=store, lease=lease, engine=self._engine, clock=self._clock
+            job=job,
+            token=assignment.token,
+            store=store,
+            lease=lease,
+            engine=self._engine,
+            clock=self._clock,
+            bytes_per_second=assignment.bytes_per_second,
         )
         return attempt.run()
 
@@ -109,6 +116,7 @@ class _Attempt:
     lease: HeldLease
     engine: Engine
     clock: Callable[[], float]
+    bytes_per_second: int | None = None
     committed: dict[str, GroupReceipt] = field(default_factory=dict)
     unreferenced: tuple[Tombstone, ...] = ()
     failures: list[GroupFailure] = field(default_factory=list)
@@ -189,11 +197,13 @@ class _Attempt:
     def _rewrite(self, tasks: deque[tuple[int, GroupTask]], progress: Progress) -> None:
         """Run the tasks, a few at a time, and commit what has arrived whenever something has."""
         running: dict[Future[GroupResult], int] = {}
+        share = _share(self.bytes_per_second, min(self.engine.parallelism, len(tasks)))
         try:
             while (tasks or running) and not self._must_end:
                 self.lease.ensure_held()
                 while tasks and len(running) < self.engine.parallelism:
                     size, task = tasks.popleft()
+                    task = replace(task, bytes_per_second=share)
                     running[self.engine.submit(run_group, task, tag=self.tag)] = size
                 done, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
                 self._settle([(future.result(), running.pop(future)) for future in done], progress)
@@ -265,3 +275,8 @@ class _Attempt:
         return report_of(
             token=self.token, done=done, failures=self.failures, identities=self.identities, receipt=receipt
         )
+
+
+def _share(bytes_per_second: int | None, parallel: int) -> int | None:
+    """What each of the tasks that run beside each other may read and write of a job's bytes per second, at least 1."""
+    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, parallel))

@@ -37,6 +37,7 @@ from compaction.stores.segments import fence
 from compaction.stores.segments.faults import storage_error
 from compaction.stores.segments.kernel import rewrite_group
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.pace import Pace
 from compaction.stores.segments.plan import GroupRanges
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.seq import LiveSet
@@ -48,7 +49,8 @@ FENCE_LOOK_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class GroupTask:
     """One group to rewrite. `ranges` say what is read from each source (plan.GroupCheck), so that a task need not
-    open the whole log; `live` is cut to them, so that it carries no more than it needs.
+    open the whole log; `live` is cut to them, so that it carries no more than it needs. `bytes_per_second`: this task's
+    share of what the job may read and write.
     """
 
     directory: str
@@ -58,6 +60,7 @@ class GroupTask:
     ranges: GroupRanges
     live: LiveSet
     limits: SegmentLimits
+    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def run_group(task: GroupTask) -> GroupResult:
             limits=task.limits,
             job=task.job,
             token=task.token,
-            should_stop=until_replaced(directory, job=task.job, token=task.token),
+            pace=pace_of(directory, job=task.job, token=task.token, bytes_per_second=task.bytes_per_second),
         )
     except CompactionError as error:
         return failure_of(error, task.sources)
@@ -127,6 +130,15 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
             # Not writable, no space, no such directory, an unreadable fence: all of it is about the log as a whole.
             return GroupFailure(sources, JobReason.STORE_UNREADABLE, message)
     raise error
+
+
+def pace_of(directory: Path, *, job: str, token: int, bytes_per_second: int | None) -> Pace:
+    """The pace of one task: at most its share, and to its end once the attempt has been replaced."""
+    return Pace(
+        should_stop=until_replaced(directory, job=job, token=token),
+        bytes_per_second=bytes_per_second,
+        what=f"{directory}: the rewrite",
+    )
 
 
 def until_replaced(directory: Path, *, job: str, token: int) -> Callable[[], bool]:

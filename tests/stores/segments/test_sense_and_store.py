@@ -20,6 +20,7 @@ from compaction.exceptions import (
 from compaction.stores.segments import fence, kernel, sense
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.pace import Pace
 from compaction.stores.segments.problems import LogErrorReason
 from compaction.stores.segments.sense import SenseSettings
 from compaction.stores.segments.seq import LiveSet
@@ -234,7 +235,7 @@ def test_the_kernel_refuses_what_it_must(root: Path) -> None:
             log,
             live=live,
             limits=SegmentLimits(),
-            should_stop=lambda: True,
+            pace=Pace(should_stop=lambda: True),
             **arguments,  # type: ignore[arg-type]
         )
     assert leftovers(log) == []

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,6 @@ import numpy as np
 from compaction.exceptions import (
     CorruptEntryError,
     MissingLiveIndexError,
-    RewriteStoppedError,
     SourcesChangedError,
     VerificationFailedError,
 )
@@ -33,16 +31,18 @@ from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.listing import highest_segment
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start, segment_name
 from compaction.stores.segments.names import partial_name, stem
-from compaction.stores.segments.reader import CHUNK_BYTES, Batch, Fingerprint, SegmentFile
+from compaction.stores.segments.pace import UNLIMITED, Pace
+from compaction.stores.segments.reader import Batch, Fingerprint, picked_batches
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.view import LogState, open_log
-
-Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class ClumpTask:
-    """What to copy: plain data. `head`: where the log ended when this was planned, with the newest segment's file."""
+    """What to copy: plain data. `head`: where the log ended when this was planned, with the newest segment's file.
+
+    `bytes_per_second`: what the job may read and write.
+    """
 
     directory: str
     job: str
@@ -52,6 +52,7 @@ class ClumpTask:
     head: LogHead
     head_identity: FileIdentity
     rounds: tuple[ClumpRound, ...]
+    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def task_of(log: LogState, plan: ClumpPlan, *, job: str, token: int) -> ClumpTas
     )
 
 
-def copy_clumps(task: ClumpTask, *, should_stop: Stop = lambda: False) -> tuple[CopiedClump, ...]:
+def copy_clumps(task: ClumpTask, *, pace: Pace = UNLIMITED) -> tuple[CopiedClump, ...]:
     """Copy all rounds, each into a partial file of its own, to be committed one after the other.
 
     Raises:
@@ -119,7 +120,7 @@ def copy_clumps(task: ClumpTask, *, should_stop: Stop = lambda: False) -> tuple[
         follows, identity = task.head.newest, task.head_identity
         try:
             for part in task.rounds:
-                copied = _copy(log, task, part, segment_name(number), (follows, identity), should_stop)
+                copied = _copy(log, task, part, segment_name(number), (follows, identity), pace)
                 done.append(copied)
                 number, follows, identity = number + 1, copied.output, copied.identity
         except BaseException:
@@ -136,7 +137,7 @@ def discard(directory: Path, clumps: list[CopiedClump] | tuple[CopiedClump, ...]
 
 
 def _copy(
-    log: LogState, task: ClumpTask, part: ClumpRound, output: str, follows: tuple[str, FileIdentity], should_stop: Stop
+    log: LogState, task: ClumpTask, part: ClumpRound, output: str, follows: tuple[str, FileIdentity], pace: Pace
 ) -> CopiedClump:
     started = time.monotonic()
     sources = _sources(log, part.old)
@@ -147,14 +148,17 @@ def _copy(
     kept = False
     try:
         inherit_access(fd, log.directory / task.head.newest)
-        fs.write(fd, _head(sources, first=part.first, term=task.head.term))
+        head = _head(sources, first=part.first, term=task.head.term)
+        pace(sum(map(len, head)))
+        fs.write(fd, head)
         before = Fingerprint()
-        for batch in _batches(sources, should_stop):
+        for batch in picked_batches(((source.segment, source.rows) for source in sources), pace):
+            pace(len(batch.data))
             fs.write(fd, [batch.data])
             _count(before, batch, first=part.first + before.entries, term=task.head.term)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
-        digest = _verify(path, before, identity, should_stop)
+        digest = _verify(path, before, identity, pace)
         kept = True
     finally:
         os.close(fd)
@@ -212,17 +216,6 @@ def _head(sources: list[_Source], *, first: int, term: int) -> list[bytes]:
     return [encode_header(max_count=int(length.size)), records]
 
 
-def _batches(sources: list[_Source], should_stop: Stop) -> Iterator[Batch]:
-    """Checked payloads in order; each batch is only valid until the next."""
-    buffer = bytearray(CHUNK_BYTES)
-    for source in sources:
-        with closing(SegmentFile(source.segment, buffer=buffer)) as file:
-            for batch in file.batches(source.rows):
-                if should_stop():
-                    raise RewriteStoppedError(f"{source.segment.path}: the rewrite was asked to stop")
-                yield batch
-
-
 def _count(before: Fingerprint, batch: Batch, *, first: int, term: int) -> None:
     """The fingerprint of old entries as the copies they become."""
     size = batch.rows.size
@@ -234,12 +227,13 @@ def _count(before: Fingerprint, batch: Batch, *, first: int, term: int) -> None:
     )
 
 
-def _verify(path: Path, before: Fingerprint, identity: FileIdentity, should_stop: Stop) -> str:
+def _verify(path: Path, before: Fingerprint, identity: FileIdentity, pace: Pace) -> str:
     """Read the output back through the ordinary reader and compare; the digest of its header and index."""
     output = read_segment(path)
+    pace(output.data_start)
     after = Fingerprint()
     try:
-        for batch in _batches([_Source(output, np.arange(output.count, dtype=np.int64))], should_stop):
+        for batch in picked_batches([(output, np.arange(output.count, dtype=np.int64))], pace):
             after.update_batch(batch)
     except CorruptEntryError as error:
         raise VerificationFailedError(f"{path}: the output does not read back: {error}") from error

@@ -25,6 +25,7 @@ from compaction.stores.segments.commit import GroupOutcome
 from compaction.stores.segments.kernel import rewrite_group
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.pace import Pace
 from compaction.stores.segments.plan import GroupCheck
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.seq import LiveSet
@@ -94,7 +95,7 @@ class _Attempt:
 
     def _rewrite(self, sources: Sources) -> RewrittenGroup:
         if self.ended.is_set():
-            raise RewriteStoppedError(f"{self.directory}: the compaction has ended")
+            raise RewriteStoppedError(f"{self.directory}: the compaction was asked to stop")
         return rewrite_group(
             self.directory,
             sources=sources,
@@ -103,7 +104,10 @@ class _Attempt:
             job=self.job,
             token=self.token,
             ranges=self.check.ranges(sources),
-            should_stop=lambda: self.ended.is_set() or self.should_stop(),
+            pace=Pace(
+                should_stop=lambda: self.ended.is_set() or self.should_stop(),
+                what=f"{self.directory}: the compaction",
+            ),
         )
 
     def _sort_out(

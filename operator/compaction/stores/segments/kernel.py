@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from compaction.exceptions import (
     GroupTooLargeError,
     InvalidGroupError,
     MissingLiveIndexError,
-    RewriteStoppedError,
     SegmentIsLinkError,
     SourcesChangedError,
     VerificationFailedError,
@@ -40,8 +39,9 @@ from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.listing import regular_identity, regular_segments
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start
 from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.plan import GroupRanges, IndexRange, group_ranges
-from compaction.stores.segments.reader import CHUNK_BYTES, Batch, Fingerprint, SegmentFile
+from compaction.stores.segments.reader import Fingerprint, picked_batches
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import DeadSegment
@@ -66,7 +66,7 @@ def rewrite_group(
     token: int,
     ranges: GroupRanges | None = None,
     snapshot_index: int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    pace: Pace = UNLIMITED,
 ) -> RewrittenGroup:
     """Write, sync and verify the output of one group under an attempt-unique name.
 
@@ -81,7 +81,7 @@ def rewrite_group(
         GroupEmptyError: nothing in the group is live any more.
         GroupTooLargeError: more is live than one segment may hold.
         VerificationFailedError: the output did not read back equal.
-        RewriteStoppedError: `should_stop` said so (asked before each read).
+        RewriteStoppedError: `pace` said so, which is asked before each read and each write.
         LogNotWritableError, StoreIOError: permission, no space, input/output error.
     """
     started = time.monotonic()
@@ -92,13 +92,13 @@ def rewrite_group(
         if len(ranges.spans) != len(sources):
             raise InvalidGroupError(f"{len(sources)} sources but {len(ranges.spans)} ranges")
         picked = [
-            _pick(directory / name, span, live, expected=identity)
+            _pick(directory / name, span, live, pace, expected=identity)
             for name, span, identity in zip(sources, ranges.spans, ranges.identities, strict=True)
         ]
         _check_size(picked, limits, key=key)
         carried = _carried(directory, sources, ranges.carried)
         path = directory / partial_name(key, job=job, token=token)
-        before, after, identity = _write_partial(path, picked, should_stop)
+        before, after, identity = _write_partial(path, picked, pace)
         return RewrittenGroup(
             sources=tuple(sources),
             identities=tuple(p.segment.identity for p in picked),
@@ -131,12 +131,13 @@ def _carried(directory: Path, sources: Sequence[str], dead: Sequence[DeadSegment
     return found
 
 
-def _pick(path: Path, span: IndexRange | None, live: LiveSet, *, expected: FileIdentity) -> _Picked:
+def _pick(path: Path, span: IndexRange | None, live: LiveSet, pace: Pace, *, expected: FileIdentity) -> _Picked:
     """The records to copy; MissingLiveIndexError when one that must survive is not there (research/ra.md §8, B7)."""
     try:
         segment = read_segment(path)
     except (FileNotFoundError, SegmentIsLinkError) as error:
         raise SourcesChangedError(f"{path}: not a segment of its own any more") from error
+    pace(segment.data_start)
     if segment.identity != expected:
         raise SourcesChangedError(f"{path}: no longer the file that was looked at")
     if span is None:
@@ -163,9 +164,7 @@ def _check_size(picked: list[_Picked], limits: SegmentLimits, *, key: str) -> No
         )
 
 
-def _write_partial(
-    path: Path, picked: list[_Picked], should_stop: Callable[[], bool]
-) -> tuple[Fingerprint, str, FileIdentity]:
+def _write_partial(path: Path, picked: list[_Picked], pace: Pace) -> tuple[Fingerprint, str, FileIdentity]:
     """Write, sync and verify: (fingerprint of the sources, of the output, the output's identity).
 
     The file is gone again unless all of it succeeded.
@@ -176,14 +175,17 @@ def _write_partial(
     kept = False
     try:
         inherit_access(fd, picked[0].segment.path)
-        fs.write(fd, _head(picked))
+        head = _head(picked)
+        pace(sum(map(len, head)))
+        fs.write(fd, head)
         before = Fingerprint()
-        for batch in _batches(picked, should_stop):
+        for batch in picked_batches(((p.segment, p.rows) for p in picked), pace):
+            pace(len(batch.data))
             fs.write(fd, [batch.data])
             before.update_batch(batch)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
-        after = _verify(path, before, identity, should_stop)
+        after = _verify(path, before, identity, pace)
         kept = True
     finally:
         os.close(fd)
@@ -211,25 +213,13 @@ def _head(picked: list[_Picked]) -> list[bytes]:
     return [encode_header(max_count=int(idx.size)), records]
 
 
-def _batches(picked: list[_Picked], should_stop: Callable[[], bool]) -> Iterator[Batch]:
-    """Checked payloads in order; each batch is only valid until the next."""
-    buffer = bytearray(CHUNK_BYTES)
-    for part in picked:
-        if not part.rows.size:
-            continue
-        with closing(SegmentFile(part.segment, buffer=buffer)) as file:
-            for batch in file.batches(part.rows):
-                if should_stop():
-                    raise RewriteStoppedError(f"{part.segment.path}: the rewrite was asked to stop")
-                yield batch
-
-
-def _verify(path: Path, before: Fingerprint, identity: FileIdentity, should_stop: Callable[[], bool]) -> str:
+def _verify(path: Path, before: Fingerprint, identity: FileIdentity, pace: Pace) -> str:
     """Read the output back through the ordinary reader and compare; its fingerprint."""
     output = read_segment(path)
+    pace(output.data_start)
     after = Fingerprint()
     try:
-        for batch in _batches([_Picked(output, np.arange(output.count, dtype=np.int64))], should_stop):
+        for batch in picked_batches([(output, np.arange(output.count, dtype=np.int64))], pace):
             after.update_batch(batch)
     except CorruptEntryError as error:
         raise VerificationFailedError(f"{path}: the output does not read back: {error}") from error

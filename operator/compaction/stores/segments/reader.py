@@ -22,6 +22,7 @@ from compaction.exceptions import CorruptEntryError, CorruptSegmentError, LogCha
 from compaction.stores.segments.checksums import crc32_each
 from compaction.stores.segments.codec import read_segment_fd
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array
+from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.packing import Reads, pack, plan_reads
 from compaction.stores.segments.view import LogState
 
@@ -122,8 +123,10 @@ class SegmentFile:
     def close(self) -> None:
         os.close(self._fd)
 
-    def batches(self, rows: RowArray, *, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:
-        """Read and check the records at `rows`, in that order.
+    def batches(
+        self, rows: RowArray, *, on_corrupt: CorruptSink | None = None, pace: Pace = UNLIMITED
+    ) -> Iterator[Batch]:
+        """Read and check the records at `rows`, in that order. `pace` is asked before each read.
 
         A bad one is raised as CorruptEntryError (file, index, offset); with `on_corrupt` it is handed over, left out.
         """
@@ -136,6 +139,7 @@ class SegmentFile:
         offsets = self.segment.offset[rows].astype(np.int64)
         lengths = self.segment.length[rows].astype(np.int64)
         for reads in plan_reads(offsets, lengths, chunk_bytes=CHUNK_BYTES, gap_bytes=GAP_BYTES):
+            pace(reads.size)
             yield self._batch(reads, rows[reads.begin : reads.end], lengths[reads.begin : reads.end], report)
 
     def _batch(self, reads: Reads, rows: RowArray, lengths: RowArray, report: CorruptSink) -> Batch:
@@ -181,6 +185,15 @@ class SegmentFile:
 
 def _raise(error: CorruptEntryError) -> None:
     raise error
+
+
+def picked_batches(picked: Iterable[tuple[SegmentIndex, RowArray]], pace: Pace) -> Iterator[Batch]:
+    """The records at the given rows of each segment, as checked batches; each is only valid until the next."""
+    buffer = bytearray(CHUNK_BYTES)
+    for segment, rows in picked:
+        if rows.size:
+            with closing(SegmentFile(segment, buffer=buffer)) as file:
+                yield from file.batches(rows, pace=pace)
 
 
 def read_batches(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:

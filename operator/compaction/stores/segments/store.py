@@ -18,6 +18,7 @@ from compaction.stores.segments import commit, fence, kernel, lock, recovery, sw
 from compaction.stores.segments.commit import GroupOutcome
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.names import group_key
+from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.plan import GroupCheck, GroupRanges, LogPlan, plan_log
 from compaction.stores.segments.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
 from compaction.stores.segments.sense import SenseCache, SenseResult, SenseSettings, sense_root
@@ -169,7 +170,7 @@ class SegmentLogStore:
         live: LiveSet,
         job: str,
         token: int,
-        should_stop: Callable[[], bool] = lambda: False,
+        pace: Pace = UNLIMITED,
     ) -> RewrittenGroup:
         """Rewrite and verify one prepared group (see `kernel.rewrite_group`, which a Spark task may call by itself)."""
         return kernel.rewrite_group(
@@ -180,7 +181,7 @@ class SegmentLogStore:
             job=job,
             token=token,
             ranges=group.ranges,
-            should_stop=should_stop,
+            pace=pace,
         )
 
     def commit(

@@ -1,0 +1,76 @@
+"""How fast a rewrite may go: asked before bytes are read or written, it waits, or says that the work is to stop.
+
+The limit is a token bucket of depth 0: each byte is paid for before it moves, and time that went by unused is not saved
+up. So at any moment no more was moved than the rate times the time since the beginning, and after a pause there is no
+burst that others would feel. The bucket is a pure function; `Pace` keeps one and does the waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from compaction.exceptions import RewriteStoppedError
+
+STEP_SECONDS: Final = 0.1
+"""The longest sleep: whoever waits for its bytes still looks this often whether it must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """`bytes_per_second` (at least 1) may pass; all that was asked for so far is paid for at `paid_at` (seconds)."""
+
+    bytes_per_second: int
+    paid_at: float
+
+    def take(self, count: int, *, now: float) -> tuple[TokenBucket, float]:
+        """The bucket after `count` bytes more, and the seconds to wait from `now` before they may pass."""
+        paid_at = max(self.paid_at, now) + count / self.bytes_per_second
+        return replace(self, paid_at=paid_at), paid_at - now
+
+
+class Pace:
+    """Called with a number of bytes before they are read or written; returns when they may be.
+
+    Args:
+        should_stop: asked at each call, and at least every STEP_SECONDS while it waits; then RewriteStoppedError.
+        bytes_per_second: of all reads and writes together; None for no limit.
+        clock, sleep: seconds.
+        what: the work, in the error.
+    """
+
+    def __init__(
+        self,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        bytes_per_second: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        what: str = "the rewrite",
+    ) -> None:
+        self._should_stop = should_stop
+        self._clock = clock
+        self._sleep = sleep
+        self._what = what
+        self._bucket = None if bytes_per_second is None else TokenBucket(max(1, bytes_per_second), clock())
+
+    def __call__(self, count: int) -> None:
+        self._look()
+        if self._bucket is None:
+            return
+        now = self._clock()
+        self._bucket, wait = self._bucket.take(count, now=now)
+        deadline = now + wait
+        while (left := deadline - self._clock()) > 0:
+            self._sleep(min(left, STEP_SECONDS))
+            self._look()
+
+    def _look(self) -> None:
+        if self._should_stop():
+            raise RewriteStoppedError(f"{self._what} was asked to stop")
+
+
+UNLIMITED: Final = Pace()
+"""As fast as it goes, to the end."""
