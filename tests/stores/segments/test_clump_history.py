@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -91,13 +92,10 @@ class OwnedLog(RuleBasedStateMachine):
         self.owner.stop()
         directory = self.owner.directory
         before, job = live_payloads(directory), self._claimed()
-        with DyingFilesystem(at=at, when=when):  # type: ignore[arg-type]
-            try:
-                clump_log(directory, request=request, limits=self.limits, owner_stopped=True, now=self.now, **job)
-            except SuddenDeath:
-                pass
-            else:
-                fence.retire(directory, job["job"])
+        # The death may also come while the job is closed.
+        with suppress(SuddenDeath), DyingFilesystem(at=at, when=when):  # type: ignore[arg-type]
+            clump_log(directory, request=request, limits=self.limits, owner_stopped=True, now=self.now, **job)
+            fence.retire(directory, job["job"])
         assert under_the_maps(directory, before) == before
         if recovers:
             recovery.recover(directory, now=self.now)
