@@ -249,16 +249,32 @@ def test_lease_lost_before_a_commit_leaves_nothing_visible(make_log: MakeLog, en
     assert content(directory) == before
 
 
-def test_stopped_worker_cancels_its_tasks(make_log: MakeLog, engine: ThreadEngine) -> None:
+def test_stopped_worker_cancels_its_tasks(make_log: MakeLog) -> None:
+    """One task is done and about to be committed, the other still runs."""
     directory = make_log()
+    cancelled = threading.Event()
+
+    class OneStaysBehind(ThreadEngine):
+        def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
+            def until_cancelled(task: Any) -> Any:
+                cancelled.wait(60)
+                return work(task)
+
+            return super().submit(until_cancelled if self._futures else work, task, tag=tag)
+
+        def cancel(self, tag: str) -> None:
+            cancelled.set()
+            super().cancel(tag)
 
     class Stopping(FakeLease):
         def ensure_held(self) -> None:
             self.stopped = self.checks >= 2
             super().ensure_held()
 
+    engine = OneStaysBehind()
     with pytest.raises(JobStoppedError):
         run(directory, engine, lease=Stopping())
+    engine.close()
     assert engine.cancelled == ["job-1.1"]
     assert leftovers(directory) == []
 
