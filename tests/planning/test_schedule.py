@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from compaction.planning import schedule
 from compaction.planning.schedule import OpenWindow, finished_by, latest_time, next_time, times, window_state
 
 BERLIN = "Europe/Berlin"
@@ -156,3 +157,12 @@ def test_work_goes_on_inside_windows_only(moment: float, work: float) -> None:
 def test_work_that_never_fits_has_no_end_that_anybody_can_tell() -> None:
     assert finished_by([OpenWindow("0 0 * * *", 60.0)], "Etc/UTC", now=0.0, work=1e9) is None
     assert finished_by((), "Etc/UTC", now=5.0, work=7.0) == 12.0
+    assert finished_by((), "Etc/UTC", now=5.0, work=1e9) == 1e9 + 5
+
+
+def test_rare_windows_are_not_looked_for_beyond_a_year() -> None:
+    """Sixteen windows that open every 28 years kept every decision of their policy busy for half a minute."""
+    windows = [OpenWindow(f"{minute} 0 */29 2 MON", 744 * HOUR) for minute in range(16)]
+    schedule._next.cache_clear()
+    assert finished_by(windows, BERLIN, now=1.795e9, work=1e9) is None
+    assert schedule._next.cache_info().misses < 100

@@ -20,6 +20,10 @@ from cronsim import CronSim
 
 _MINUTE = 60
 _OPENINGS_TRIED = 1000
+HORIZON_SECONDS = 366 * 86_400.0
+"""With windows, an end further away than a year is not told: those that open every few years would be looked for decade
+after decade, in the middle of a decision.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,15 @@ def _closes_at(window: OpenWindow, zone: str, now: float) -> float | None:
 
 
 def finished_by(windows: Sequence[OpenWindow], zone: str, *, now: float, work: float) -> float | None:
-    """When `work` seconds of work are done that goes on only while a window is open; None when nobody can say.
+    """When `work` seconds of work are done that goes on only while a window is open; None when nobody can say, or,
+    with windows, only of a time after HORIZON_SECONDS.
 
     Work that has begun when a window closes is counted as done in the next one, which errs on the late side.
     """
     moment = now
     for _ in range(_OPENINGS_TRIED):
+        if windows and moment + work > now + HORIZON_SECONDS:
+            return None
         state = window_state(windows, zone, now=moment)
         if not state.is_open:
             if state.opens_at is None:
