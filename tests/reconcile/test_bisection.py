@@ -67,9 +67,7 @@ def test_it_converges_whatever_is_forgotten(history: int, queued: int, restart_e
 def test_only_the_culprits_are_left(
     groups: int, culprits: set[int], history: int, queued: int, restart_every: int
 ) -> None:
-    # Which job was evicted last is only remembered until a restart, so restarts need a queue that evicts none.
-    limits = {"maxAttempts": 1, "maxJobsQueued": 1000 if restart_every else queued}
-    world = World(failedJobsHistoryLimit=10 if restart_every else history, limits=limits)
+    world = World(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
     log = world.add_log("/ra/a", groups)
     bad = {log.groups[i] for i in culprits if i < groups}
     failed = run(world, bad, rounds=60, restart_every=restart_every)

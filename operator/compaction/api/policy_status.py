@@ -14,13 +14,14 @@ from compaction.api.enums import StoreKind
 from compaction.api.formatting import format_age, format_bytes
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount, Waiting
 from compaction.api.schema_hints import list_map
-from compaction.api.text import Count, Mark, Message, Path, Word, keeping_first, once_by
+from compaction.api.text import Count, Mark, Message, Path, Word, keeping_first, keeping_last, once_by
 from compaction.api.values import Timestamp
 
 MAX_CONDITIONS = 16
 MAX_LOG_ERRORS = 128
 MAX_QUARANTINED = 1024
 MAX_COUNTED = 2048
+MAX_EVICTED = 1024
 
 
 class LevelDebt(ApiModel):
@@ -100,6 +101,15 @@ class CountedJob(ApiModel):
     """Whether it is counted in succeeded."""
 
 
+class EvictedJob(ApiModel):
+    """A job that was given up although its work is not done."""
+
+    job: Annotated[str, StringConstraints(max_length=253)]
+    """Name of the job."""
+    until: Timestamp
+    """Time from which on its work may be planned again; until then others go first."""
+
+
 class CompactionPolicyStatus(ApiModel):
     """What the operator last saw and did."""
 
@@ -139,6 +149,10 @@ class CompactionPolicyStatus(ApiModel):
     counted: Annotated[tuple[CountedJob, ...], Field(max_length=MAX_COUNTED), list_map("job")] = ()
     """Finished jobs that still exist and are in the totals (succeeded, bytesReclaimed), so that none is counted
     twice."""
+    evicted: Annotated[
+        tuple[EvictedJob, ...], Field(max_length=MAX_EVICTED), keeping_last(MAX_EVICTED), list_map("job")
+    ] = ()
+    """Jobs that a full queue or a history limit gave up a short while ago, so that others go first."""
     quarantined: Annotated[
         tuple[QuarantinedSource, ...],
         Field(max_length=MAX_QUARANTINED),

@@ -165,13 +165,14 @@ class Unmade:
 class Memory:
     """What this coordinator remembers about a policy between reconciles. Losing it (a restart) loses no work.
 
-    All times but those of `waits` and `reasons` (since when each waiting job waits, and since when something waits for
-    a reason; None after a restart) are monotonic.
-    `finished` maps a log to the end of its last job; `evicted` a job's name to the moment from
-    which it may be planned again; `launches` a worker that has not announced itself to its launch; `announced` are
-    workers that have; `stopping` were told to end and have not yet. The launch failures are those of
+    Times are monotonic, except in `waits` and `reasons` (since when each waiting job waits, and since when something
+    waits for a reason), `evicted` (from when on a job of that name may be planned again) and `planned_for` (the
+    schedule's anchor, reconcile/timing.py). The first three are None after a restart: then the status knows.
+
+    `finished` maps a log to the end of its last job; `launches` a worker that has not announced itself to its launch;
+    `announced` are workers that have; `stopping` were told to end and have not yet. The launch failures are those of
     `launch_generation` of the spec. Plans rest on looks that began after `look_wanted`, which moves when something new
-    comes into `looks`; `planned_for` is the schedule's anchor (epoch seconds, reconcile/timing.py).
+    comes into `looks`.
     """
 
     planned_reading: int = -1
@@ -179,7 +180,7 @@ class Memory:
     plan: PlanStatus | None = None
     unmade: Unmade = Unmade()
     finished: Mapping[str, float] = field(default_factory=frozen)
-    evicted: Mapping[str, float] = field(default_factory=frozen)
+    evicted: Mapping[str, float] | None = None
     waits: Mapping[str, datetime] | None = None
     reasons: Mapping[str, datetime] | None = None
     claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)

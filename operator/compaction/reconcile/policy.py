@@ -16,7 +16,18 @@ from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource, WaitCount
 from compaction.api.text import mark_of
 from compaction.planning.planner import Plan
-from compaction.reconcile import announcing, counting, creating, fleet, quarantine, replan, status, store_work, waits
+from compaction.reconcile import (
+    announcing,
+    counting,
+    creating,
+    evictions,
+    fleet,
+    quarantine,
+    replan,
+    status,
+    store_work,
+    waits,
+)
 from compaction.reconcile.actions import (
     AssignJob,
     Decision,
@@ -50,7 +61,8 @@ class _Reconcile:
         self.now = snapshot.now
         self.uid = policy.metadata.uid
         self.clock = timing(policy, self.snapshot.memory, self.now)
-        self.memory = noted(policy, self.snapshot.memory, self.clock, self.now)
+        memory = evictions.known(self.snapshot.memory, policy.status, self.now)
+        self.memory = noted(policy, memory, self.clock, self.now)
         logs = policy.spec.store.segment_logs
         self.root = logs.root if logs is not None else ""
         self.release = pending_release(policy)
@@ -173,7 +185,7 @@ class _Reconcile:
             return None, ()
         by_name = {step.name: step for step in steps}
         deletions = [by_name[name].deletion("evicted from a full queue") for name in planned.evict]
-        self.memory = replan.evicted(self.memory, planned.evict, self.now)
+        self.memory = evictions.added(self.memory, planned.evict, self.now)
         return planned, tuple(deletions)
 
     def _waits(self, of_jobs: waits.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
@@ -195,7 +207,7 @@ class _Reconcile:
         )
         persisted = counting.by_job(self.policy.status.counted)
         forgotten = [s for s in surplus if s.name not in deleted and counting.deletable(s, persisted) and not s.changed]
-        self.memory = replan.evicted(self.memory, [s.name for s in forgotten if s.state is JobState.FAULTY], self.now)
+        self.memory = evictions.added(self.memory, [s.name for s in forgotten if s.state is JobState.FAULTY], self.now)
         return tuple(step.deletion("beyond the history limit") for step in forgotten)
 
     def _totals(self) -> counting.Totals:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
 
 from compaction.api.enums import Approval, JobState
 from compaction.api.job import SegmentLogSources
@@ -27,9 +26,6 @@ from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot,
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.teardown import owner_uid
 from compaction.reconcile.timing import Timing, approved_hash
-
-EVICTED_FOR: Final = 600.0
-"""Seconds before what was evicted, or forgotten while Faulty, is planned again: others go first."""
 
 
 def plan_again(
@@ -50,7 +46,6 @@ def plan_again(
         planned_reading=reading.number,
         planned_generation=policy.metadata.generation,
         planned_for=clock.due if clock.due is not None else memory.planned_for,
-        evicted=frozen({name: until for name, until in memory.evicted.items() if until > now.monotonic}),
         finished=frozen({log: at for log, at in memory.finished.items() if at >= reading.started}),
     )
     plan = _approved(reading, policy, steps, memory, now)
@@ -158,7 +153,7 @@ def _inventory(
         splittable=frozenset(step.name for step in faulty if _may_split(step)),
         evictable=order,
         queue_size=sum(step.state is not JobState.SUCCEEDED and step.name not in records for step in steps),
-        recently_evicted=frozenset(memory.evicted),
+        recently_evicted=frozenset(memory.evicted or ()),
     )
 
 
@@ -195,12 +190,6 @@ def _may_split(step: JobStep) -> bool:
     """A job that used up its attempts for a reason that may lie in one of its groups."""
     reasons = {attempt.reason for attempt in step.status.attempts if attempt.charged}
     return bool(reasons) and not reasons & (NOT_THE_SOURCES | AT_ONCE_FAULTY)
-
-
-def evicted(memory: Memory, names: Iterable[str], now: Moment) -> Memory:
-    """The memory of jobs that were dropped although their work is not done."""
-    added = dict.fromkeys(names, now.monotonic + EVICTED_FOR)
-    return replace(memory, evicted=frozen({**memory.evicted, **added})) if added else memory
 
 
 def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozenset[str]:

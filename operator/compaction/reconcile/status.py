@@ -24,6 +24,7 @@ from compaction.api.policy import (
 )
 from compaction.api.values import timestamp_from_epoch
 from compaction.planning.debt import Debt, total_debt
+from compaction.reconcile import evictions
 from compaction.reconcile.counting import Totals
 from compaction.reconcile.eta import eta
 from compaction.reconcile.observations import Memory, Moment, Reading
@@ -87,6 +88,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
         "counted": facts.totals.counted,
+        "evicted": evictions.rows(facts.memory),
         "quarantined": facts.quarantined,
         "waiting": _waiting(facts, counts),
         "waits": facts.waits,
