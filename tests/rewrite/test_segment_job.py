@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -27,12 +28,13 @@ from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.task import failure_of
 from compaction.stores.adapter import identity_of
-from compaction.stores.segments import fence, lock
+from compaction.stores.segments import fence, lock, recovery
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.model import segment_name, segment_number
 from compaction.stores.segments.reader import read_batches
+from compaction.stores.segments.records import TombstoneKind
 from compaction.stores.segments.snapshot import newest_snapshot, write_snapshot
 from compaction.stores.segments.view import open_log
 from support.segment_logs import content, leftovers, regular
@@ -377,3 +379,24 @@ def _assert_equal_but(directory: Path, before: dict[int, Any], missing: set[int]
     for batch in read_batches(open_log(directory), live_only=True, on_corrupt=lambda error: None):
         found |= set(batch.segment.idx[batch.rows].tolist())
     assert found == set(before) - missing
+
+
+def test_the_grace_of_replaced_names_begins_when_they_are_replaced(
+    make_log: MakeLog, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the commit began: the process may have been stopped in between, for longer than the grace."""
+    directory = make_log(segments=16)
+    replaced: list[float] = []
+    put_symlink = recovery.put_symlink
+
+    def slowly(log: Path, name: str, output: str) -> None:
+        time.sleep(0.01)
+        put_symlink(log, name, output)
+        replaced.append(time.time())
+
+    monkeypatch.setattr(recovery, "put_symlink", slowly)
+    assert run(directory, engine).outcome is Outcome.SUCCEEDED
+    linked = [t for t in fence.read(directory).tombstones if t.kind is TombstoneKind.LINKED]
+    assert len(linked) == len(replaced) > 0
+    assert sorted(t.since for t in linked)[-1] >= replaced[-1]
+    assert min(t.since for t in linked) >= replaced[0]

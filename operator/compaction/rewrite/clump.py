@@ -11,7 +11,7 @@ however a run ends, no partial file of this attempt stays (unless the process di
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -73,7 +73,6 @@ class ClumpAttempt:
     store: SegmentLogStore
     lease: HeldLease
     engine: Engine
-    clock: Callable[[], float]
     bytes_per_second: int | None = None
     receipts: list[ClumpReceipt] = field(default_factory=list)
     plan: ClumpPlan | None = None
@@ -156,7 +155,6 @@ class ClumpAttempt:
                 token=self.token,
                 clump=copied,
                 holder=self.store.holder,
-                now=self.clock(),
                 timeout=self.store.lock_timeout,
             )
             self.receipts.append(receipt)

@@ -13,9 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -57,7 +56,6 @@ class SegmentRewriter:
     Args:
         engine: runs the rewriting tasks.
         holder: name of this worker, as it appears in receipts and in the log's lock.
-        clock: epoch seconds, for receipts.
         lock_timeout: seconds to wait for a log's lock.
     """
 
@@ -66,13 +64,11 @@ class SegmentRewriter:
         engine: Engine,
         *,
         holder: str,
-        clock: Callable[[], float] = time.time,
         lock_timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         self._engine = engine
         self._lock_timeout = lock_timeout
         self._holder = holder
-        self._clock = clock
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
@@ -91,7 +87,6 @@ class SegmentRewriter:
                 store=store,
                 lease=lease,
                 engine=self._engine,
-                clock=self._clock,
                 bytes_per_second=assignment.bytes_per_second,
             ).run()
         attempt = _Attempt(
@@ -100,7 +95,6 @@ class SegmentRewriter:
             store=store,
             lease=lease,
             engine=self._engine,
-            clock=self._clock,
             bytes_per_second=assignment.bytes_per_second,
         )
         return attempt.run()
@@ -115,7 +109,6 @@ class _Attempt:
     store: SegmentLogStore
     lease: HeldLease
     engine: Engine
-    clock: Callable[[], float]
     bytes_per_second: int | None = None
     committed: dict[str, GroupReceipt] = field(default_factory=dict)
     unreferenced: tuple[Tombstone, ...] = ()
@@ -226,9 +219,7 @@ class _Attempt:
         """Commit groups together; the failures of those that were not."""
         self.lease.ensure_held()
         try:
-            outcomes = self.store.commit_all(
-                self.job.directory, job=self.job.name, token=self.token, groups=groups, now=self.clock()
-            )
+            outcomes = self.store.commit_all(self.job.directory, job=self.job.name, token=self.token, groups=groups)
         except SegmentLogError as error:
             return [failure_of(error, group.sources) for group in groups]
         failures = []
@@ -248,7 +239,6 @@ class _Attempt:
                 job=self.job.name,
                 token=self.token,
                 names=self.job.unreferenced,
-                now=self.clock(),
             )
         except SegmentLogError as error:
             self.failures.append(failure_of(error, self.job.unreferenced))

@@ -36,9 +36,10 @@ from compaction.stores.segments.ra_recovery import RaRecovery, settle_marker
 from compaction.stores.segments.records import FenceRecord, PendingCommit, Tombstone, TombstoneKind
 from compaction.stores.segments.view import is_log_directory
 
-_TEMPORARIES: Final = frozenset(
+TEMPORARIES: Final = frozenset(
     {fence.TEMPORARY_FILE, lock.TEMPORARY_FILE, clump_moves.TEMPORARY_FILE, clump_recovery.INDEXES_TEMPORARY}
 )
+"""What an interrupted replacement of a small file leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def recover_locked(directory: Path, *, now: float, held: lock.HeldLock | None = 
     intents = fence.read(directory).intents
     if not names.needs_recovery(found) and not intents:
         # Only temporaries of interrupted replacements can be left: the files themselves are whole.
-        return RecoveryReport(removed=_remove(directory, [n for n in found if n in _TEMPORARIES]))
+        return RecoveryReport(removed=_remove(directory, [n for n in found if n in TEMPORARIES]))
     ra = tuple(settle_marker(directory, name) for name in found if names.parse_ra_marker(name))
     # By file, not by group: one group of one segment may have left our name and that of Ra or of the design note.
     files = [name for name in found if names.parse_compacting(name) and status(directory / name) is not None]
@@ -115,7 +116,7 @@ def recover_locked(directory: Path, *, now: float, held: lock.HeldLock | None = 
     for name in found:
         if names.parse_clump(name):
             outcomes[name] = clump_recovery.settle_clump(directory, name, held=held)
-    leftovers = [n for n in found if names.parse_link(n) or n in _TEMPORARIES]
+    leftovers = [n for n in found if names.parse_link(n) or n in TEMPORARIES]
     return RecoveryReport(
         finished=tuple(group for group, committed in outcomes.items() if committed),
         discarded=tuple(group for group, committed in outcomes.items() if not committed),

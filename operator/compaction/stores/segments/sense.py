@@ -23,6 +23,7 @@ from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.model import SEGMENT_NAME
 from compaction.stores.segments.plan import LogPlan, plan_log
 from compaction.stores.segments.problems import LogError, log_error
+from compaction.stores.segments.recovery import TEMPORARIES
 from compaction.stores.segments.snapshot import DATA_FILE, INDEXES_FILE, SNAPSHOTS
 from compaction.stores.segments.view import LogState, open_log
 
@@ -37,7 +38,8 @@ class LogDebt:
 
     `identities`: of the files that `plan` would rewrite or delete, as they were read, by name. `oldest_debt_at`: since
     when the dead data is dead (epoch seconds), None without debt. `tombstones`: names that wait for deletion, the
-    oldest marked at `oldest_tombstone_at`; `partials`: outputs not committed (yet). `needs_recovery`: something is
+    oldest marked at `oldest_tombstone_at`; `partials`: outputs and small files not committed (yet), or
+    left by a crash. `needs_recovery`: something is
     half-done: recover before anything is planned, `plan` is empty until then. `snapshot`: the newest one's directory;
     `is_whole`: neither that one nor a newer one is still being written, or damaged.
     """
@@ -196,7 +198,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
     """One log's debt. SegmentLogError (corrupt, live set unknown, ...) and OSError pass through."""
     listing = os.listdir(path)
     record = fence.read(path)
-    partials = sum(1 for name in listing if names.parse_partial(name))
+    partials = sum(1 for name in listing if names.parse_partial(name) or name in TEMPORARIES)
     oldest = min((t.since for t in record.tombstones), default=None)
     if names.needs_recovery(listing) or record.intents:
         return LogDebt(
@@ -272,7 +274,7 @@ _HALF_DONE = (
 
 
 def _matters(name: str) -> bool:
-    if SEGMENT_NAME.fullmatch(name) is not None or name == fence.FENCE_FILE:
+    if SEGMENT_NAME.fullmatch(name) is not None or name == fence.FENCE_FILE or name in TEMPORARIES:
         return True
     return name.endswith(_HALF_DONE)
 
