@@ -128,6 +128,7 @@ class SegmentLogsAdapter:
         self._clock = clock
         self._store = SegmentLogStore(self._root, settings, holder=holder, lock_timeout=lock_timeout, clock=clock)
         self._to_sweep: frozenset[str] = frozenset()
+        self._ahead = 0.0
         self._offered: dict[Path, tuple[LogDebt, Candidate]] = {}
 
     def sense(self, request: SenseRequest) -> Sensed:
@@ -250,7 +251,7 @@ class SegmentLogsAdapter:
         )
 
     def _sweep_in(self, result: SenseResult) -> float | None:
-        now = time.time()
+        now = time.time() + self._ahead
         due = [wait for log in result.logs if (wait := log.sweep_in(now, self._grace)) is not None]
         # Which of them are orphans only the sweep can tell, under the lock; a wait counted from now would never end.
         due += [0.0 for log in result.logs if log.partials]
@@ -269,8 +270,10 @@ class SegmentLogsAdapter:
                 continue
             deleted += len(report.deleted)
             freed += report.bytes_reclaimed
+            # Graces are measured by the clock of the file system, which may be another machine's.
+            self._ahead = report.now - time.time()
             if report.next_due is not None:
-                due.append(max(report.next_due - time.time(), SWEEP_AGAIN if report.blocked else 0.0))
+                due.append(max(report.next_due - report.now, SWEEP_AGAIN if report.blocked else 0.0))
         if problems:
             due.append(SWEEP_AGAIN)
         return Swept(deleted, freed, tuple(problems), min(due, default=None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def log(tmp_path: Path) -> Path:
     return directory
 
 
-def compact(log: Path, job: str = "job", token: int = 1, now: float = 1000.0) -> None:
+def compact(log: Path, job: str = "job", token: int = 1, now: float | None = 1000.0) -> None:
     state = open_log(log)
     assert state.live is not None
     plan = plan_log(state, SegmentLimits())
@@ -159,6 +160,24 @@ def test_names_are_due_after_the_grace_and_not_before(log: Path) -> None:
     assert content(log) == before
     assert fence.read(log).tombstones == ()
     assert sweep.sweep(log, now=9999.0, grace_seconds=0).deleted == ()
+
+
+@pytest.mark.parametrize(("worker", "sweeper"), [(-3 * 86_400.0, 0.0), (0.0, 3 * 86_400.0)])
+def test_the_grace_is_measured_by_the_file_systems_clock(
+    log: Path, monkeypatch: pytest.MonkeyPatch, worker: float, sweeper: float
+) -> None:
+    """Who commits and who sweeps may be machines whose clocks differ by more than the grace."""
+    real = time.time
+    with monkeypatch.context() as skewed:
+        skewed.setattr(time, "time", lambda: real() + worker)
+        compact(log, now=None)
+    with monkeypatch.context() as skewed:
+        skewed.setattr(time, "time", lambda: real() + sweeper)
+        early = sweep.sweep(log, grace_seconds=3600)
+        assert (early.deleted, early.waiting) == ((), 2)
+        assert early.next_due is not None
+        assert 3500 < early.next_due - early.now <= 3600
+        assert len(sweep.sweep(log, grace_seconds=0).deleted) == 2
 
 
 def test_a_dead_segment_that_is_needed_again_stays(log: Path) -> None:

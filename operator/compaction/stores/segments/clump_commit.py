@@ -16,7 +16,6 @@ opened for writing; that it did not grow since the plan is checked under the loc
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def commit_clump(
     """
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
-        committed_at = time.time() if now is None else now
+        committed_at = held.now() if now is None else now
         recovery.recover_locked(directory, now=committed_at, held=held)
         try:
             fence.check_token(fence.read(directory), directory, job=job, token=token)

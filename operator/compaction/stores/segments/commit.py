@@ -7,7 +7,6 @@ sources are not the very files that were read is not committed, and holds back n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -90,11 +89,11 @@ def commit_groups(
     batch = _Batch(directory, job=job, token=token, holder=holder, now=now)
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
-        recovery.recover_locked(directory, now=batch.time(), held=held)
+        recovery.recover_locked(directory, now=batch.time(held), held=held)
         record = fence.read(directory)
         try:
             fence.check_token(record, directory, job=job, token=token)
-            intents = batch.accept(record, groups)
+            intents = batch.accept(record, groups, now=batch.time(held))
             held.verify()
         except (StaleTokenError, LockLostError):
             batch.discard(groups)
@@ -123,13 +122,12 @@ class _Batch:
     now: float | None
     outcomes: dict[str, GroupOutcome] = field(default_factory=dict)
 
-    def time(self) -> float:
-        return time.time() if self.now is None else self.now
+    def time(self, held: lock.HeldLock) -> float:
+        return held.now() if self.now is None else self.now
 
-    def accept(self, record: FenceRecord, groups: Sequence[RewrittenGroup]) -> tuple[PendingCommit, ...]:
+    def accept(self, record: FenceRecord, groups: Sequence[RewrittenGroup], *, now: float) -> tuple[PendingCommit, ...]:
         """The intents of the groups that are to be committed now, ascending; the others get their outcome here."""
         intents: list[PendingCommit] = []
-        committed_at = self.time()
         for group in sorted(groups, key=lambda group: group.sources):
             key = group_key(group.sources)
             partial = self.directory / partial_name(key, job=self.job, token=self.token)
@@ -157,7 +155,7 @@ class _Batch:
                 job=self.job,
                 token=self.token,
                 holder=self.holder,
-                now=committed_at,
+                now=now,
             )
             intents.append(PendingCommit(group=key, partial=partial.name, identity=group.identity, receipt=receipt))
         return tuple(intents)
@@ -176,7 +174,7 @@ class _Batch:
         """
         held.verify()
         try:
-            recovery.recover_locked(self.directory, now=self.time(), held=held)
+            recovery.recover_locked(self.directory, now=self.time(held), held=held)
             record = fence.read(self.directory)
             for intent in intents:
                 if receipt := record.receipt(self.job, intent.group):
@@ -284,7 +282,7 @@ def commit_unreferenced(
     wanted = sorted(set(names))
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
-        now = time.time() if now is None else now
+        now = held.now() if now is None else now
         recovery.recover_locked(directory, now=now, held=held)
         record = fence.read(directory)
         fence.check_token(record, directory, job=job, token=token)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -186,7 +185,7 @@ def claim(
         record = read(directory)
         if token <= record.high_water(job):
             raise StaleTokenError(str(directory), job, token, record.high_water(job))
-        claimed_at = time.time() if now is None else now
+        claimed_at = held.now() if now is None else now
         write(directory, with_claim(record, job=job, token=token, holder=holder, now=claimed_at), held=held)
 
 

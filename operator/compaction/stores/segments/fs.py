@@ -47,6 +47,12 @@ def set_mode(fd: int, mode: int) -> None:
     os.fchmod(fd, mode)
 
 
+def touch(fd: int) -> float:
+    """Set a file's modification time to now, by the clock of the file system, and return that: epoch seconds."""
+    os.utime(fd)
+    return os.fstat(fd).st_mtime
+
+
 def sync(fd: int) -> None:
     """Make a file's content and size durable."""
     os.fsync(fd)

@@ -69,6 +69,12 @@ class HeldLock:
         if not _is_still(self.path, self.fd):
             raise LockLostError(str(self.path), "", 0.0)
 
+    def now(self) -> float:
+        """Epoch seconds by the clock of the log's file system, which all processes and machines share that have it
+        mounted. Whoever waits for a grace that another one began must not compare with a clock of its own.
+        """
+        return fs.touch(self.fd)
+
 
 @contextmanager
 def hold(directory: Path, *, holder: str, job: str = "", timeout: float = DEFAULT_TIMEOUT) -> Iterator[HeldLock]:

@@ -26,7 +26,6 @@ lowest and the highest source may stay a regular file: it would hide the output 
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +67,7 @@ def publish(
             held.verify()
             recovery.put_symlink(directory, name, intent.receipt.output)
     fs.sync_directory(directory)
-    linked_at = time.time() if now is None else now
+    linked_at = held.now() if now is None else now
     done = intended
     for intent in intents:
         done = fence.promoted(done, intent, linked_at=linked_at)

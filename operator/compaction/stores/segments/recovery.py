@@ -23,7 +23,6 @@ Partial files are not touched: their attempts may be alive; the sweeper knows wh
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -80,7 +79,7 @@ def recover(
     """
     require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
-        return recover_locked(directory, now=time.time() if now is None else now, held=held)
+        return recover_locked(directory, now=held.now() if now is None else now, held=held)
 
 
 def require_log(directory: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,14 +50,15 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """`waiting`: tombstones that remain; `next_due`: when the next of them is due (epoch seconds), None when none
-    is.
+    """`waiting`: tombstones that remain; `next_due`: when the next of them is due, None when none is; `now`: when the
+    sweep took place. Both in epoch seconds, by the clock of the log's file system.
     """
 
     deleted: tuple[Deleted, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     waiting: int = 0
     next_due: float | None = None
+    now: float = 0.0
 
     @property
     def bytes_reclaimed(self) -> int:
@@ -91,9 +91,9 @@ def sweep(
         LockLostError: the lock's file was deleted meanwhile; nothing is deleted after that.
         SegmentLogError: dead segments are due, and the log cannot be read to check them again.
     """
-    now = time.time() if now is None else now
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
+        now = held.now() if now is None else now
         recovery.recover_locked(directory, now=now, held=held)
         record = _caught_up(directory, fence.read(directory), now, held=held)
         due = [t for t in record.tombstones if t.since + grace_seconds <= now]
@@ -107,7 +107,11 @@ def sweep(
         record = _settle(directory, record, verdicts, held=held)
         left = [t.since + grace_seconds for t in record.tombstones]
         return SweepReport(
-            deleted=deleted, blocked=verdicts.blocked, waiting=len(left), next_due=min(left) if left else None
+            deleted=deleted,
+            blocked=verdicts.blocked,
+            waiting=len(left),
+            next_due=min(left) if left else None,
+            now=now,
         )
 
 
