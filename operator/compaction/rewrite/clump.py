@@ -1,7 +1,7 @@
 """Runs one SegmentRewrite job with a clump request: sparse live entries re-written at the head of one log.
 
 Order: settle what a crash left; check that the log may be appended to from outside; plan; copy everything as one task;
-commit segment by segment, under the log's lock and with this attempt's token. What an earlier attempt committed counts
+commit in order, under the log's lock and with this attempt's token. What an earlier attempt committed counts
 against the job's bytes and stands in the receipt.
 
 Invariants: nothing is committed unless the lease is held at that moment and the store still expects this very token;
@@ -34,8 +34,8 @@ from compaction.rewrite.segment_receipt import fold
 from compaction.rewrite.segment_report import as_count, identities_of, report_of
 from compaction.rewrite.task import GroupFailure, failure_of, pace_of
 from compaction.stores.segments import fence, fs
-from compaction.stores.segments.clump import PreparedClump, prepare_clump
-from compaction.stores.segments.clump_commit import commit_clump
+from compaction.stores.segments.clump import PreparedClump, prepare_clump, receipts_of
+from compaction.stores.segments.clump_commit import commit_clumps
 from compaction.stores.segments.clump_copy import ClumpTask, CopiedClump, copy_clumps
 from compaction.stores.segments.clump_moves import ClumpReceipt
 from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRequest
@@ -127,7 +127,12 @@ class ClumpAttempt:
                 f"{prepared.plan.snapshot_index}"
             )
         if prepared.plan.rounds:
-            self._commit(self._copy(prepared), Progress(prepared.plan.bytes, self.lease.set_progress))
+            progress = Progress(2 * prepared.plan.bytes, self.lease.set_progress)
+            copies = self._copy(prepared)
+            progress.add(prepared.plan.bytes)
+            if copies:
+                self._commit(copies)
+            progress.add(prepared.plan.bytes)
 
     def _copy(self, prepared: PreparedClump) -> Sequence[CopiedClump]:
         """The outputs of the one task; a failure in it is noted, and there are none."""
@@ -146,19 +151,23 @@ class ClumpAttempt:
             return ()
         return result
 
-    def _commit(self, copies: Sequence[CopiedClump], progress: Progress) -> None:
-        for copied in copies:
-            self.lease.ensure_held()
-            receipt = commit_clump(
+    def _commit(self, copies: Sequence[CopiedClump]) -> None:
+        self.lease.ensure_held()
+        try:
+            self.receipts += commit_clumps(
                 self.job.directory,
                 job=self.job.name,
                 token=self.token,
-                clump=copied,
+                clumps=copies,
                 holder=self.store.holder,
                 timeout=self.store.lock_timeout,
+                before_each=self.lease.ensure_held,
             )
-            self.receipts.append(receipt)
-            progress.add(receipt.payload_bytes)
+        except SegmentLogError:
+            # Some segments may be past their commit point.
+            self.receipts = list(receipts_of(self.job.directory, self.job.name))
+            raise
+        for receipt in self.receipts:
             log.info("entries re-written", output=receipt.output, entries=receipt.entries, first=receipt.first)
 
     def _remove_partials(self) -> None:

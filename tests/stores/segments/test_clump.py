@@ -17,7 +17,7 @@ from compaction.exceptions import (
 )
 from compaction.stores.segments import clump_commit, commit, fence, kernel, lock, recovery, sweep
 from compaction.stores.segments.clump import ClumpResult, clump_log, prepare_clump, receipts_of, require_stopped_owner
-from compaction.stores.segments.clump_commit import commit_clump
+from compaction.stores.segments.clump_commit import commit_clumps
 from compaction.stores.segments.clump_copy import CopiedClump, copy_clumps
 from compaction.stores.segments.clump_moves import read_moves
 from compaction.stores.segments.clump_plan import ClumpRequest
@@ -63,7 +63,7 @@ def _copied(directory: Path) -> tuple[CopiedClump, ...]:
 
 
 def _commit(directory: Path, clump: CopiedClump, *, token: int = 1) -> None:
-    commit_clump(directory, job=JOB, token=token, clump=clump, holder="test", now=9.0)
+    commit_clumps(directory, job=JOB, token=token, clumps=[clump], holder="test", now=9.0)
 
 
 def _state(directory: Path) -> dict[str, bytes]:

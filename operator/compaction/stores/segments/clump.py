@@ -21,8 +21,8 @@ from typing import Final
 
 from compaction.exceptions import ClumpRefusedError
 from compaction.stores.segments import lock, recovery
-from compaction.stores.segments.clump_commit import commit_clump
-from compaction.stores.segments.clump_copy import ClumpTask, CopiedClump, copy_clumps, discard, task_of
+from compaction.stores.segments.clump_commit import commit_clumps
+from compaction.stores.segments.clump_copy import ClumpTask, copy_clumps, task_of
 from compaction.stores.segments.clump_moves import ClumpReceipt, load_moves, moves_files
 from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRequest, plan_clump
 from compaction.stores.segments.faults import storage_errors
@@ -54,16 +54,16 @@ def clump_log(
     now: float | None = None,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> ClumpResult:
-    """Recover, plan, copy, verify and commit, one segment after the other. The token must be claimed (`fence.claim`).
+    """Recover, plan, copy, verify and commit. The token must be claimed (`fence.claim`).
 
     What an earlier attempt of the job committed counts against its bytes. Raises as `require_stopped_owner`,
-    `plan_clump`, `copy_clumps` and `commit_clump`; what was committed before stays.
+    `plan_clump`, `copy_clumps` and `commit_clumps`; what was committed before stays.
     """
     prepared = prepare_clump(
         directory, request=request, limits=limits, owner_stopped=owner_stopped, job=job, token=token, timeout=timeout
     )
     copied = copy_clumps(prepared.task)
-    receipts = commit_clumps(directory, copied, job=job, token=token, holder=holder, now=now, timeout=timeout)
+    receipts = commit_clumps(directory, job=job, token=token, clumps=copied, holder=holder, now=now, timeout=timeout)
     return ClumpResult(plan=prepared.plan, receipts=receipts)
 
 
@@ -95,27 +95,6 @@ def prepare_clump(
     left = request.max_bytes - sum(receipt.payload_bytes for receipt in earlier)
     plan = plan_clump(log, replace(request, max_bytes=max(1, left)), limits)
     return PreparedClump(plan=plan, task=task_of(log, plan, job=job, token=token), earlier=earlier)
-
-
-def commit_clumps(
-    directory: Path,
-    copied: tuple[CopiedClump, ...],
-    *,
-    job: str,
-    token: int,
-    holder: str,
-    now: float | None = None,
-    timeout: float = lock.DEFAULT_TIMEOUT,
-) -> tuple[ClumpReceipt, ...]:
-    """Commit copies in their order; however it ends, no partial file of them stays."""
-    try:
-        return tuple(
-            commit_clump(directory, job=job, token=token, clump=clump, holder=holder, now=now, timeout=timeout)
-            for clump in copied
-        )
-    finally:
-        # Of what was committed no partial file is left.
-        discard(directory, copied)
 
 
 def receipts_of(directory: Path, job: str) -> tuple[ClumpReceipt, ...]:

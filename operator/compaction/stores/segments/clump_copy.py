@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,7 @@ def copy_clumps(task: ClumpTask, *, pace: Pace = UNLIMITED) -> tuple[CopiedClump
     return tuple(done)
 
 
-def discard(directory: Path, clumps: list[CopiedClump] | tuple[CopiedClump, ...]) -> None:
+def discard(directory: Path, clumps: Sequence[CopiedClump]) -> None:
     """Remove partial files: attempt-unique names, nobody else's. What cannot be removed is left to the sweeper."""
     for clump in clumps:
         with suppress(OSError):

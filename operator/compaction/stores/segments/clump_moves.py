@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from compaction.exceptions import CorruptMovesError, CorruptSegmentError, SegmentIsLinkError
-from compaction.stores.segments import fs, lock
+from compaction.stores.segments import lock
 from compaction.stores.segments.access import replace_file
 from compaction.stores.segments.codec import pread_up_to, read_segment
 from compaction.stores.segments.faults import storage_error, storage_errors
@@ -294,7 +294,9 @@ def index_digest(segment: SegmentIndex) -> str:
 
 
 def write_moves(directory: Path, moves: Moves, *, held: lock.HeldLock, access: Path) -> None:
-    """Put a map under its name, durably; OSError passes through. `access`: the file whose owner may read it."""
+    """Put a map under its name; the caller syncs the directory. OSError passes through.
+
+    `access`: the file whose owner may read it.
+    """
     target = directory / moves_name(moves.receipt.first)
     replace_file(directory / TEMPORARY_FILE, target, encode_moves(moves), access=access, held=held)
-    fs.sync_directory(directory)

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from compaction.exceptions import ClumpRefusedError, SourcesChangedError, VerificationFailedError
-from compaction.stores.segments import fence, lock, recovery
+from compaction.stores.segments import fence, fs, lock, recovery
 from compaction.stores.segments.clump import ClumpResult, receipts_of
 from compaction.stores.segments.clump_moves import ClumpReceipt, Moves, write_moves
 from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRequest, ClumpRound, plan_clump
@@ -105,13 +105,10 @@ def clump_through_owner(
         started = time.monotonic()
         with storage_errors(directory):
             moves = _move(owner, plan, part, job=job, token=token, holder=holder)
-        committed_at = time.time() if now is None else now
-        receipt = replace(moves.receipt, seconds=time.monotonic() - started, committed_at=committed_at)
-        moves = replace(moves, receipt=receipt)
-        _write_down(directory, moves, timeout=timeout)
+        moves = _write_down(directory, moves, started=started, now=now, timeout=timeout)
         owner.adopt(moves, job=job, token=token)
         _check_adopted(directory, moves)
-        receipts.append(receipt)
+        receipts.append(moves.receipt)
     return ClumpResult(plan=plan, receipts=tuple(receipts))
 
 
@@ -220,16 +217,23 @@ def _receipt(
     )
 
 
-def _write_down(directory: Path, moves: Moves, *, timeout: float) -> None:
-    """The map, under the lock and with the token that is claimed: one rename, so there is nothing to recover."""
+def _write_down(directory: Path, moves: Moves, *, started: float, now: float | None, timeout: float) -> Moves:
+    """The map, under the lock and with the token that is claimed: one rename, so there is nothing to recover. Returns
+    it with its times.
+    """
     receipt = moves.receipt
     with (
         storage_errors(directory),
         lock.hold(directory, holder=receipt.holder, job=receipt.job, timeout=timeout) as held,
     ):
-        recovery.recover_locked(directory, now=receipt.committed_at, held=held)
+        committed_at = held.now() if now is None else now
+        recovery.recover_locked(directory, now=committed_at, held=held)
         fence.check_token(fence.read(directory), directory, job=receipt.job, token=receipt.token)
+        stamped = replace(receipt, seconds=time.monotonic() - started, committed_at=committed_at)
+        moves = replace(moves, receipt=stamped)
         write_moves(directory, moves, held=held, access=directory / open_log(directory).newest)
+        fs.sync_directory(directory)
+    return moves
 
 
 def _check_adopted(directory: Path, moves: Moves) -> None:

@@ -8,8 +8,11 @@ never stands alone. Idempotent, and safe against a crash at any step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from compaction.exceptions import CorruptMovesError, CorruptSegmentError
 from compaction.stores.segments import fs, lock
@@ -18,7 +21,7 @@ from compaction.stores.segments.clump_moves import Moves, index_digest, load_mov
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.names import moves_name, parse_clump
-from compaction.stores.segments.seq import encode_indexes
+from compaction.stores.segments.seq import LiveSet, encode_indexes
 from compaction.stores.segments.snapshot import INDEXES_FILE, find_snapshots
 
 INDEXES_TEMPORARY: Final = "compaction.indexes.tmp"
@@ -42,7 +45,7 @@ def settle_clump(directory: Path, name: str, *, held: lock.HeldLock | None) -> b
     # The commit point may not be durable yet: it must be, before the old entries die.
     fs.sync_file(directory / output)
     fs.sync_directory(directory)
-    publish_live(directory, moves, held=held)
+    publish_live(directory, [moves], held=held)
     fs.unlink_if_present(directory / name)
     fs.sync_directory(directory)
     return True
@@ -91,18 +94,20 @@ def _is_of(directory: Path, name: str, marker: SegmentIndex) -> bool:
     return receipt.output == parse_clump(name) and receipt.index_digest == index_digest(marker)
 
 
-def publish_live(directory: Path, moves: Moves, *, held: lock.HeldLock | None) -> None:
-    """Take the old indexes out of the live set of the snapshot that they were moved under.
+def publish_live(directory: Path, maps: Sequence[Moves], *, held: lock.HeldLock | None) -> None:
+    """Take the old indexes of maps of one commit out of the live set of the snapshot that they were moved under.
 
     Nothing is done when the owner has taken another snapshot since: that one says itself what is live. Nor when the
     live set cannot be read any more: it is unknown then, and the log refused until somebody says what is live.
     """
-    newest, receipt = find_snapshots(directory).newest, moves.receipt
+    newest, receipt = find_snapshots(directory).newest, maps[0].receipt
     if newest is None or newest.live is None:
         return
     if (newest.index, newest.term) != (receipt.snapshot_index, receipt.snapshot_term):
         return
-    left = newest.live.without(moves.old_set)
+    old = [moves.old_set.bounds for moves in maps]
+    moved = LiveSet(np.concatenate([low for low, _ in old]), np.concatenate([high for _, high in old]))
+    left = newest.live.without(moved)
     if left == newest.live:
         return
     target = newest.path / INDEXES_FILE
