@@ -96,6 +96,6 @@ $(STAMP): pyproject.toml $(LOCKS)
 	echo "[python] installing the pinned requirements"; \
 	$(PIP) install --quiet --require-hashes -r requirements-build.txt && \
 	$(PIP) install --quiet --require-hashes --no-build-isolation -r requirements-dev.txt && \
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable . && echo "[python] ready" || { kill $$plane 2>/dev/null; wait $$plane; exit 1; }; \
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable . && echo "[python] ready" && $(BIN)/python -m compaction.local.spark_archive || { kill $$plane 2>/dev/null; wait $$plane; exit 1; }; \
 	wait $$plane
 	@touch $@

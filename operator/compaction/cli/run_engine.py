@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.run import WORKER
+from compaction.local.spark_archive import archive_directory
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.session import SparkEngine
@@ -30,6 +31,7 @@ def spark(policy: CompactionPolicy, bar: ProgressBar) -> Iterator[JobRunner]:
     settings = SparkSettings(
         master=workers.spark_master,
         conf=workers.spark_conf,
+        archives=archive_directory(),
         app_name=f"compactor run {policy.metadata.name}",
         jobs=workers.slots,
         log_file=log_file,

@@ -20,6 +20,7 @@ from compaction.exceptions import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.config import load_connection
 from compaction.kube.logging import LogFormat, setup_logging
+from compaction.local.spark_archive import archive_directory
 from compaction.rewrite.events import Ended, EndReason, Inbox
 from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.segment import SegmentRewriter
@@ -76,7 +77,8 @@ def command(
     try:
         connect = lease_port(load_connection(kubeconfig, namespace=namespace), identity)
         # Spark first: its start must never be charged to the lease of a job.
-        with SparkEngine(SparkSettings(master=master, conf=conf, app_name=name, jobs=slots)) as engine:
+        settings = SparkSettings(master=master, conf=conf, app_name=name, jobs=slots, archives=archive_directory())
+        with SparkEngine(settings) as engine:
             worker = Worker(
                 heartbeat=Heartbeat(connect, inbox=inbox, slots=slots, lease_seconds=lease_seconds),
                 inbox=inbox,

@@ -26,7 +26,7 @@ from typing import IO, Any, Final, Self, TypeVar
 import structlog
 
 from compaction.exceptions import EngineLostError, EngineStartError, TaskCancelledError, TaskFailedError
-from compaction.rewrite.java import find_java
+from compaction.rewrite.java import Java, find_java
 from compaction.rewrite.scratch import scratch_directory
 from compaction.rewrite.spark_settings import SparkSettings, spark_conf
 
@@ -35,7 +35,6 @@ log = structlog.get_logger(__name__)
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_STOP_SECONDS: Final = 10.0
 _OBITUARY_SECONDS: Final = 2.0
 
 
@@ -91,7 +90,7 @@ class SparkEngine:
         logging.getLogger("py4j").setLevel(logging.WARNING)  # else it tells of each connection it closes
         with ExitStack() as resources:
             scratch = resources.enter_context(scratch_directory(self._settings.scratch_parent))
-            self._start_context(scratch, java_home=java.home, resources=resources)
+            self._start_context(scratch, java, resources)
             resources.callback(self._stop_context)
             self._parallelism = max(1, self._context.defaultParallelism)
             self._pool = resources.enter_context(
@@ -176,18 +175,18 @@ class SparkEngine:
 
     # --- the application ---
 
-    def _start_context(self, scratch: Path, *, java_home: Path, resources: ExitStack) -> None:
+    def _start_context(self, scratch: Path, java: Java, resources: ExitStack) -> None:
         from py4j.protocol import Py4JError
         from pyspark import SparkContext
         from pyspark.errors import PySparkException
         from pyspark.java_gateway import launch_gateway
 
-        conf = spark_conf(self._settings, scratch)
+        conf = spark_conf(self._settings, scratch, java)
         output: int | IO[bytes] = sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL
         if self._settings.log_file is not None:
             output = resources.enter_context(self._settings.log_file.open("ab"))
         with _environment(
-            JAVA_HOME=str(java_home),
+            JAVA_HOME=str(java.home),
             PYSPARK_PYTHON=conf.get("spark.pyspark.python", sys.executable),
             TMPDIR=str(scratch),
             SPARK_LOCAL_IP="127.0.0.1" if self._settings.is_local else None,
@@ -227,7 +226,7 @@ class SparkEngine:
         gateway.shutdown(raise_exception=False)
         gateway.proc.stdin.close()
         try:
-            gateway.proc.wait(_STOP_SECONDS)
+            gateway.proc.wait(self._settings.stop_seconds)
         except subprocess.TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()

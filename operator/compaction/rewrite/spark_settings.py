@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from compaction.rewrite.class_archive import options_to_use
+from compaction.rewrite.java import Java
+
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -39,7 +42,9 @@ logger.conf.level = error
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """What to start: master URL, extra configuration (wins over ours, except what a local master needs to stay local),
-    and how many jobs will run at a time. `log_file`: where the JVM's output goes; None = to our own standard error."""
+    and how many jobs will run at a time. `log_file`: where the JVM's output goes; None = to our own standard error.
+    `archives`: directory of class archives (class_archive.py). `stop_seconds`: how long the JVM may take to end.
+    """
 
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -47,6 +52,8 @@ class SparkSettings:
     jobs: int = 1
     scratch_parent: Path | None = None
     log_file: Path | None = None
+    archives: Path | None = None
+    stop_seconds: float = 10.0
 
     @property
     def is_local(self) -> bool:
@@ -54,7 +61,7 @@ class SparkSettings:
         return self.master == "local" or self.master.startswith("local[")
 
 
-def spark_conf(settings: SparkSettings, scratch: Path) -> Any:
+def spark_conf(settings: SparkSettings, scratch: Path, java: Java) -> Any:
     """The `SparkConf`: our defaults, then the settings' own, then what keeps a local master local."""
     from pyspark import SparkConf
 
@@ -64,6 +71,7 @@ def spark_conf(settings: SparkSettings, scratch: Path) -> Any:
     java_options = [
         f"-Dlog4j2.configurationFile=file:{log4j}",
         _JAVA_OPTIONS.format(scratch=scratch),
+        options_to_use(settings.archives, java),
         merged.get("spark.driver.extraJavaOptions", ""),
     ]
     merged["spark.driver.extraJavaOptions"] = " ".join(filter(None, java_options))

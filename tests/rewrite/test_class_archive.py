@@ -1,0 +1,64 @@
+"""Spark starts from an archive of its classes where there is one, and as ever where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compaction.local.spark_archive import ensure_archive
+from compaction.rewrite import class_archive
+from compaction.rewrite.java import Java, find_java
+from compaction.rewrite.session import SparkEngine
+from compaction.rewrite.spark_settings import SparkSettings
+
+JAVA = Java(home=Path("/opt/java"), version=17)
+
+
+def test_each_java_has_an_archive_of_its_own(tmp_path: Path) -> None:
+    home = tmp_path / "java"
+    home.mkdir()
+    (home / "release").write_text('JAVA_VERSION="17.0.1"')
+    java = replace(JAVA, home=home)
+    first = class_archive.archive_path(tmp_path, java)
+    assert first == class_archive.archive_path(tmp_path, java)
+    (home / "release").write_text('JAVA_VERSION="17.0.2"')
+    assert len({first, *(class_archive.archive_path(tmp_path, one) for one in (java, JAVA))}) == 3
+
+
+def test_without_an_archive_there_are_no_options(tmp_path: Path) -> None:
+    assert class_archive.options_to_use(None, JAVA) == ""
+    assert class_archive.options_to_use(tmp_path / "nowhere", JAVA) == ""
+    archive = class_archive.archive_path(tmp_path, JAVA)
+    archive.write_bytes(b"")
+    assert f"-XX:SharedArchiveFile={archive}" in class_archive.options_to_use(tmp_path, JAVA)
+
+
+def loaded(directory: Path, archives: Path) -> tuple[str, int]:
+    """How many classes Spark took from the archive, as the JVM itself says; and a result of a task."""
+    log = directory / f"classes-{archives.name}.log"
+    conf = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={log}"}
+    with SparkEngine(
+        SparkSettings(master="local[1]", conf=conf, scratch_parent=directory, archives=archives)
+    ) as engine:
+        result = engine.submit(str.upper, "done", tag="t").result()
+    return result, log.read_text().count("shared objects file (top)")
+
+
+@pytest.mark.spark
+def test_spark_starts_from_the_archive_and_from_a_broken_one_as_without(tmp_path: Path) -> None:
+    archives = tmp_path / "archives"
+    said: list[str] = []
+    archive = ensure_archive(archives, report=said.append)
+    assert len(said) == 1
+    assert [path.name for path in archives.iterdir()] == [archive.name]
+    result, shared = loaded(tmp_path, archives)
+    assert result == "DONE"
+    assert shared > 1000
+    assert ensure_archive(archives, report=said.append) == archive
+    assert len(said) == 1
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    class_archive.archive_path(broken, find_java()).write_bytes(b"no archive")
+    assert loaded(tmp_path, broken) == ("DONE", 0)
