@@ -72,7 +72,7 @@ def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
         settings = replace(settings, archives=archives)
         for title, rival in steps(settings):
             yield Race(
-                f"start: {title}", "starts", 1, Side("as it is", start(settings)), rival, rounds=5, isolated=True
+                f"start: {title}", "starts", 1, Side("as it is", start(settings)), rival, rounds=3, isolated=True
             )
     segments = workspace.pick(16, 4)
     template = workspace.directory / "template"
