@@ -318,6 +318,21 @@ def test_nothing_sparse_is_nothing_written(tmp_path: Path) -> None:
     assert _state(log) == before
 
 
+@pytest.mark.fixtures
+def test_a_log_and_snapshot_made_by_ra(ra_fixtures: Path, tmp_path: Path) -> None:
+    """15 segments, of which every third entry is live; one member, as its snapshot says."""
+    log = tmp_path / "log"
+    shutil.copytree(ra_fixtures / "03a-major-module" / "before", log, copy_function=shutil.copyfile)
+    for path in (log, *log.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    before, ranges = live_payloads(log), open_log(log).live
+    assert ranges is not None
+    result = _clump(log)
+    assert under_the_maps(log, before) == before
+    assert result.receipts[0].first == max(before) + 1
+    assert result.receipts[-1].ranges_after < len(ranges.ranges) / 10
+
+
 def test_entries_of_all_kinds_are_copied_as_they_are(tmp_path: Path) -> None:
     """Overwritten ones, ones without a checksum, and payloads larger than a read."""
     log = tmp_path / "log"

@@ -30,6 +30,13 @@ from compaction.stores.segments.view import LogState, open_log
 _NONE: Final[frozenset[str]] = frozenset()
 # Of the year 9999: file systems hold times that no calendar has.
 _LATEST: Final = 253_402_300_799.0
+_HALF_DONE: Final = (
+    names.COMPACTING_SUFFIX,
+    names.LINK_SUFFIX,
+    names.RA_MARKER_SUFFIX,
+    names.PARTIAL_SUFFIX,
+    names.CLUMP_SUFFIX,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,15 +269,6 @@ def content_of(path: Path) -> bytes:
             for file in ("", f"/{DATA_FILE}", f"/{INDEXES_FILE}"):
                 _add(digest.update, f"{snapshots}/{name}{file}")
     return digest.digest()
-
-
-_HALF_DONE = (
-    names.COMPACTING_SUFFIX,
-    names.LINK_SUFFIX,
-    names.RA_MARKER_SUFFIX,
-    names.PARTIAL_SUFFIX,
-    names.CLUMP_SUFFIX,
-)
 
 
 def _matters(name: str) -> bool:
