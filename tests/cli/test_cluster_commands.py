@@ -183,7 +183,7 @@ def test_why_explains_a_policy_and_a_job(busy: Cluster, editor: User) -> None:
     policy = editor.prints("why", "logs")
     for sentence in (
         "163Mi could be given back by 40 segments",
-        "Waiting for NoFreeSlot since 2m",
+        "Waiting for NoFreeSlot, 2m",
         "Job logs-1 runs on",
     ):
         assert sentence in policy
@@ -210,7 +210,7 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert "3 jobs, copies 2Mi, gives back 9Mi" in shown
     assert columns_of(shown.split("\n\n")[1])[0]["GIVES BACK"] == "3Mi"
     assert "and 2 more with a smaller gain" in shown
-    assert re.search(r"waits for approval since 2m\d*s?: kubectl compaction approve logs 4d5e -n ", shown)
+    assert re.search(r"has waited 2m\d*s? for approval: kubectl compaction approve logs 4d5e -n ", shown)
     assert columns_of(editor.prints("status"))[0]["COST"] == "2Mi"
     assert "0000 is not the current plan" in editor.refused("approve", "logs", "0000")
     assert "give the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
@@ -240,7 +240,7 @@ def test_retry_takes_parked_jobs_only_and_the_others_hold_nothing_up(busy: Clust
 
 def test_quarantine_is_listed_and_released(busy: Cluster, editor: User) -> None:
     (row,) = columns_of(editor.prints("quarantine", "list"))
-    assert row.pop("SINCE").startswith("5m")
+    assert row.pop("AGE").startswith("5m")
     assert row == {
         "POLICY": "logs",
         "LOG": "/data/ra/a",

@@ -33,7 +33,7 @@ def test_running_jobs_are_named_with_the_progress_their_leases_have() -> None:
     told = explain_policy(policy_with(), [job], leases, NOW)
     assert "Job logs-1 runs on logs-w-1: token 3, 57% done, for 20s." in told.now
     own = explain_job(job, policy_with(), leases, NOW)
-    assert any("It runs on logs-w-1 with token 3 since 20s, 57% done" in sentence for sentence in own.now)
+    assert any("It has run on logs-w-1 with token 3 for 20s, 57% done" in sentence for sentence in own.now)
     orphan = explain_job(job, policy_with(), [], NOW)
     assert any("Its Lease is gone" in sentence for sentence in orphan.now)
     unknown = explain_job(job, policy_with(), None, NOW)
@@ -50,9 +50,9 @@ def test_parked_jobs_damaged_segments_and_logs_that_could_not_be_planned_are_nam
     damaged = {"log": "/ra/a", "segment": "1.segment", "reason": "SourceCorrupt", "message": "CRC", "since": ago(70)}
     error = {"log": "/ra/b", "reason": "PermissionDenied", "message": "give permission"}
     told = explain_policy(policy_with({"quarantined": [damaged], "logErrors": [error]}), jobs, None, NOW)
-    assert "Job logs-0 is parked since 1m: SourceCorrupt." in told.now
+    assert "Job logs-0 has been parked for 1m: SourceCorrupt." in told.now
     assert "And 2 more jobs are parked." in told.now
-    assert "/ra/a/1.segment is set aside since 1m10s: SourceCorrupt. CRC" in told.now
+    assert "/ra/a/1.segment has been set aside for 1m10s: SourceCorrupt. CRC" in told.now
     assert "/ra/b could not be planned: PermissionDenied. give permission" in told.now
 
 
@@ -91,7 +91,7 @@ def test_a_job_that_moved_entries_says_how_many_ranges_are_left() -> None:
 
 
 def test_a_job_that_never_ran_says_since_when_it_waits() -> None:
-    assert explain_job(job_with(), policy_with(), None, NOW).now == ("It waits for a worker since 10m.",)
+    assert explain_job(job_with(), policy_with(), None, NOW).now == ("It has waited 10m for a worker.",)
     orphan = explain_job(job_with(), None, None, NOW)
     assert any("PolicyNotFound" in sentence for sentence in orphan.now)
     assert any("Create the policy logs" in sentence for sentence in orphan.todo)
@@ -107,7 +107,7 @@ def test_a_parked_job_tells_its_last_attempt_as_well() -> None:
     failed = condition("Failed", "TooManyAttempts", message="3 attempts failed")
     status = {"state": "Faulty", "conditions": [failed], "attempts": [attempt("StoreUnreadable", message="no space")]}
     told = explain_job(job_with(status), policy_with(), None, NOW)
-    assert any("for TooManyAttempts" in sentence for sentence in told.now)
+    assert any("TooManyAttempts" in sentence for sentence in told.now)
     assert any("StoreUnreadable" in sentence and "(no space)" in sentence for sentence in told.now)
     assert any("kubectl compaction retry -n storage logs-1" in sentence for sentence in told.todo)
 
@@ -142,6 +142,16 @@ def test_a_plan_that_waits_for_approval_says_so() -> None:
     plan = {"hash": "4d5e", "jobs": 1, "approval": "Pending", "waitingSince": ago(125)}
     told = explain_policy(policy_with({"plan": plan}, approval="Manual"), (), None, NOW)
     assert "The plan 4d5e waits for approval; for 2m5s plans of this policy have been waiting." in told.now
+
+
+def test_nothing_is_told_twice() -> None:
+    ready = condition("Ready", "ApprovalPending", status="False", message="plan 4d5e waits")
+    wait = {"reason": "ApprovalPending", "count": 1, "since": ago(5), "message": "plan 4d5e waits"}
+    plan = {"hash": "4d5e", "jobs": 1, "approval": "Pending", "waitingSince": ago(125)}
+    told = explain_policy(policy_with({"conditions": [ready], "waits": [wait], "plan": plan}), (), None, NOW)
+    assert sum("plan 4d5e waits" in sentence for sentence in told.now) == 1
+    assert len(told.now) == 2
+    assert len(told.todo) == 1
 
 
 def test_an_answer_that_is_still_to_come_is_said() -> None:

@@ -70,13 +70,13 @@ def test_jobs_that_wait_for_each_thing(reason: WaitReason) -> None:
     meaning = WAIT_WORDS[reason]
     (said,) = [sentence for sentence in told.now if str(reason) in sentence]
     what = "3 plans" if reason in (WaitReason.APPROVAL_PENDING, WaitReason.AWAITING_SCHEDULE) else "3 jobs"
-    assert said == f"Waiting for {reason} since 2m5s, {what}, such as logs-2: {meaning.says} (the particulars)"
+    assert said == f"{what} waiting for {reason}, 2m5s by now, such as logs-2: {meaning.says} (the particulars)"
     names = Names("storage", "logs")
     assert names.fill(meaning.next) in told.next
     alone = explain_policy(policy_with({"queued": 3, "waiting": waiting}), (), None, NOW)
-    assert f"Waiting for {reason} since 2m5s: {meaning.says} (the particulars)" in alone.now
+    assert f"Waiting for {reason}, 2m5s by now: {meaning.says} (the particulars)" in alone.now
     own = explain_job(job_with({"waiting": waiting}), policy_with(), None, NOW)
-    assert f"It waits since 2m5s for {reason}: {meaning.says} (the particulars)" in own.now
+    assert f"It has waited 2m5s for {reason}: {meaning.says} (the particulars)" in own.now
     assert NAMES.fill(meaning.next) in own.next
     shared = explain_job(job_with(), policy, None, NOW)
     assert any(f"most jobs of its policy wait for {reason}: {meaning.says}" in sentence for sentence in shared.now)
@@ -89,7 +89,7 @@ def test_a_job_that_is_parked_or_tried_again_for_each_reason(reason: JobReason) 
     parked = explain_job(
         job_with({"state": "Faulty", "finishedAt": ago(90), "conditions": [failed]}), policy_with(), None, NOW
     )
-    assert f"It is parked since 1m30s for {reason}: {meaning.says} (the particulars)" in parked.now
+    assert f"It has been parked for 1m30s, {reason}: {meaning.says} (the particulars)" in parked.now
     again = explain_job(
         job_with({"state": "Abandoned", "attempts": [attempt(reason, message="no space")]}), policy_with(), None, NOW
     )

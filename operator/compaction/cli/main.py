@@ -9,6 +9,7 @@ expects.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -66,10 +67,9 @@ def main(argv: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
-        click.echo("interrupted", err=True)
-        return EXIT_INTERRUPTED
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
+        # A second one while the process ends would only show a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:

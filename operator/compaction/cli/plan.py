@@ -116,5 +116,5 @@ def _approval(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
     if policy.metadata.annotations.get(ANNOTATION_APPROVE) == plan.hash:
         return "It was approved; the coordinator looks at the store once more before it creates the jobs."
     since = plan.waiting_since
-    age = f" since {format_age((now - since).total_seconds())}" if since is not None else ""
-    return f"It waits for approval{age}: kubectl compaction approve {name} {plan.hash} -n {namespace}"
+    age = f"{format_age((now - since).total_seconds())} " if since is not None else ""
+    return f"It has waited {age}for approval: kubectl compaction approve {name} {plan.hash} -n {namespace}"

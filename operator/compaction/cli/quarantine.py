@@ -30,7 +30,7 @@ _COLUMNS: Final = (
     Column("index", "Index", optional),
     Column("offset", "Offset", optional),
     Column("reason", "Reason"),
-    Column("seconds", "Since", format_age),
+    Column("seconds", "Age", format_age),
 )
 _MESSAGE: Final = Column("message", "Message")
 

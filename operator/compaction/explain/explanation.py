@@ -38,6 +38,7 @@ class Telling:
     def __init__(self, names: Names, now: datetime) -> None:
         self._names = names
         self._now = now
+        self._messages: set[str] = set()
         self._lists: dict[str, dict[str, None]] = {"behind": {}, "now": {}, "next": {}, "todo": {}}
 
     def behind(self, *sentences: str) -> None:
@@ -55,6 +56,13 @@ class Telling:
     def todo(self, *sentences: str) -> None:
         """What a person can do."""
         self._add("todo", sentences)
+
+    def said(self, says: str, message: str) -> str:
+        """A sentence and, behind it, what the operator says about the particular case, unless it was told already."""
+        if not message or message in self._messages:
+            return says
+        self._messages.add(message)
+        return f"{says} ({message})"
 
     def consequences(self, meaning: Meaning, *, names: Names | None = None) -> None:
         """What follows from a reason: `next` and `do`."""
@@ -78,11 +86,6 @@ class Telling:
 
     def _add(self, name: str, sentences: Iterable[str]) -> None:
         self._lists[name].update(dict.fromkeys(sentence for sentence in sentences if sentence))
-
-
-def with_message(says: str, message: str) -> str:
-    """A sentence and, behind it, what the operator says about the particular case."""
-    return f"{says} ({message})" if message else says
 
 
 def first_of(items: Mapping[str, str], noun: str) -> tuple[str, ...]:

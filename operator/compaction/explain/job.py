@@ -12,7 +12,7 @@ from compaction.api.job import Attempt, CompactionJob, JobReceipt
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy import CompactionPolicy
 from compaction.explain.coordinator import tell_coordinator
-from compaction.explain.explanation import Explanation, Telling, first_of, with_message
+from compaction.explain.explanation import Explanation, Telling, first_of
 from compaction.explain.job_words import JOB_WORDS
 from compaction.explain.meaning import Names, meaning_of
 from compaction.explain.policy_words import WAIT_WORDS
@@ -102,8 +102,8 @@ def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy
         _tell_attempt(telling, last)
     if status.waiting is not None:
         meaning = meaning_of(WAIT_WORDS, status.waiting.reason)
-        said = f"It waits since {telling.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
-        telling.now(with_message(said, status.waiting.message))
+        said = f"It has waited {telling.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
+        telling.now(telling.said(said, status.waiting.message))
         telling.consequences(meaning)
         return
     if policy is None:
@@ -113,12 +113,12 @@ def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy
         return
     waiting = policy.status.waiting
     if waiting is None:
-        telling.now(f"It waits for a worker since {telling.age(_waits_since(job))}.")
+        telling.now(f"It has waited {telling.age(_waits_since(job))} for a worker.")
         telling.next("It is assigned to the next worker with a free slot; jobs of a lower level go first.")
         return
     meaning = meaning_of(WAIT_WORDS, waiting.reason)
-    said = f"It waits since {telling.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
-    telling.now(with_message(f"{said}{meaning.says}", waiting.message))
+    said = f"It has waited {telling.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
+    telling.now(telling.said(f"{said}{meaning.says}", waiting.message))
     telling.consequences(meaning)
 
 
@@ -134,7 +134,7 @@ def _tell_attempt(telling: Telling, attempt: Attempt) -> None:
     said = (
         f"Attempt {attempt.token} on {attempt.worker} {_ended(attempt)} {telling.age(attempt.ended_at)} ago ({charged})"
     )
-    telling.now(with_message(f"{said}, {attempt.reason}: {meaning.says}", attempt.message))
+    telling.now(telling.said(f"{said}, {attempt.reason}: {meaning.says}", attempt.message))
     telling.consequences(meaning)
 
 
@@ -152,7 +152,7 @@ def _tell_running(telling: Telling, job: CompactionJob, leases: Sequence[Lease] 
     meaning = meaning_of(JOB_WORDS, "Assigned")
     where = f"{status.worker} with token {status.fencing_token}"
     telling.now(
-        f"It runs on {where} since {telling.age(status.assigned_at)}, {progress_of(job, leases)}: {meaning.says}"
+        f"It has run on {where} for {telling.age(status.assigned_at)}, {progress_of(job, leases)}: {meaning.says}"
     )
     if leases is not None and _lease_of(job, leases) is None:
         telling.now("Its Lease is gone: the coordinator is about to give the job to another worker.")
@@ -164,8 +164,8 @@ def _tell_running(telling: Telling, job: CompactionJob, leases: Sequence[Lease] 
 def _tell_parked(telling: Telling, job: CompactionJob) -> None:
     reason, message = _verdict(job)
     meaning = meaning_of(JOB_WORDS, reason)
-    said = f"It is parked since {telling.age(job.status.finished_at)} for {reason}: {meaning.says}"
-    telling.now(with_message(said, message))
+    said = f"It has been parked for {telling.age(job.status.finished_at)}, {reason}: {meaning.says}"
+    telling.now(telling.said(said, message))
     telling.consequences(meaning)
     last = _last(job)
     if last is not None and last.reason != reason:

@@ -13,7 +13,7 @@ from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.values import format_timestamp
 from compaction.explain.coordinator import tell_coordinator
-from compaction.explain.explanation import Explanation, Telling, first_of, with_message
+from compaction.explain.explanation import Explanation, Telling, first_of
 from compaction.explain.job import progress_of, why_parked
 from compaction.explain.left_out_words import LEFT_OUT_WORDS, LOG_WORDS
 from compaction.explain.meaning import Names, meaning_of
@@ -44,11 +44,11 @@ def explain_policy(
         meaning = meaning_of(POLICY_WORDS, ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
         since = telling.age(ready.last_transition_time)
-        telling.now(with_message(f"{ready.reason}, for {since}: {meaning.says}", message))
+        telling.now(telling.said(f"{ready.reason}, for {since}: {meaning.says}", message))
         telling.consequences(meaning)
     if 0 <= status.observed_generation < meta.generation:
         telling.now("The spec was changed since; the operator has not answered to it yet.")
-    _tell_waits(telling, status)
+    _tell_waits(telling, status, ready.reason if ready is not None else "")
     _tell_jobs(telling, status, jobs, leases)
     _tell_damage(telling, status)
     _tell_left_out(telling, status)
@@ -90,25 +90,28 @@ def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
         f"The newest plan with jobs, {plan.hash}, is {telling.age(plan.created_at)} old: {plural(plan.jobs, 'job')}, "
         f"to copy {format_bytes(plan.cost_bytes)} and give back {format_bytes(plan.gain_bytes)}."
     )
-    if plan.approval is PlanApproval.PENDING:
+    if plan.approval is PlanApproval.PENDING and not status.waits:
         since = telling.age(plan.waiting_since)
         telling.now(f"The plan {plan.hash} waits for approval; for {since} plans of this policy have been waiting.")
 
 
-def _tell_waits(telling: Telling, status: CompactionPolicyStatus) -> None:
-    """Every reason with its own age; `waiting` alone is what an older operator wrote."""
+def _tell_waits(telling: Telling, status: CompactionPolicyStatus, ready: str) -> None:
+    """Every reason with its own age; `waiting` alone is what an older operator wrote. What follows from the reason of
+    Ready was told with it.
+    """
     for wait in status.waits:
         meaning = meaning_of(WAIT_WORDS, wait.reason)
         what = plural(wait.count, "plan" if wait.reason in _OF_PLANS else "job")
         example = f", such as {wait.example}" if wait.example else ""
-        said = f"Waiting for {wait.reason} since {telling.age(wait.since)}, {what}{example}: {meaning.says}"
-        telling.now(with_message(said, wait.message))
-        telling.consequences(meaning)
+        said = f"{what} waiting for {wait.reason}, {telling.age(wait.since)} by now{example}: {meaning.says}"
+        telling.now(telling.said(said, wait.message))
+        if wait.reason != ready:
+            telling.consequences(meaning)
     if status.waiting is not None and not status.waits:
         wait_for = status.waiting
         meaning = meaning_of(WAIT_WORDS, wait_for.reason)
-        said = f"Waiting for {wait_for.reason} since {telling.age(wait_for.since)}: {meaning.says}"
-        telling.now(with_message(said, wait_for.message))
+        said = f"Waiting for {wait_for.reason}, {telling.age(wait_for.since)} by now: {meaning.says}"
+        telling.now(telling.said(said, wait_for.message))
         telling.consequences(meaning)
 
 
@@ -123,7 +126,7 @@ def _tell_jobs(
     }
     telling.now(*first_of(running, "jobs run"))
     faulty = {
-        f"Job {job.metadata.name} is parked since {telling.age(job.status.finished_at)}": why_parked(
+        f"Job {job.metadata.name} has been parked for {telling.age(job.status.finished_at)}": why_parked(
             job, brief=bool(status.quarantined)
         )
         for job in jobs
@@ -134,7 +137,7 @@ def _tell_jobs(
 
 def _tell_damage(telling: Telling, status: CompactionPolicyStatus) -> None:
     damaged = {
-        f"{one.log}/{one.segment} is set aside since {telling.age(one.since)}": f"{one.reason}. {one.message}"
+        f"{one.log}/{one.segment} has been set aside for {telling.age(one.since)}": f"{one.reason}. {one.message}"
         for one in status.quarantined
     }
     telling.now(*first_of(damaged, "segments are set aside"))
