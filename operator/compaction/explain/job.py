@@ -192,5 +192,7 @@ def _what_became(receipt: JobReceipt) -> str:
 
 
 def _tell_skipped(telling: Telling, job: CompactionJob) -> None:
-    skipped = {f"{one.segment} was left as it is": f"{one.reason}. {one.message}" for one in job.status.skipped}
+    skipped = {
+        f"{one.segment} was left as it is": telling.said(f"{one.reason}.", one.message) for one in job.status.skipped
+    }
     telling.now(*first_of(skipped, "segments were left"))
