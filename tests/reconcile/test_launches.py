@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from compaction.api.enums import JobState
 from compaction.reconcile.policy import reconcile
 from support.world import World
 
@@ -27,6 +28,47 @@ def test_a_worker_that_hangs_is_stopped_and_counted_once_and_keeps_its_place_unt
     world.wall += 20
     second = reconcile(world.snapshot())
     assert (second.stop_workers, second.memory.launch_failures, second.launches) == ((), 1, ())
+
+
+def running(world: World) -> str:
+    (job,) = world.in_state(JobState.IN_PROGRESS)
+    return job
+
+
+def test_workers_with_outdated_settings_are_replaced_under_steady_load() -> None:
+    world = World(workers={"max": 1, "slots": 1})
+    for i in range(4):
+        world.add_log(f"/ra/{i}")
+    world.rest()
+    world.announce()
+    world.rest()
+    (old,) = world.workers
+    first = running(world)
+    world.change_spec(workers={"sparkConf": {"spark.driver.memory": "2g"}})
+    world.rest()
+    assert world.leases[first].holder == old, "what runs goes on"
+    world.restart()
+    world.finish(first)
+    world.rest()
+    assert old not in world.workers or world.workers[old].process == "ended"
+    assert world.state(first) is JobState.SUCCEEDED
+    world.announce()
+    world.rest()
+    assert world.leases[running(world)].holder != old
+    assert len([worker for worker in world.workers.values() if worker.process == "running"]) == 1
+
+
+def test_another_idle_time_is_no_reason_to_replace_a_worker() -> None:
+    world = World(workers={"max": 1, "slots": 1})
+    world.add_log("/ra/a")
+    world.rest()
+    world.announce()
+    world.rest()
+    (worker,) = world.workers
+    world.finish(running(world))
+    world.change_spec(workers={"idleSeconds": 5, "max": 3})
+    world.rest()
+    assert world.workers[worker].process == "running"
 
 
 def test_a_worker_of_a_deleted_policy_is_stopped_once() -> None:

@@ -104,4 +104,4 @@ def test_the_end_that_is_told_is_no_earlier_than_the_limit_allows() -> None:
     world.finish(first)
     world.pass_time(15)
     assert world.status.eta_seconds is not None
-    assert world.status.eta_seconds >= 5 * 50 * 2 / 10
+    assert world.status.eta_seconds >= 5 * 50 * 3 / 10

@@ -177,6 +177,8 @@ def test_s14_a_waiting_job_is_assigned_before_anything_is_evicted() -> None:
         world.report(job, outcome="Failed")
     world.reconcile()
     world.rest()
+    world.announce()  # the worker that was started with three slots was replaced
+    world.rest()
     assert world.state(waiting) is P
     assert world.deleted == []
     assert sorted(world.in_state(F)) == sorted(parked)

@@ -218,7 +218,12 @@ class Assigner:
         )
         taken = {w.name for w in self.snapshot.workers} | {p.name for p in self.snapshot.processes}
         names = fleet.worker_names(
-            self.policy.metadata.name, self.policy.metadata.uid, seed=self.now.wall, count=count, taken=taken
+            self.policy.metadata.name,
+            self.policy.metadata.uid,
+            settings=fleet.settings_of(spec.workers),
+            seed=self.now.wall,
+            count=count,
+            taken=taken,
         )
         if names:
             launches = {**self.memory.launches, **dict.fromkeys(names, self.now.monotonic)}

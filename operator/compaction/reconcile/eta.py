@@ -18,8 +18,8 @@ from compaction.reconcile.observations import Moment
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.timing import Timing
 
-READ_AND_WRITTEN = 2
-"""Each byte that is copied is read once and written once: both count against limits.bytesPerSecond."""
+TIMES_MOVED = 3
+"""Each byte that is copied is read, written, and read back: all of it counts against limits.bytesPerSecond."""
 
 
 def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock: Timing, now: Moment) -> int | None:
@@ -36,7 +36,7 @@ def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock:
     if seconds is None:
         return None
     if spec.limits.bytes_per_second is not None:
-        seconds = max(seconds, left * READ_AND_WRITTEN / int(spec.limits.bytes_per_second))
+        seconds = max(seconds, left * TIMES_MOVED / int(spec.limits.bytes_per_second))
     done = finished_by(clock.windows, spec.trigger.time_zone, now=now.wall, work=seconds)
     return None if done is None else round(done - now.wall)
 

@@ -8,11 +8,14 @@ stopped.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from compaction.api.names import name_stem
+from compaction.api.policy import Workers
 from compaction.planning.scheduler import WorkerSlots
 from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
 from compaction.reconcile.observations import Memory, Snapshot, WorkerLease, WorkerProcess, frozen
@@ -27,6 +30,7 @@ DEAD_AFTER_LEASES: Final = 3.0
 FRESH: Final = 0.5
 """A worker renews three times per lease: one silent for half of it gets nothing new (it may be dead)."""
 STOP_GRACE: Final = 10.0
+_SETTINGS: Final = re.compile(r"-w-([0-9a-f]{4})-[0-9a-f]{5}$")
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0
 
@@ -71,8 +75,11 @@ def gone_workers(snapshot: Snapshot) -> Mapping[str, GoneWorker]:
     return gone
 
 
-def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_slots: int) -> Fleet:
-    """The state of the fleet. `held` counts the jobs each worker has; `max_slots` is spec.workers.slots."""
+def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_slots: int, settings: str) -> Fleet:
+    """The state of the fleet. `held` counts the jobs each worker has; `max_slots` is spec.workers.slots.
+
+    Workers with other `settings` than the spec has now get nothing new, and are stopped when they hold nothing.
+    """
     memory = snapshot.memory
     now = snapshot.now.monotonic
     processes = {process.name: process for process in snapshot.processes}
@@ -84,8 +91,13 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
     for worker in snapshot.workers:
         launches.pop(worker.name, None)
         if _look_at(worker, processes.get(worker.name), owner_uid, fleet):
+            outdated = is_outdated(worker.name, settings)
+            if outdated and not held.get(worker.name):
+                reason = f"{worker.name} was started with other settings than spec.workers has now"
+                fleet.stops.append(StopWorker(worker.name, worker.identity, STOP_GRACE, reason))
+                continue
             live += 1
-            if not worker.stopping and worker.silence < FRESH * worker.duration:
+            if not outdated and not worker.stopping and worker.silence < FRESH * worker.duration:
                 free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
                 fleet.slots.append(WorkerSlots(worker.name, free))
     stopping: set[str] = set()
@@ -183,14 +195,28 @@ def _next_look(snapshot: Snapshot, launching: int) -> float | None:
     return min(looks, default=None)
 
 
-def worker_names(policy_name: str, owner_uid: str, *, seed: float, count: int, taken: Iterable[str]) -> tuple[str, ...]:
-    """Fresh names for workers, from the clock: `<policy>-w-<5 hex digits>`."""
+def settings_of(workers: Workers) -> str:
+    """What a worker is started with and keeps to its end, as 4 hex digits. Idle time is no reason for another one."""
+    kept = workers.model_dump(mode="json", include={"slots", "launcher", "spark_master", "spark_conf"})
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:4]
+
+
+def is_outdated(name: str, settings: str) -> bool:
+    """True for a worker that was started with other settings: its name says so, also to the next coordinator."""
+    written = _SETTINGS.search(name)
+    return written is not None and written[1] != settings
+
+
+def worker_names(
+    policy_name: str, owner_uid: str, *, settings: str, seed: float, count: int, taken: Iterable[str]
+) -> tuple[str, ...]:
+    """Fresh names for workers, from the clock: `<policy>-w-<settings>-<5 hex digits>`."""
     used = set(taken)
     names: list[str] = []
     number = 0
     while len(names) < count:
         digest = hashlib.sha256(f"{owner_uid}/{seed!r}/{number}".encode()).hexdigest()[:5]
-        name = f"{name_stem(policy_name)}-w-{digest}"
+        name = f"{name_stem(policy_name)}-w-{settings}-{digest}"
         number += 1
         if name not in used:
             used.add(name)

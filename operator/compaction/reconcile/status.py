@@ -246,6 +246,8 @@ def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
     """Seconds that must have passed since the last write for this one; None when nothing changed."""
     if before == after:
         return None
+    if {one.job for one in after.evicted} - {one.job for one in before.evicted}:
+        return 0.0  # the jobs are being deleted: this is all that is left of them
     if _urgent(before) != _urgent(after):
         return SOON_GAP
     looked = before.model_copy(update={"last_sense_time": after.last_sense_time})
