@@ -18,7 +18,9 @@ import pytest
 import yaml
 
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY
+from compaction.api.policy import CompactionPolicy
 from compaction.api.values import timestamp_from_epoch
+from compaction.cli.cluster import models
 from compaction.cli.main import COMMANDS
 from compaction.explain.left_out_words import LOG_WORDS
 from support.cluster import Cluster
@@ -214,11 +216,14 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert columns_of(editor.prints("status"))[0]["COST"] == "2Mi"
     assert "0000 is not the current plan" in editor.refused("approve", "logs", "0000")
     assert "give the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
+    declined = editor.run("approve", "logs", typed="n\n")
+    assert (declined.returncode, "Approve it?" in declined.stdout) == (130, True)
     assert approved() == ""
     assert "its 3 jobs are created" in editor.prints("approve", "logs", "4d5e")
     assert approved() == "4d5e"
     assert "It was approved; the coordinator looks at the store" in editor.prints("plan", "logs")
     write_status(cluster, "cpol/logs", {"plan": plan | {"hash": "9999"}})
+    assert "its 3 jobs are created" in editor.run("approve", "logs", typed="y\n").stdout
     assert editor.prints("approve", "logs", "--yes").startswith("Plan 9999 of ")
     assert approved() == "9999"
     write_status(cluster, "cpol/logs", {"plan": plan | {"hash": "9999", "approval": "Approved"}})
@@ -286,6 +291,8 @@ def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: U
     assert "no segment is set aside" in editor.refused("quarantine", "release", "logs", "--all")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other", "--watch")
+    for name in ("../../../version", "logs?watch=true", "cpol/logs", "a b", ""):
+        assert "is no name of a CompactionPolicy" in editor.refused("status", name)
 
 
 def test_no_cluster_no_context_and_no_definitions_are_told_apart(
@@ -326,3 +333,14 @@ def test_every_command_is_a_plugin_of_kubectl(busy: Cluster, editor: User) -> No
     refused = editor.plugin("approve", "logs")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: policy logs carries out its plans by itself")
+
+
+def test_a_policy_of_an_older_schema_is_named_and_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = policy_object("good"), policy_object("bad")
+    for body in (good, bad):
+        body["metadata"]["namespace"] = "storage"
+    bad["spec"]["store"]["segmentLogs"]["root"] = "relative"
+    found = models(CompactionPolicy, [bad, good])
+    assert [policy.metadata.name for policy in found] == ["good"]
+    told = capsys.readouterr().err
+    assert told.startswith("error: CompactionPolicy storage/bad is not valid: spec.store.segmentLogs.root: ")

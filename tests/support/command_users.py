@@ -29,6 +29,11 @@ class Answer:
     stderr: str
 
 
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """Somebody with a kubeconfig, at a shell in which kubectl finds its plugin."""
@@ -49,12 +54,14 @@ class User:
         assert "Traceback" not in done.stderr
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def run(self, *args: str) -> Answer:
-        """The same in this process, which saves a second each time; nothing is a terminal."""
+    def run(self, *args: str, typed: str | None = None) -> Answer:
+        """The same in this process, which saves a second each time. `typed`: what is typed at a terminal; None: there
+        is none.
+        """
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.setenv("KUBECONFIG", str(self.kubeconfig))
-            patch.setattr("sys.stdin", io.StringIO())
+            patch.setattr("sys.stdin", io.StringIO() if typed is None else _Terminal(typed))
             code = main(list(args))
         return Answer(code, out.getvalue(), err.getvalue())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ from compaction.kube.resources import Obj, Resource
 from compaction.leases.record import Lease
 
 USER_AGENT: Final = "kubectl-compaction"
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+"""What the API server takes as a name. Anything else would be read as a part of the URL."""
 Answer = TypeVar("Answer")
 Model = TypeVar("Model", bound=ApiModel)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -93,7 +96,7 @@ class Cluster:
     async def policies(self) -> list[CompactionPolicy]:
         """All policies in reach; one that an older schema let in is named on stderr and left out."""
         found = await self._client.list(COMPACTION_POLICIES, namespace=self._scope)
-        return _models(CompactionPolicy, found.items)
+        return models(CompactionPolicy, found.items)
 
     async def policy(self, name: str) -> CompactionPolicy:
         """One policy."""
@@ -115,7 +118,7 @@ class Cluster:
         """The jobs of a policy, by name."""
         fields = f"spec.policyRef.name={policy}"
         found = await self._client.list(COMPACTION_JOBS, namespace=self.namespace, fields=fields)
-        return sorted(_models(CompactionJob, found.items), key=lambda job: job.metadata.name)
+        return sorted(models(CompactionJob, found.items), key=lambda job: job.metadata.name)
 
     async def leases(self) -> list[Lease] | None:
         """All Leases of the namespace; None when this user may not list them (they only add detail)."""
@@ -144,7 +147,7 @@ class Cluster:
         fields = f"metadata.name={name}" if name is not None else None
         async for event in self._client.watch(COMPACTION_POLICIES, namespace=self._scope, fields=fields):
             if event.type in ("ADDED", "MODIFIED"):
-                for policy in _models(CompactionPolicy, [event.object]):
+                for policy in models(CompactionPolicy, [event.object]):
                     yield policy
 
     async def _get(self, resource: Resource, model: type[Model], name: str) -> Model:
@@ -154,6 +157,8 @@ class Cluster:
         return found
 
     async def _find(self, resource: Resource, model: type[Model], name: str) -> Model | None:
+        if not _NAME.fullmatch(name):
+            raise ClusterCommandError(f'"{name}" is no name of a {resource.kind}: give its metadata.name, nothing else')
         try:
             body = await self._client.get(resource, name, namespace=self.namespace)
         except NotFoundError as error:
@@ -214,7 +219,8 @@ def _said(error: ApiError) -> str:
     return str(error).split(": ", 1)[-1]
 
 
-def _models(model: type[Model], bodies: Iterable[Obj]) -> list[Model]:
+def models(model: type[Model], bodies: Iterable[Obj]) -> list[Model]:
+    """The objects as models; one that is not valid (an older schema let it in) is named on stderr and left out."""
     found = []
     for body in bodies:
         try:
