@@ -1,9 +1,9 @@
 """The map that the owner of a log needs after live entries were re-written: which entry is a copy of which.
 
-`<first new index, 20 digits>.moves` in the log's directory, one per commit, never changed once it has its name. Lines
-of JSON: an object (the receipt, see `ClumpReceipt`), then `[old_low, old_high, new_low]` per run, ascending in both
-(old_low..old_high are now new_low..new_low + old_high - old_low), and last `{"crc32": "<8 hex digits>"}` over all bytes
-before that line. docs/segment-logs.md is its specification.
+`<first new index, 20 digits>.moves` in the log's directory, one per new segment, never changed once it has its name.
+Lines of JSON: an object (the receipt, see `ClumpReceipt`), then `[old_low, old_high, new_low]` per run, ascending in
+both (old_low..old_high are now new_low..new_low + old_high - old_low), and last `{"crc32": "<8 hex digits>"}` over all
+bytes before that line. docs/segment-logs.md is its specification.
 
 Invariant: a map in force never lies. The entry at a new index has the payload of the old one, byte for byte; so a map
 may be applied at any time after its entries are in the log, and as often as one likes. It is in force unless its
@@ -43,11 +43,12 @@ _LATEST: Final = 253_402_300_799.0
 
 @dataclass(frozen=True, slots=True)
 class ClumpReceipt:
-    """Proof of one commit: `entries` live at or below snapshot `snapshot_index` are now first..last, with `term`.
+    """Proof of one map: `entries` live at or below snapshot `snapshot_index` are now first..last, with `term`.
 
     `output`: the segment that holds them (`index_digest`: sha256 of its header and index area), both empty when the
     log's owner appended the entries itself. `fingerprint`: of the copies, equal when read from the old entries (under
-    the new index and term) and when read back. `ranges_before`, `ranges_after`: of the live set, the copies included.
+    the new index and term) and when read back. `ranges_before`, `ranges_after`: of the live set, before and after the
+    whole commit, the copies included.
     """
 
     job: str

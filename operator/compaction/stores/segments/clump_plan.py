@@ -81,7 +81,7 @@ class LeftOutRuns:
 
 @dataclass(frozen=True, slots=True)
 class ClumpRound:
-    """What becomes one new segment, in one commit: `old` indexes in order, re-written from index `first` on."""
+    """What becomes one new segment: `old` indexes in order, re-written from index `first` on."""
 
     old: LiveSet
     first: int
