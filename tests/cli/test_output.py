@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from compaction.cli.errors import ErrorGroup, describe
-from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.cli.output import Column, OutputFormat, TableStream, emit, optional_bytes, output_option, print_table
 from compaction.exceptions import NotALogDirectoryError
 
 ROWS = [{"name": "a", "size": 5}, {"name": "long name", "size": None}]
@@ -80,3 +80,10 @@ def test_errors_end_in_one_line_and_exit_code_1(error: Exception, text: str) -> 
 
 def test_an_error_without_text_is_named_by_its_type() -> None:
     assert describe(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_rows_that_come_one_by_one_keep_their_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    table = TableStream(COLUMNS)
+    for row in ({"name": "a", "size": 5}, {"name": "longer", "size": 1 << 20}, {"name": "b", "size": 1}):
+        table.print(row)
+    assert capsys.readouterr().out == "NAME   SIZE\na         5\nlonger    1Mi\nb           1\n"
