@@ -28,6 +28,7 @@ REGRESSIONS = (
     ("kubeconfig", b"("),
     ("kubeconfig", b"!!float"),
     ("local-state", b"[" * 3000),
+    ("local-state", b'{"version":1,"url":"","kubeconfig":"","processes":[{"name":"","pid":1e999,"started":""}]}'),
     ("worker-record", b"[]"),
     ("manifest", b"&a [*a]"),
     ("manifest", b"a: 2001-99-99"),

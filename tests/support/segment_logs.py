@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compaction.stores.segments import commit, fence, kernel, recovery
+from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.reader import iter_entries
@@ -101,7 +102,8 @@ def compact_all(store: SegmentLogStore, log: Path, *, token: int = 1, sweep: boo
     job = f"job-{token}"
     plan = store.plan(log)
     store.claim(log, job=job, token=token)
-    snapshot = open_log(log).snapshot_index or 0
+    with storage_errors(log):
+        snapshot = open_log(log).snapshot_index or 0
     prepared = store.prepare(log, job=job, groups=[g.sources for g in plan.groups], snapshot_index=snapshot)
     for group in prepared.groups:
         if group.error is not None:

@@ -83,7 +83,7 @@ def read_state(directory: Path) -> LocalState | None:
         if not all(1 < process.pid <= LARGEST_PID for process in processes):
             raise LocalStateError(str(path), "a process number is out of range")
         return LocalState(url=str(document["url"]), kubeconfig=Path(document["kubeconfig"]), processes=processes)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LocalStateError(str(path), f"a field is missing or malformed ({type(error).__name__})") from error
 
 
