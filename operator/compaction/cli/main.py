@@ -8,6 +8,7 @@ expects.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import click
 
+from compaction.api.text import printable
 from compaction.cli.errors import describe
 from compaction.cli.lazy import LazyGroup
 from compaction.exceptions import CompactionError
@@ -62,6 +64,10 @@ def called_as(program: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code; entry point of `compactor` and `kubectl-compaction`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path is bytes; one that the terminal's encoding has no letters for is written out, and is no error.
+            stream.reconfigure(errors="backslashreplace")
     try:
         result: Any = cli.main(args=argv, prog_name=called_as(sys.argv[0]), standalone_mode=False)
     except click.ClickException as error:
@@ -77,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DATA_ERROR
     except CompactionError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo("\n".join(map(printable, f"error: {error}".split("\n"))), err=True)
         return EXIT_DATA_ERROR
     except OSError as error:
         click.echo(f"error: {describe(error)}", err=True)

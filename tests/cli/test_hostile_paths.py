@@ -1,0 +1,62 @@
+"""Paths that nobody would type: every command ends with an exit code and a line, never a traceback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compaction.cli.main import main
+
+COMMANDS = (
+    ("segments", "inspect"),
+    ("segments", "plan"),
+    ("segments", "entries"),
+    ("segments", "compact"),
+    ("segments", "recover"),
+    ("run", "--dry-run", "-f"),
+    ("crds", "--check"),
+    ("crds", "--write"),
+    ("local", "status", "--state-dir"),
+    ("local", "down", "--state-dir"),
+    ("status", "--kubeconfig"),
+)
+PATHS: dict[str, str] = {
+    "empty": "",
+    "too long": "x" * 5000,
+    "too deep": "/".join("y" * 3000),
+    "bytes": os.fsdecode(b"\xff\xfe"),
+    "bytes in text": "log-" + os.fsdecode(b"\xe4"),
+    "escape": "\x1b[31m",
+    "newline": "a\nb",
+    "bidi": "gpj.\u202etxt",
+    "circle": "circle",
+    "a file": "file",
+    "a device": "/dev/null",
+    "below a file": "file/below",
+    "memory": "/proc/self/mem",
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An own working directory: some commands create what they are given."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "circle").symlink_to("circle")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_any_path_ends_in_an_exit_code(command: tuple[str, ...], path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([*command, PATHS[path]])
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else 1
+    output = capsys.readouterr()
+    assert code in (0, 1, 2)
+    assert "Traceback" not in output.err
+    assert code == 0 or output.err or output.out, "an error says something"
+    assert "\x1b[31m" not in output.out + output.err
