@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,10 +65,7 @@ def run_load(plane: RunningControlPlane, directory: Path, *, jobs: int) -> Load:
     servers = [psutil.Process(process.pid) for process in plane.processes]
     server_before = sum(_cpu(process) for process in servers)
     state = directory / f"state-{namespace}"
-    operator = subprocess.Popen(
-        [sys.executable, str(SCRIPT), "operator", str(plane.kubeconfig), namespace, str(state)],
-        stdin=subprocess.DEVNULL,
-    )
+    operator = _start_operator(plane, namespace, state)
     try:
         _apply(plane.admin, namespace, root, jobs=jobs)
         peak, cpu = _watch(plane.admin, namespace, psutil.Process(operator.pid), jobs=jobs)
@@ -100,7 +96,7 @@ def _namespace(plane: RunningControlPlane) -> str:
     return name
 
 
-def _apply(admin: AdminClient, namespace: str, root: Path, *, jobs: int) -> None:
+def _apply(admin: AdminClient, namespace: str, root: Path, *, jobs: int, suspend: bool = False) -> None:
     policy = {
         "apiVersion": "compaction.dev/v1alpha1",
         "kind": "CompactionPolicy",
@@ -110,6 +106,7 @@ def _apply(admin: AdminClient, namespace: str, root: Path, *, jobs: int) -> None
             "limits": {"maxConcurrentJobs": 256, "maxJobsQueued": max(jobs, 10)},
             "workers": {"max": 1, "slots": 256},
             "lease": {"durationSeconds": 60},
+            "suspend": suspend,
         },
     }
     answer = admin.request("POST", f"{GROUP}/namespaces/{namespace}/compactionpolicies", policy)
@@ -182,41 +179,78 @@ def _audit_events(path: Path, start: int) -> Iterator[dict[str, Any]]:
 
 async def _bare(plane: RunningControlPlane, namespace: str, jobs: int) -> float:
     """The same writes and nothing else; seconds."""
-    job: Obj = {
-        "spec": {
-            "policyRef": {"name": "none"},
-            "kind": "SegmentRewrite",
-            "sources": {
-                "segmentLog": {
-                    "path": "/data/a",
-                    "snapshotIndex": 1,
-                    "groups": [{"segments": ["0000000000000001.segment"]}],
-                }
-            },
-        }
-    }
-    gate = asyncio.Semaphore(16)
     async with ApiClient(load_connection(plane.kubeconfig), user_agent="bare") as client:
 
         async def one(number: int) -> None:
-            async with gate:
-                metadata = {"name": f"bare-{number}", "namespace": namespace}
-                made = await client.create(COMPACTION_JOBS, {"metadata": metadata, **job})
-                await client.create(LEASES, {"metadata": metadata, "spec": {"holderIdentity": "w"}})
-                await client.replace_status(COMPACTION_JOBS, {**made, "status": {"state": "InProgress", "worker": "w"}})
+            made = await client.create(COMPACTION_JOBS, _job(namespace, number))
+            lease = {"metadata": {"name": f"bare-{number}", "namespace": namespace}, "spec": {"holderIdentity": "w"}}
+            await client.create(LEASES, lease)
+            await client.replace_status(COMPACTION_JOBS, {**made, "status": {"state": "InProgress", "worker": "w"}})
 
         began = time.perf_counter()
-        await asyncio.gather(*(one(number) for number in range(jobs)))
+        await _side_by_side(one, jobs)
         return time.perf_counter() - began
+
+
+async def _fill(plane: RunningControlPlane, namespace: str, jobs: int, root: Path) -> None:
+    """So many jobs made by hand, of logs below a root."""
+    async with ApiClient(load_connection(plane.kubeconfig), user_agent="bare") as client:
+        await _side_by_side(lambda number: client.create(COMPACTION_JOBS, _job(namespace, number, str(root))), jobs)
+
+
+async def _side_by_side(one: Callable[[int], Awaitable[object]], count: int) -> None:
+    gate = asyncio.Semaphore(16)
+
+    async def guarded(number: int) -> None:
+        async with gate:
+            await one(number)
+
+    await asyncio.gather(*(guarded(number) for number in range(count)))
+
+
+def _job(namespace: str, number: int, root: str = "/data") -> Obj:
+    group = {"segments": [f"{one:016d}.segment" for one in range(1, 9)]}
+    source = {"path": f"{root}/tenant-{number % 100}/log-{number}", "snapshotIndex": 1, "groups": [group] * 4}
+    return {
+        "metadata": {"name": f"bare-{number}", "namespace": namespace},
+        "spec": {"policyRef": {"name": "logs"}, "kind": "SegmentRewrite", "sources": {"segmentLog": source}},
+    }
+
+
+def memory_with(plane: RunningControlPlane, directory: Path, *, jobs: int) -> int:
+    """The operator's peak memory (bytes) once it has counted so many waiting jobs of a suspended policy."""
+    namespace = _namespace(plane)
+    root = directory / "empty"
+    root.mkdir()
+    _apply(plane.admin, namespace, root, jobs=jobs, suspend=True)
+    asyncio.run(_fill(plane, namespace, jobs, root))
+    state = directory / f"state-{namespace}"
+    operator = _start_operator(plane, namespace, state)
+    try:
+        process, path = psutil.Process(operator.pid), f"{GROUP}/namespaces/{namespace}/compactionpolicies/logs"
+        peak = 0
+        for _ in range(1200):
+            time.sleep(0.25)
+            peak = max(peak, process.memory_info().rss)
+            if plane.admin.request("GET", path).json().get("status", {}).get("queued") == jobs:
+                return peak
+        raise AssertionError(f"the operator never counted {jobs} jobs")
+    finally:
+        operator.terminate()
+        operator.wait()
+
+
+def _start_operator(plane: RunningControlPlane, namespace: str, state: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(SCRIPT), "operator", str(plane.kubeconfig), namespace, str(state)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
     """See the module."""
-    jobs = workspace.pick(int(os.environ.get("BENCH_JOBS", "10000")), 20)
+    jobs, many = workspace.pick((2000, 10_000), (20, 30))
     plane = workspace.control_plane()
     load = run_load(plane, workspace.directory, jobs=jobs)
-    few = min(jobs, 2000)
-    bare = few / asyncio.run(_bare(plane, _namespace(plane), few))
+    bare = jobs / asyncio.run(_bare(plane, _namespace(plane), jobs))
     rate = jobs / load.assigned
     title = f"{jobs:,} jobs, created to assigned"
     yield Fact(title, f"{rate:.0f} jobs/s ({load.assigned:.1f} s)", ">= 50 jobs/s", met=rate >= 50)
@@ -231,4 +265,6 @@ def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
     for what, count in load.writes.most_common():
         if count >= jobs / 20:
             yield Fact(f"... {what}", f"{count / jobs:.2f} per job")
-    yield Fact(f"operator's memory with {jobs:,} jobs", f"{load.peak_rss / 2**20:.0f} MiB")
+    yield Fact(f"operator's memory while {jobs:,} jobs pass", f"{load.peak_rss / 2**20:.0f} MiB")
+    peak = memory_with(plane, workspace.directory, jobs=many)
+    yield Fact(f"operator's memory with {many:,} jobs waiting", f"{peak / 2**20:.0f} MiB")
