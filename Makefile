@@ -38,7 +38,7 @@ demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 
 ##@ Develop
-.PHONY: test check bench fuzz format crds lock
+.PHONY: test check simulate bench fuzz format crds lock
 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
@@ -50,6 +50,9 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 	@$(BIN)/mypy
 	@$(BIN)/compactor crds --check crds
 	@$(BIN)/python -m pytest -q tests/house
+
+simulate: setup ## Schedules of the simulator (N=20000 how many, FROM=0 the first seed), or SEED=... to replay and shrink one
+	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--count $(or $(N),2000) --first $(or $(FROM),0)) $(ARGS)
 
 bench: setup ## Benchmarks, each beside its rival (ARGS="planning" selects some, ARGS=--write puts the figures into docs/benchmarks.md)
 	@$(BIN)/compactor local check

@@ -11,6 +11,7 @@ from compaction.api.conditions import get_condition, is_true, kstatus
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, PolicyReason, WaitReason
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.planning.reading import LogProblem
+from compaction.reconcile.actions import StoreTask
 from compaction.reconcile.observations import ClaimProblem, frozen
 from compaction.reconcile.policy import reconcile
 from support.world import GAIN, Crash, World
@@ -138,6 +139,16 @@ class TestScheduling:
         assert waiting is not None
         assert waiting.reason == WaitReason.CONCURRENCY_LIMIT
 
+    def test_the_status_that_counts_new_jobs_says_what_they_wait_for(self) -> None:
+        """Should the coordinator die right then, nobody would write it for a while."""
+        world = World()
+        world.add_log("/ra/a")
+        world.reconcile()
+        world.wall += 1
+        assert world.reconcile().create_jobs
+        status = status_of(world)
+        assert (status.queued, status.waiting and status.waiting.reason) == (1, WaitReason.JUST_PLANNED)
+
     def test_waiting_for_a_worker_is_said_with_its_age(self) -> None:
         world = World()
         world.add_log("/ra/a")
@@ -243,6 +254,18 @@ class TestLosses:
         assert status.attempts[0].outcome is AttemptOutcome.EXPIRED
         assert status.attempts[0].charged
         assert not world.commit(job, 1), "the zombie commits nothing"
+
+    def test_the_output_of_an_attempt_stays_until_its_end_is_written(self) -> None:
+        """The sweep begins with the decision that ends the attempt, whose write may yet fail."""
+        world = started()
+        job = world.only_job()
+        world.wall += 15
+        for worker in world.workers.values():
+            worker.changed_at = world.wall
+        world.memory = replace(world.memory, sweep_due=world.wall)
+        decision = world.reconcile()
+        assert [end.job.name for end in decision.end_attempts] + [one.job.name for one in decision.assignments]
+        assert [(job, 1) in task.active for task in decision.store_tasks if task.task is StoreTask.SWEEP] == [True]
 
     def test_exactly_max_attempts_attempts(self) -> None:
         world = started()

@@ -138,6 +138,7 @@ class JobReason(StrEnum):
 class WaitReason(StrEnum):
     """Why something that could happen has not happened yet (status.waiting of policies and jobs)."""
 
+    JUST_PLANNED = "JustPlanned"  # the jobs of a new plan: they are looked at next
     NO_FREE_SLOT = "NoFreeSlot"  # all slots of all workers are taken
     WORKER_STARTING = "WorkerStarting"  # a worker was launched and has not announced itself
     WORKERS_FAILING = "WorkersFailing"  # workers end before they announce themselves; launches are spaced out

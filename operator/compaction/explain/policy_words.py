@@ -94,6 +94,10 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
 }
 
 WAIT_WORDS: Final[Mapping[str, Meaning]] = {
+    WaitReason.JUST_PLANNED: Meaning(
+        "The jobs were planned a moment ago.",
+        "They are given to workers, or say what they wait for, at the next look, within a second.",
+    ),
     WaitReason.NO_FREE_SLOT: Meaning(
         "Every slot of every worker is taken.",
         "The next slot that becomes free takes the job that is first in line.",

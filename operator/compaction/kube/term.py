@@ -104,8 +104,7 @@ class Term:
 
     async def run(self, stop: StopRequest) -> None:
         """Lead until `stop` is requested. Raises what ended it otherwise."""
-        client = ApiClient(self._connection, user_agent="compactor-operator", observe=self._metrics.observe_call)
-        async with client:
+        async with self._connect() as client:
             runtime = self._runtime(client)
             feed = Feed(runtime.cache, runtime.queue, self._controller, self._metrics)
             relist = Relist(client, runtime.cache, feed, namespace=self._settings.namespace, metrics=self._metrics)
@@ -117,6 +116,9 @@ class Term:
             finally:
                 await self._controller.stop()
                 self._heartbeat.stop()
+
+    def _connect(self) -> ApiClient:
+        return ApiClient(self._connection, user_agent="compactor-operator", observe=self._metrics.observe_call)
 
     def _runtime(self, client: ApiClient) -> Runtime:
         return Runtime(
@@ -167,7 +169,7 @@ class Term:
             namespaces=() if namespace is None else (namespace,),
             stop_flag=kopf_stop,
         )
-        _route_signals(stop)  # Kopf has just installed its own
+        self._route_signals(stop)  # Kopf has just installed its own
         await kopf.run_tasks(tasks, ignored=ours)
 
     async def _close(
@@ -205,7 +207,7 @@ class Term:
             return await self._controller.reconcile(key)
 
     async def _until_listed(self, relist: Relist, stop: StopRequest) -> None:
-        _route_signals(stop)
+        self._route_signals(stop)
         while not stop.requested:
             try:
                 await relist.once()
@@ -225,10 +227,9 @@ class Term:
             await asyncio.sleep(_HEARTBEAT_SECONDS)
             self._metrics.loop_lag_seconds.set(max(0.0, loop.time() - due))
 
-
-def _route_signals(stop: StopRequest) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.signal)
+    def _route_signals(self, stop: StopRequest) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.signal)
 
 
 _log = structlog.get_logger(__name__)

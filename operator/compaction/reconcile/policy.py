@@ -95,7 +95,7 @@ class _Reconcile:
         created, self.memory = creating.creations(
             planned, self.policy, existing=existing, before=self.snapshot.memory, memory=self.memory
         )
-        waiting = self._waits(assigned.waits, steps)
+        waiting = self._waits({**assigned.waits, **waits.of_new_jobs(created)}, steps)
         after = status.assemble(
             status.Facts(
                 policy=self.policy,

@@ -9,7 +9,7 @@ from compaction.api.enums import JobState
 from compaction.api.policy import CompactionPolicy, QuarantinedSource
 from compaction.reconcile import quarantine
 from compaction.reconcile.actions import RunStoreTask, StoreTask
-from compaction.reconcile.job import token_of
+from compaction.reconcile.job import state_of, token_of
 from compaction.reconcile.observations import Memory, Snapshot
 from compaction.reconcile.steps import JobStep
 
@@ -31,8 +31,11 @@ def start(
         memory = replace(memory, sense_running=True)
     due = memory.sweep_due
     if not memory.sweep_running and due is not None and due <= snapshot.now.monotonic:
-        active = frozenset((step.name, token_of(step.status)) for step in running)
-        tasks.append(RunStoreTask(StoreTask.SWEEP, active=active))
+        # Also attempts that end with this very decision: until that is written, they are not over.
+        ending = (step.view.job for step in steps if state_of(step.view.job.status) is JobState.IN_PROGRESS)
+        active = {(job.metadata.name, token_of(job.status)) for job in ending}
+        active |= {(step.name, token_of(step.status)) for step in running}
+        tasks.append(RunStoreTask(StoreTask.SWEEP, active=frozenset(active)))
         memory = replace(memory, sweep_running=True)
     return tuple(tasks), memory
 

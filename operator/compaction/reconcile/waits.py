@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from compaction.api.formatting import format_bytes, plural
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount
 from compaction.api.policy import CompactionPolicy
 from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.reconcile.actions import CreateJob
 from compaction.reconcile.approval import is_pending
 from compaction.reconcile.observations import Memory, Moment, frozen
 from compaction.reconcile.timing import Timing, approved_hash
@@ -28,6 +29,14 @@ class Wait:
 
 Waits = Mapping[WaitReason, Wait]
 NO_WAITS: Waits = MappingProxyType({})
+
+
+def of_new_jobs(created: Sequence[CreateJob]) -> Waits:
+    """Jobs that are made with this very decision: the status that counts them must not wait for the next one."""
+    if not created:
+        return NO_WAITS
+    message = f"{plural(len(created), 'job')} planned just now: looked at next"
+    return {WaitReason.JUST_PLANNED: Wait(len(created), message, created[0].name)}
 
 
 def for_window(clock: Timing) -> str:

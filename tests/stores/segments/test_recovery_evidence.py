@@ -144,6 +144,23 @@ def test_names_linked_late_get_the_whole_grace(make: MakeLog) -> None:
             assert all(t.since >= 4600.0 for t in fence.read(log).tombstones if t.name in files), calls[at]
 
 
+def test_a_recovery_that_takes_long_shortens_no_grace(make: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names are replaced an hour after the sweep began: their grace begins then (found by simulation, seed 19)."""
+    log = died(make, position(calls_of(make), "symlink"))
+    clock, symlink = [1000.0], fs.symlink
+
+    def slowly(content: str, path: Path) -> None:
+        clock[0] += 3600.0
+        symlink(content, path)
+
+    monkeypatch.setattr(fs, "symlink", slowly)
+    monkeypatch.setattr(fs, "touch", lambda fd: clock[0])
+    assert sweep.sweep(log, grace_seconds=600).deleted == ()
+    tombstones = fence.read(log).tombstones
+    assert tombstones
+    assert {t.since for t in tombstones} == {clock[0]}
+
+
 def test_a_tombstone_of_a_former_life_does_not_shorten_the_grace(make: MakeLog) -> None:
     """Without an intent: the name had a tombstone already when recovery links it."""
     calls = calls_of(make)

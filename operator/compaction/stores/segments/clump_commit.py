@@ -60,8 +60,8 @@ def commit_clumps(
     recovery.require_log(directory)
     try:
         with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
+            recovery.recover_locked(directory, now=now, held=held)
             committed_at = held.now() if now is None else now
-            recovery.recover_locked(directory, now=committed_at, held=held)
             fence.check_token(fence.read(directory), directory, job=job, token=token)
             done = [receipt for clump in clumps if (receipt := _committed(directory, clump, job=job))]
             todo = list(clumps)[len(done) :]
@@ -73,12 +73,12 @@ def commit_clumps(
             try:
                 _publish(directory, todo, moves, before_each, held=held)
             except OSError as error:
-                _settle(directory, todo, error, job=job, now=committed_at, held=held)
+                _settle(directory, todo, error, job=job, now=now, held=held)
             except LockLostError:
                 raise
             except Exception:
                 # Behind a commit point or before it: recovery tells, segment by segment.
-                recovery.recover_locked(directory, now=committed_at, held=held)
+                recovery.recover_locked(directory, now=now, held=held)
                 raise
             return (*done, *(each.receipt for each in moves))
     finally:
@@ -201,7 +201,7 @@ def _link(marker: Path, output: Path) -> None:
 
 
 def _settle(
-    directory: Path, clumps: list[CopiedClump], error: OSError, *, job: str, now: float, held: lock.HeldLock
+    directory: Path, clumps: list[CopiedClump], error: OSError, *, job: str, now: float | None, held: lock.HeldLock
 ) -> None:
     """After a failed system call: return if all is past its commit point and was finished, else undo what is not.
 

@@ -226,8 +226,8 @@ def _write_down(directory: Path, moves: Moves, *, started: float, now: float | N
         storage_errors(directory),
         lock.hold(directory, holder=receipt.holder, job=receipt.job, timeout=timeout) as held,
     ):
+        recovery.recover_locked(directory, now=now, held=held)
         committed_at = held.now() if now is None else now
-        recovery.recover_locked(directory, now=committed_at, held=held)
         fence.check_token(fence.read(directory), directory, job=receipt.job, token=receipt.token)
         stamped = replace(receipt, seconds=time.monotonic() - started, committed_at=committed_at)
         moves = replace(moves, receipt=stamped)

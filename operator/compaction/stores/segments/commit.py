@@ -89,7 +89,7 @@ def commit_groups(
     batch = _Batch(directory, job=job, token=token, holder=holder, now=now)
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
-        recovery.recover_locked(directory, now=batch.time(held), held=held)
+        recovery.recover_locked(directory, now=now, held=held)
         record = fence.read(directory)
         try:
             fence.check_token(record, directory, job=job, token=token)
@@ -174,7 +174,7 @@ class _Batch:
         """
         held.verify()
         try:
-            recovery.recover_locked(self.directory, now=self.time(held), held=held)
+            recovery.recover_locked(self.directory, now=self.now, held=held)
             record = fence.read(self.directory)
             for intent in intents:
                 if receipt := record.receipt(self.job, intent.group):
@@ -282,8 +282,8 @@ def commit_unreferenced(
     wanted = sorted(set(names))
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
-        now = held.now() if now is None else now
         recovery.recover_locked(directory, now=now, held=held)
+        now = held.now() if now is None else now
         record = fence.read(directory)
         fence.check_token(record, directory, job=job, token=token)
         claim = record.jobs[job]

@@ -79,7 +79,7 @@ def recover(
     """
     require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
-        return recover_locked(directory, now=held.now() if now is None else now, held=held)
+        return recover_locked(directory, now=now, held=held)
 
 
 def require_log(directory: Path) -> None:
@@ -93,10 +93,11 @@ def require_log(directory: Path) -> None:
             raise NotALogDirectoryError(str(directory), reason)
 
 
-def recover_locked(directory: Path, *, now: float, held: lock.HeldLock | None = None) -> RecoveryReport:
+def recover_locked(directory: Path, *, now: float | None, held: lock.HeldLock) -> RecoveryReport:
     """As `recover`, for a caller that holds the lock. OSError passes through.
 
-    `held`: asked before each group is settled, and before the fence is replaced.
+    `held`: asked before each group is settled, and before the fence is replaced. `now`: epoch seconds; None: the file
+    system's clock, asked when the names have been replaced, which may take long.
     """
     found = sorted(os.listdir(directory))
     intents = fence.read(directory).intents
@@ -124,10 +125,9 @@ def recover_locked(directory: Path, *, now: float, held: lock.HeldLock | None = 
     )
 
 
-def _settle_group(directory: Path, group: str, compacting: Path, *, now: float, held: lock.HeldLock | None) -> bool:
+def _settle_group(directory: Path, group: str, compacting: Path, *, now: float | None, held: lock.HeldLock) -> bool:
     """Finish (True) or discard (False) one group, by its `.compacting` file, which may be gone."""
-    if held is not None:
-        held.verify()
+    held.verify()
     lowest, *others = names.group_sources(group)
     record = fence.read(directory)
     # By file name: a group of one has another name of Ra's as well, and the intent is of ours.
@@ -137,7 +137,10 @@ def _settle_group(directory: Path, group: str, compacting: Path, *, now: float, 
         others = list(intent.receipt.linked)
     committed = _committed(compacting, directory / lowest, intent)
     made = _finish_links(directory, lowest, others) if committed else ()
-    settled = _with_outcome(record, intent, committed=committed, directory=directory, made=made, others=others, now=now)
+    linked_at = held.now() if now is None else now
+    settled = _with_outcome(
+        record, intent, committed=committed, directory=directory, made=made, others=others, now=linked_at
+    )
     if settled != record:
         # What was begun can always be recorded: commits leave this room.
         fence.write(directory, settled, held=held, spare=0)

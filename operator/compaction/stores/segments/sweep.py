@@ -93,8 +93,8 @@ def sweep(
     """
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
-        now = held.now() if now is None else now
         recovery.recover_locked(directory, now=now, held=held)
+        now = held.now() if now is None else now
         record = _caught_up(directory, fence.read(directory), now, held=held)
         due = [t for t in record.tombstones if t.since + grace_seconds <= now]
         dead: dict[str, DeadSegment] | None = {}

@@ -1,0 +1,98 @@
+"""The simulator finds nothing in the code as it is, and finds every defect that is put in (docs/simulation.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing.pool import Pool
+from pathlib import Path
+
+import pytest
+
+from simulation.invariants import Invariant
+from simulation.many import run_many, workers
+from simulation.mutations import MUTATIONS
+from simulation.shrink import ddmin, shrink, told
+from simulation.world import simulate
+
+SCHEDULES = 2000
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with workers() as made:
+        yield made
+
+
+@pytest.mark.timeout(1500)
+def test_nothing_is_violated(pool: Pool) -> None:
+    done = 0
+    for seed, violation in run_many(pool, range(SCHEDULES)):
+        if violation is not None:
+            pytest.fail(told(simulate(seed)))
+        done += 1
+    assert done == SCHEDULES
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", sorted(MUTATIONS))
+def test_every_defect_is_found(pool: Pool, what: str) -> None:
+    """By the invariant it breaks, within the schedules that every run of the tests makes."""
+    seen: set[Invariant] = set()
+    first = 0
+    while first < SCHEDULES and not seen & MUTATIONS[what].finds:
+        for seed, violation in run_many(pool, range(first, SCHEDULES), mutation=what, batch=20):
+            first = seed + 1
+            if violation is not None:
+                seen.add(violation.invariant)
+    assert seen & MUTATIONS[what].finds, f"only {sorted(seen)} in {first} schedules"
+
+
+def test_every_invariant_has_a_defect() -> None:
+    assert {found for mutation in MUTATIONS.values() for found in mutation.finds} == set(Invariant)
+
+
+def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
+    """Whatever the hash seed, the directory, the time of day, and what ran before."""
+    seeds = (5, 21, 35)
+    here = [simulate(seed).digest for seed in seeds]
+    program = f"from simulation.world import simulate\nfor seed in {seeds[::-1]}: print(simulate(seed).digest)"
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+        command = [sys.executable, "-c", program]
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        assert said.split()[::-1] == here
+
+
+def test_schedules_differ_and_do_something() -> None:
+    outcomes = [simulate(seed) for seed in range(12)]
+    assert len({outcome.digest for outcome in outcomes}) == len(outcomes)
+    assert sum(outcome.stats["commits"] for outcome in outcomes) > len(outcomes)
+    assert sum(len(outcome.struck) for outcome in outcomes) > 3 * len(outcomes)
+
+
+def test_a_failing_schedule_shrinks_to_what_it_needs() -> None:
+    """A commit without evidence needs one death in the right place, and shows nothing without it."""
+    with MUTATIONS["recovery finishes a commit without evidence"].applied():
+        outcome = next(found for seed in range(200) if (found := simulate(seed)).violation is not None)
+        small = shrink(outcome)
+        again = simulate(outcome.seed, allowed=frozenset(small.struck))
+    assert small.violation is not None
+    assert again.violation == small.violation
+    assert len(small.struck) <= max(3, len(outcome.struck) // 2)
+    assert f"make simulate SEED={outcome.seed}" in told(small)
+
+
+@pytest.mark.parametrize("needed", [{"3"}, {"0", "9"}, {"2", "5", "8"}])
+def test_ddmin_leaves_what_is_needed(needed: set[str]) -> None:
+    items = [str(number) for number in range(10)]
+    left = []
+
+    def fails(chosen: list[str]) -> bool:
+        left.append(chosen)
+        return needed <= set(chosen)
+
+    assert set(ddmin(items, fails, limit=300)) == needed

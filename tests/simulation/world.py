@@ -1,0 +1,372 @@
+"""One schedule: two coordinators, their workers, an API server and a store, and everything that happens to them.
+
+`simulate(seed)` builds the world from the seed alone, lets it run through its faults, then in peace, and says what was
+violated. Everything is on one thread and in virtual time; the same seed gives the same trace, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from compaction.api.policy import CompactionPolicy
+from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.kube.metrics import Metrics
+from compaction.kube.term import StopRequest
+from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.names import job_key
+from simulation.api_server import ApiServer, Change
+from simulation.clocks import simulated_time
+from simulation.coordinator import Candidate, replica
+from simulation.disk import Disk
+from simulation.faults import Faults
+from simulation.invariants import ApiWatch, Invariant, StoreWatch, leaders, leftovers, unfinished
+from simulation.network import Network
+from simulation.processes import EPOCH, PROCESS, Process, SimulationLoop
+from simulation.schedule import happenings, run_happening
+from simulation.workers import Machine
+
+ROOT = Path("/proc/self/cwd/logs")
+"""The same path in every run: job names are made of it. The directory behind it is this run's own."""
+PEACE = 900.0
+"""Simulated seconds after the last fault within which everything must have come to rest."""
+LOOK = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What did not hold, when."""
+
+    invariant: Invariant
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a schedule. `digest` is of the whole trace; `struck` are the faults that struck, in order."""
+
+    seed: int
+    violation: Violation | None
+    digest: str
+    struck: tuple[str, ...]
+    trace: tuple[str, ...]
+    seconds: float
+    stats: dict[str, int]
+
+
+class World:
+    """Everything there is. Made inside its loop."""
+
+    def __init__(self, loop: SimulationLoop, seed: int, allowed: frozenset[str] | None) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.faults = Faults(seed, allowed)
+        self.dice = self.faults.dice("world")
+        self.trace: list[str] = []
+        self.violation: Violation | None = None
+        self.over = loop.create_future()
+        self.clocks: dict[str, tuple[float, float]] = {}
+        self.processes: list[Process] = []
+        self.candidates: dict[Process, Candidate] = {}
+        self.stops: dict[Process, StopRequest] = {}
+        self.metrics = Metrics()
+        self.known_jobs: set[str] = set()
+        self.reported: set[str] = set()
+        self.assigned: set[tuple[str, int]] = set()
+        self.touched: dict[str, int] = {}
+        self.server = ApiServer(self._creation_time, garbage_collector=self.dice.random() < 0.5)
+        self.api = ApiWatch(self)
+        self.store = StoreWatch(self)
+        self.trouble = self.dice.choice((0.0, 0.5, 1.0, 1.0, 2.0))
+        self.network = Network(self.server, self.faults, self.trouble, log=self.log, written=self.api.written)
+        disk_trouble = self.dice.choice((0.0, 0.5, 1.0, 2.0))
+        self.disk = Disk(self.faults, self.store, self.kill, self.log, loop.time, disk_trouble)
+        self.launcher = Machine(self)
+        self.server.listeners.append(self._changed)
+        loop.set_exception_handler(self._unforeseen)
+        self.grace = float(self.dice.choice((0, 3, 8, 15)))
+
+    # -- set-up ------------------------------------------------------------------------------------------------------
+
+    def process(self, name: str, *, machine: str) -> Process:
+        """A new process on a machine whose clock is its own."""
+        if machine not in self.clocks:
+            dice = self.faults.dice(f"{machine}/clock")
+            self.clocks[machine] = (dice.uniform(0.98, 1.02), dice.uniform(-3.0, 3.0))
+        rate, offset = self.clocks[machine]
+        process = Process(name, self.loop, rate, offset)
+        process.machine = machine  # type: ignore[attr-defined]
+        self.processes.append(process)
+        return process
+
+    def set_clock(self, machine: str, offset: float) -> None:
+        """Somebody sets a machine's wall clock."""
+        rate, _ = self.clocks[machine]
+        self.clocks[machine] = (rate, offset)
+        for process in self.processes:
+            if getattr(process, "machine", "") == machine:
+                process.offset = offset
+
+    def make_logs(self) -> None:
+        for number in range(self.dice.choice((1, 2, 2, 3))):
+            pattern = self.dice.choice(("strided", "runs", "random", "overwritten"))
+            segments, entries = self.dice.choice((4, 5, 6, 8)), self.dice.choice((8, 12))
+            damaged = self.dice.random() < 0.08
+            template = _template(pattern, segments, entries, self.dice.choice((0.1, 0.25)), damaged)
+            path = ROOT / f"log-{number}"
+            shutil.copytree(template, path, copy_function=shutil.copyfile)
+            for found in [path, *path.rglob("*")]:
+                os.utime(found, (EPOCH - 100.0, EPOCH - 100.0))
+            self.store.add(path)
+
+    def make_policy(self) -> None:
+        dice = self.dice
+        spec = {
+            "store": {"segmentLogs": {"root": str(ROOT), "maxSourcesPerGroup": dice.choice((2, 3, 8))}},
+            "trigger": {"interval": dice.choice(("5s", "10s", "20s"))},
+            "lease": {"durationSeconds": dice.choice((6, 10, 15))},
+            "cleanup": {"delay": f"{self.grace:.0f}s"},
+            "limits": {"maxConcurrentJobs": dice.choice((1, 2, 4)), "maxBytesPerJob": dice.choice(("600", "1Gi"))},
+            "workers": {
+                "max": dice.choice((1, 2)),
+                "slots": dice.choice((1, 2)),
+                "idleSeconds": dice.choice((3, 8, 15)),
+            },
+            "successfulJobsHistoryLimit": dice.choice((0, 2, 10)),
+            "failedJobsHistoryLimit": dice.choice((1, 10)),
+        }
+        body = {"metadata": {"name": "logs", "namespace": "default", "uid": "x"}, "spec": spec}
+        full = CompactionPolicy.from_object(body).to_object()
+        metadata = {"name": "logs", "namespace": "default"}
+        self.server._create("compactionpolicies", {**full, "metadata": metadata})
+
+    # -- what the parts tell -----------------------------------------------------------------------------------------
+
+    def log(self, process: Process | None, text: str) -> None:
+        self.trace.append(f"{self.loop.time():9.3f} {process.name if process else 'world':20} {text}")
+        leaders(self)
+
+    def fail(self, invariant: Invariant, message: str) -> None:
+        """The first violation ends the schedule."""
+        if self.violation is None:
+            self.violation = Violation(invariant, message, self.loop.time())
+            self.log(None, f"VIOLATED: {invariant}: {message}")
+            if not self.over.done():
+                self.over.set_result(None)
+
+    def _unforeseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not self.over.done():
+            self.fail(Invariant.FORESEEN, f"{context.get('message')}: {error!r}")
+
+    def kill(self, process: Process) -> None:
+        process.kill()
+
+    def elected(self, process: Process, candidate: Candidate) -> None:
+        self.log(process, f"elected, epoch {candidate.epoch}")
+
+    def _creation_time(self) -> str:
+        return format_timestamp(timestamp_from_epoch(EPOCH + int(self.loop.time())))
+
+    def _changed(self, change: Change) -> None:
+        if change.plural == "compactionjobs" and change.new is not None:
+            self.known_jobs.add(change.new["metadata"]["name"])
+        self.api.changed(change)
+        if change.plural != "events":
+            obj = change.new or change.old
+            assert obj is not None
+            said = f"{change.type} {change.plural}/{obj['metadata']['name']}"
+            state = (obj.get("status") or {}).get("state") if change.plural == "compactionjobs" else None
+            self.log(None, f"{said} {state or ''}".rstrip())
+
+    def touch(self, name: str) -> None:
+        """Somebody disturbed a job: it may take so many writes more."""
+        self.touched[name] = self.touched.get(name, 0) + 4
+
+    def disturbed(self, job: str) -> int:
+        return self.touched.get(job, 0)
+
+    def attempts_of(self, job: str) -> int:
+        obj = self.server.get("compactionjobs", job) or {}
+        return len((obj.get("status") or {}).get("attempts") or ())
+
+    def job_of(self, key: str) -> str:
+        return next((name for name in sorted(self.known_jobs) if job_key(name) == key), key)
+
+    def holder_of(self, key: str, token: int) -> Process | None:
+        """The worker to which this attempt was given, as the API server has it now."""
+        lease = self.server.get("leases", self.job_of(key))
+        if lease is None or lease["spec"].get("leaseTransitions") != token:
+            return None
+        record = self.launcher.records.get(lease["spec"].get("holderIdentity") or "")
+        return record.process if record is not None else None
+
+    def is_held(self, key: str, token: int) -> bool:
+        job = self.server.get("compactionjobs", self.job_of(key)) or {}
+        status = job.get("status") or {}
+        return status.get("state") == "InProgress" and status.get("fencingToken") == token
+
+    # -- the run -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Faults, then peace, then rest."""
+        self.make_logs()
+        self.make_policy()
+        replicas = [asyncio.create_task(replica(self, number)) for number in (1, 2)]
+        for number in (1, 2):
+            self.clocks.setdefault(f"machine-{number}", (1.0, 0.0))
+        war = [asyncio.create_task(run_happening(self, one)) for one in happenings(self)]
+        fighting = asyncio.gather(self._war(), *war)
+        await asyncio.wait([fighting, self.over], return_when=asyncio.FIRST_COMPLETED)
+        if self.violation is None:
+            self.faults.active = False
+            self.log(None, "peace")
+            await self._until_rest()
+        if self.violation is None:
+            for book in self.store.logs.values():
+                self.store.look(None, book, "the end")
+        for task in [*replicas, *war, fighting]:
+            task.cancel()
+        await asyncio.gather(*replicas, *war, fighting, return_exceptions=True)
+        for process in self.processes:
+            process.kill()
+
+    async def _war(self) -> None:
+        await asyncio.sleep(self.dice.uniform(20.0, 50.0))
+
+    async def _until_rest(self) -> None:
+        deadline = self.loop.time() + PEACE
+        calm = 0
+        while self.violation is None:
+            restless = [*unfinished(self), *leftovers(self)]
+            calm = 0 if restless else calm + 1
+            if calm >= 3:
+                return
+            if self.loop.time() > deadline:
+                ends = unfinished(self)
+                self.fail(Invariant.ENDS if ends else Invariant.LEFTOVERS, "; ".join((ends or restless)[:6]))
+                return
+            await asyncio.wait([self.over], timeout=LOOK)
+
+
+@lru_cache
+def _templates() -> tempfile.TemporaryDirectory[str]:
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return tempfile.TemporaryDirectory(prefix="compaction-simulation-", dir=base)
+
+
+@lru_cache
+def _template(pattern: str, segments: int, entries: int, live: float, damaged: bool) -> Path:
+    path = Path(_templates().name) / f"{pattern}-{segments}-{entries}-{live}-{damaged}"
+    generate_log(
+        path, pattern=pattern, segments=segments, entries_per_segment=entries, payload_bytes=32, live_fraction=live,
+        sync=False,
+    )  # fmt: skip
+    if damaged:
+        content = sorted(readable_indexes(path))
+        with suppress(Exception):
+            corrupt_entry(path, segment=2, record=content[0] % entries)
+    return path
+
+
+def readable_indexes(path: Path) -> list[int]:
+    from simulation.invariants import readable
+
+    return list(readable(path)[0])
+
+
+@contextmanager
+def _captured_logs(world: list[World]) -> Iterator[None]:
+    """What the code logs becomes part of the trace; an error with a traceback is one that nobody foresaw."""
+
+    def collect(logger: Any, method: str, event: dict[str, Any]) -> Any:
+        if world and not world[0].over.done():
+            process = PROCESS.get()
+            one = world[0]
+            error = event.pop("exc_info", None)
+            if method in ("warning", "error", "exception"):
+                said = {k: v for k, v in event.items() if k in ("job", "token", "error", "why", "reason", "worker")}
+                one.log(process, f"log: {event.get('event')} {said}"[:300])
+            if method == "exception" or isinstance(error, BaseException):
+                one.fail(Invariant.FORESEEN, f"{process}: {event.get('event')}: {event.get('error')} {error!r}"[:500])
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[collect], wrapper_class=structlog.BoundLogger, cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def simulate(seed: int, *, allowed: frozenset[str] | None = None) -> Outcome:
+    """Run one schedule from beginning to end. `allowed`: the only faults that may strike (see `faults`)."""
+    base = Path(_templates().name)
+    home = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    (home / "logs").mkdir()
+    before = os.getcwd()
+    os.chdir(home)
+    worlds: list[World] = []
+    loop = SimulationLoop()
+
+    async def main() -> World:
+        world = World(loop, seed, allowed)
+        worlds.append(world)
+        with world.disk.mounted():
+            await world.run()
+        return world
+
+    try:
+        with simulated_time(), _captured_logs(worlds), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                world = loop.run_until_complete(main())
+            finally:
+                _bury(loop, worlds)
+    finally:
+        os.chdir(before)
+        shutil.rmtree(home, ignore_errors=True)
+    digest = hashlib.sha256("\n".join(world.trace).encode()).hexdigest()
+    stats = {"checks": world.store.checks, "commits": world.store.commits.total(), "jobs": len(world.known_jobs)}
+    return Outcome(
+        seed, world.violation, digest, tuple(world.faults.struck), tuple(world.trace), loop.time(), stats
+    )  # fmt: skip
+
+
+def _bury(loop: SimulationLoop, worlds: list[World]) -> None:
+    """Close what dead processes left, now that it can do no harm, so that no garbage collection does it later.
+
+    A coroutine that is closed in the middle of its clean-up protests; nobody is there any more to hear it.
+    """
+    tasks = [task for world in worlds for process in world.processes for task in process.tasks]
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task._log_traceback = False  # type: ignore[attr-defined]
+        for task in tasks:
+            with suppress(BaseException):
+                task.get_coro().close()  # type: ignore[union-attr]
+        for world in worlds:
+            for process in world.processes:
+                process.tasks.clear()
+                process.greenlets.clear()
+                process.parked.clear()
+        del tasks
+        loop.close()
+    finally:
+        sys.unraisablehook = hook
