@@ -261,7 +261,7 @@ def fitted_exponent(seconds: dict[int, float]) -> float:
 
 def _sample(side: Side, *, isolated: bool) -> Sample:
     side.prepare()
-    return _in_child(side.run) if isolated else sample(side.run)
+    return in_child(side.run) if isolated else sample(side.run)
 
 
 def sample(run: Callable[[], object]) -> Sample:
@@ -278,7 +278,7 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _in_child(run: Callable[[], object]) -> Sample:
+def in_child(run: Callable[[], object]) -> Sample:
     """In a forked process, so that its memory and CPU time are its own. A failure there is an error here."""
     began = time.perf_counter()
     pid = os.fork()

@@ -1,0 +1,216 @@
+"""A whole compaction of one log: look, plan, claim, rewrite, verify, commit, retire; the case of research/ra.md §7.1.
+
+64 compactable segments of 4096 entries of 1030 bytes, a quarter live; a fresh, synced copy of the directory each round.
+Rivals: `cp` and fsync of the very files that come out; and a copier that works as Ra does (one pread and one pwrite per
+entry, the same syncs, no checksum verified, nothing read back). Rates are of live payload.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench.harness import Fact, Race, Side, Workspace, in_child, least_ratio
+from compaction.stores.segments import fence, recovery
+from compaction.stores.segments.codec import encode_header, encode_records, read_segment
+from compaction.stores.segments.compact import compact_groups
+from compaction.stores.segments.generate import generate_log
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.model import data_start
+from compaction.stores.segments.names import group_key
+from compaction.stores.segments.plan import GroupCheck, plan_log
+from compaction.stores.segments.records import GroupReceipt
+from compaction.stores.segments.view import open_log
+
+LIMITS: Final = SegmentLimits()
+RA_MB_PER_SECOND: Final = {"strided": 43, "runs": 108, "random": 32}
+"""Live MB per second of Ra 3.1.10's major compaction (research/ra.md §7.1)."""
+MEGA: Final = 1e6
+
+
+def compact(directory: Path) -> tuple[GroupReceipt, ...]:
+    """Ours, as `compactor segments compact` does it."""
+    recovery.recover(directory)
+    log = open_log(directory)
+    assert log.live is not None
+    plan = plan_log(log, LIMITS)
+    fence.claim(directory, job="bench", token=1, holder="bench")
+    outcomes = compact_groups(
+        directory,
+        groups=[group.sources for group in plan.groups],
+        check=GroupCheck(log, log.live),
+        live=log.live,
+        limits=LIMITS,
+        job="bench",
+        token=1,
+        holder="bench",
+    )
+    fence.retire(directory, "bench")
+    receipts = tuple(outcome for outcome in outcomes if isinstance(outcome, GroupReceipt))
+    assert len(receipts) == len(plan.groups)
+    return receipts
+
+
+def compact_by_entry(directory: Path) -> None:
+    """As Ra does it (research/ra.md §3.3): system calls per entry, a sync after each source."""
+    log = open_log(directory)
+    assert log.live is not None
+    for group in plan_log(log, LIMITS).groups:
+        marker = directory / f"{group_key(group.sources)[:16]}.compaction_group"
+        output = directory / f"{group_key(group.sources)[:16]}.compacting"
+        with marker.open("wb") as file:
+            file.write("\n".join(group.sources).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        out = os.open(output, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        os.pwrite(out, encode_header(max_count=group.live_entries), 0)
+        os.fsync(out)
+        slot, at = 0, data_start(2, group.live_entries)
+        for name in group.sources:
+            segment = read_segment(directory / name)
+            rows = segment.effective.nonzero()[0]
+            rows = rows[log.live.mask(segment.idx[rows])]
+            source = os.open(directory / name, os.O_RDONLY)
+            begin = at
+            for offset, length in zip(segment.offset[rows].tolist(), segment.length[rows].tolist(), strict=True):
+                at += os.pwrite(out, os.pread(source, length, offset), at)
+            os.close(source)
+            lengths = segment.length[rows].astype("u8")
+            records = encode_records(
+                idx=segment.idx[rows],
+                term=segment.term[rows],
+                offset=begin + lengths.cumsum() - lengths,
+                length=segment.length[rows],
+                crc=segment.crc[rows],
+            )
+            os.pwrite(out, records, 8 + 32 * slot)
+            slot += rows.size
+            os.fsync(out)
+        os.fsync(out)
+        os.close(out)
+        output.rename(directory / group.sources[0])
+        for name in group.sources[1:]:
+            link = directory / f"{name[:16]}.link"
+            link.symlink_to(directory / group.sources[0])
+            link.rename(directory / name)
+        marker.unlink()
+        sync(directory)
+
+
+def sync(path: Path) -> None:
+    """fsync of a file or a directory."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+
+
+@dataclass
+class Case:
+    """One pattern of live entries, and where the competitors work."""
+
+    workspace: Path
+    pattern: str
+    template: Path
+    outputs: list[Path] = field(default_factory=list)
+    live_bytes: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+    def fresh(self) -> None:
+        """A copy of the log that is on the disk, so that no write-back of it disturbs what is measured."""
+        shutil.rmtree(self.workspace, ignore_errors=True)
+        shutil.copytree(self.template, self.workspace)
+        for path in self.workspace.rglob("*"):
+            sync(path)
+
+    def compacted_once(self) -> None:
+        """The reference: what comes out, kept for `cp`."""
+        self.fresh()
+        receipts = compact(self.workspace)
+        kept = self.template.with_name(f"{self.pattern}-outputs")
+        kept.mkdir()
+        self.outputs = [Path(shutil.copy(self.workspace / receipt.output, kept)) for receipt in receipts]
+        self.live_bytes = sum(receipt.live_bytes for receipt in receipts)
+        for path in self.outputs:
+            sync(path)
+
+    def ours(self) -> None:
+        began = time.perf_counter()
+        compact(self.workspace)
+        self.seconds.append(time.perf_counter() - began)
+
+    def empty(self) -> None:
+        shutil.rmtree(self.workspace, ignore_errors=True)
+        self.workspace.mkdir()
+
+    def cp(self) -> None:
+        """What `cp` and fsync of each file and of the directory take."""
+        for path in self.outputs:
+            sync(Path(shutil.copyfile(path, self.workspace / path.name)))
+        sync(self.workspace)
+
+
+def measure(workspace: Workspace) -> Iterator[Race | Fact]:
+    """See the module."""
+    segments, entries, rounds = workspace.pick(65, 5), workspace.pick(4096, 64), 7
+    for pattern, ra in RA_MB_PER_SECOND.items():
+        template = workspace.directory / pattern
+        generate_log(template, pattern=pattern, segments=segments, entries_per_segment=entries, payload_bytes=1030)
+        case = Case(workspace.directory / "work", pattern, template)
+        case.compacted_once()
+        ours = Side("compact", case.ours, case.fresh)
+        live = case.live_bytes / MEGA
+        yield Race(
+            f"{pattern}: compaction beside cp + fsync of its output",
+            "MB",
+            live,
+            ours,
+            Side("cp + fsync", case.cp, case.empty),
+            target=least_ratio(0.5),
+            rounds=rounds,
+        )
+        yield Race(
+            f"{pattern}: compaction beside a copier of entries",
+            "MB",
+            live,
+            ours,
+            Side("by entry, as Ra does", lambda case=case: compact_by_entry(case.workspace), case.fresh),
+            rounds=3,
+        )
+        yield _rate(case, live, ra)
+        yield _memory(case)
+        shutil.rmtree(template)
+
+
+def _rate(case: Case, live: float, ra: int) -> Fact:
+    """Beside Ra's own figure, which was taken on a quiet machine: the ratio to `cp` is the better measure."""
+    rate = live / statistics.median(case.seconds)
+    return Fact(
+        f"{case.pattern}: live data per second, all rounds' median",
+        f"{rate:,.0f} MB/s ({rate / ra:.1f}x Ra's {ra}); best {live / min(case.seconds):,.0f}",
+        f">= {10 * ra} MB/s",
+        rate >= 10 * ra,
+    )
+
+
+def _memory(case: Case) -> Fact:
+    """Beside the same process that has only looked at the log and planned."""
+    peaks = []
+    for run in (_look, compact):
+        case.fresh()
+        action: Callable[[Path], object] = run
+        peaks.append(in_child(lambda action=action: action(case.workspace)).peak)
+    looked, compacted = (peak / 2**20 for peak in peaks)
+    return Fact(
+        f"{case.pattern}: peak memory",
+        f"{compacted:.0f} MiB, {max(0.0, compacted - looked):.0f} MiB more than to look and plan",
+    )
+
+
+def _look(directory: Path) -> object:
+    return plan_log(open_log(directory), LIMITS)
