@@ -157,7 +157,7 @@ class Case:
 
 def measure(workspace: Workspace) -> Iterator[Race | Fact]:
     """See the module."""
-    segments, entries, rounds = workspace.pick(65, 5), workspace.pick(4096, 64), 7
+    segments, entries, rounds = workspace.pick(65, 5), workspace.pick(4096, 64), 5
     for pattern, ra in RA_MB_PER_SECOND.items():
         template = workspace.directory / pattern
         generate_log(template, pattern=pattern, segments=segments, entries_per_segment=entries, payload_bytes=1030)

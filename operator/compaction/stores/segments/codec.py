@@ -90,8 +90,11 @@ def decode_records(area: bytes, version: int) -> npt.NDArray[np.void]:
     """
     slot = SLOT_BYTES[version]
     slots = len(area) // slot
-    raw = np.frombuffer(area, dtype=np.uint8, count=slots * slot).reshape(slots, slot)
-    used = raw.any(axis=1)
+    # Word by word: both slots are whole multiples of 4 bytes.
+    words = np.frombuffer(area, dtype=np.uint32, count=slots * slot // 4).reshape(slots, slot // 4)
+    used = np.zeros(slots, dtype=np.bool_)
+    for word in range(slot // 4):
+        used |= words[:, word] != 0
     count = slots if used.all() else int(np.argmin(used))
     return np.frombuffer(area, dtype=RECORD_DTYPES[version], count=count)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from compaction.stores.segments import commit, fs
 from compaction.stores.segments.commit import GroupOutcome
 from compaction.stores.segments.kernel import rewrite_group
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.names import group_key, partial_name
 from compaction.stores.segments.pace import Pace
 from compaction.stores.segments.plan import GroupCheck
@@ -57,7 +58,7 @@ def compact_groups(
     Raises:
         RewriteStoppedError: `should_stop` said so; what was committed has its receipt in the fence.
     """
-    attempt = _Attempt(directory, check, live, limits, job, token, holder, should_stop)
+    attempt = _Attempt(directory, check, live, limits, job, token, holder, should_stop, check.segments)
     try:
         with ThreadPoolExecutor(threads, thread_name_prefix="rewrite") as pool:
             try:
@@ -81,6 +82,7 @@ class _Attempt:
     token: int
     holder: str
     should_stop: Callable[[], bool]
+    known: Mapping[str, SegmentIndex]
     ended: threading.Event = field(default_factory=threading.Event)
     outcomes: dict[Sources, GroupOutcome] = field(default_factory=dict)
 
@@ -104,6 +106,7 @@ class _Attempt:
             job=self.job,
             token=self.token,
             ranges=self.check.ranges(sources),
+            known=self.known,
             pace=Pace(
                 should_stop=lambda: self.ended.is_set() or self.should_stop(),
                 what=f"{self.directory}: the compaction",

@@ -2,7 +2,7 @@
 
 Every payload's CRC is checked while it is copied, and the output is verified by reading it again: a fingerprint over
 index, term, length and the CRC of the bytes actually read must be equal on both sides. Reads are coalesced, writes are
-gathered: no system call per entry. Memory is bounded by what is read at once (1 MiB, or the largest single payload if
+gathered: no system call per entry. Memory is bounded by what is read at once (4 MiB, or the largest single payload if
 that is larger) and its copy without the gaps, plus the index areas of the group's sources and output (at most 8 x 2
 MiB + 2 MiB).
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,7 @@ def rewrite_group(
     job: str,
     token: int,
     ranges: GroupRanges | None = None,
+    known: Mapping[str, SegmentIndex] | None = None,
     snapshot_index: int | None = None,
     pace: Pace = UNLIMITED,
 ) -> RewrittenGroup:
@@ -73,6 +74,7 @@ def rewrite_group(
     `ranges` is what `plan.GroupCheck` found, so that a task need not open the whole log; without it the log is opened
     here (`snapshot_index` as in `open_log`). It holds for the very files it was found of: a source that another job
     compacted since stands for more than its range, and only segments that were dead then are carried along.
+    `known`: indexes that were read in this process, by name; not read again while they are of those very files.
 
     Raises:
         CorruptEntryError, CorruptSegmentError: a source is damaged (names file, index, offset).
@@ -92,7 +94,7 @@ def rewrite_group(
         if len(ranges.spans) != len(sources):
             raise InvalidGroupError(f"{len(sources)} sources but {len(ranges.spans)} ranges")
         picked = [
-            _pick(directory / name, span, live, pace, expected=identity)
+            _pick(directory / name, span, live, pace, known=(known or {}).get(name), expected=identity)
             for name, span, identity in zip(sources, ranges.spans, ranges.identities, strict=True)
         ]
         _check_size(picked, limits, key=key)
@@ -131,13 +133,21 @@ def _carried(directory: Path, sources: Sequence[str], dead: Sequence[DeadSegment
     return found
 
 
-def _pick(path: Path, span: IndexRange | None, live: LiveSet, pace: Pace, *, expected: FileIdentity) -> _Picked:
+def _pick(
+    path: Path,
+    span: IndexRange | None,
+    live: LiveSet,
+    pace: Pace,
+    *,
+    known: SegmentIndex | None,
+    expected: FileIdentity,
+) -> _Picked:
     """The records to copy; MissingLiveIndexError when one that must survive is not there (research/ra.md §8, B7)."""
-    try:
-        segment = read_segment(path)
-    except (FileNotFoundError, SegmentIsLinkError) as error:
-        raise SourcesChangedError(f"{path}: not a segment of its own any more") from error
-    pace(segment.data_start)
+    if known is not None and known.identity == expected and regular_identity(path) == expected:
+        segment = known
+    else:
+        segment = _read(path)
+        pace(segment.data_start)
     if segment.identity != expected:
         raise SourcesChangedError(f"{path}: no longer the file that was looked at")
     if span is None:
@@ -150,6 +160,13 @@ def _pick(path: Path, span: IndexRange | None, live: LiveSet, pace: Pace, *, exp
         missing = next(index for index in wanted if index not in have)
         raise MissingLiveIndexError(str(path), missing)
     return _Picked(segment, rows)
+
+
+def _read(path: Path) -> SegmentIndex:
+    try:
+        return read_segment(path)
+    except (FileNotFoundError, SegmentIsLinkError) as error:
+        raise SourcesChangedError(f"{path}: not a segment of its own any more") from error
 
 
 def _check_size(picked: list[_Picked], limits: SegmentLimits, *, key: str) -> None:

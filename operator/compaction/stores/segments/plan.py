@@ -13,13 +13,13 @@ than half live, by entries or by bytes, become one. Differences:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from compaction.exceptions import SourcesChangedError
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES, FileIdentity, RowArray
+from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES, FileIdentity, RowArray, SegmentIndex
 from compaction.stores.segments.records import UnreferencedReason
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import (
@@ -316,6 +316,11 @@ class GroupCheck:
         self._stranded = find_stranded(log, live)
         self._dead = find_dead(log, live, stranded=self._stranded)
         self._present = [segment.name for segment in log.segments]
+
+    @property
+    def segments(self) -> Mapping[str, SegmentIndex]:
+        """The indexes that were looked at, by name."""
+        return {segment.name: segment for segment in self._log.segments}
 
     def ranges(self, sources: Iterable[str]) -> GroupRanges:
         """What is read from the sources of a group, and what is dead between them.

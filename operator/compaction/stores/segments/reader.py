@@ -26,7 +26,7 @@ from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.packing import Reads, pack, plan_reads
 from compaction.stores.segments.view import LogState
 
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 4 << 20
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10
 
