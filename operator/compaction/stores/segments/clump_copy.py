@@ -3,7 +3,8 @@
 Every payload's CRC is checked while it is read, and each output is verified by reading it back. The copies have new
 indexes, one behind the other, and the term that the log ends with; length, payload and stored CRC stay. Like a
 compacted segment, an output is version 2 and exactly full, so nobody ever appends to it. Memory: what is read at once
-(4 MiB, or the largest payload), twice, beside what a look at the log holds. Whatever goes wrong, all partial files are removed.
+(4 MiB, or the largest payload) and its copy, beside what a look at the log holds. Whatever goes wrong, all partial
+files are removed.
 """
 
 from __future__ import annotations
