@@ -14,6 +14,7 @@ from support.waiting import eventually
 
 DAY = 86_400.0
 LEASE = 4
+WORKERS = {"max": 1, "slots": 2, "idleSeconds": 2, "sparkMaster": "local[1]"}
 
 
 def test_clocks_that_differ_by_days_and_jump_change_nothing(
@@ -28,7 +29,7 @@ def test_clocks_that_differ_by_days_and_jump_change_nothing(
         logs.add(name)
     ahead = fleet.start(lease_seconds=LEASE, light=(*light, "--clock", str(clocks["ahead"])))
     eventually(lambda: READY in ahead.output, "the first replica to stand by")
-    cluster.apply_policy(logs.path, lease={"durationSeconds": LEASE})
+    cluster.apply_policy(logs.path, lease={"durationSeconds": LEASE}, workers=WORKERS)
     behind = fleet.start(lease_seconds=LEASE, light=(*light, "--clock", str(clocks["behind"])))
     eventually(lambda: logs.receipts("a") and logs.receipts("b"), "the first groups to be committed")
     assert leader(cluster) == ahead.identity

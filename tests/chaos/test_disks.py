@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,8 @@ def test_a_full_and_a_read_only_disk_hold_jobs_up_and_lose_nothing(
     logs = Logs(root)
     fleet = make_fleet(light=None, enter=disk.enter)
     fleet.start()
-    workers = {"max": 1, "slots": 1, "idleSeconds": 5, "sparkMaster": "local[2]"}
+    # One worker for all of it: none is started for a job whose log could not be claimed a moment ago.
+    workers = {"max": 1, "slots": 1, "idleSeconds": 120, "sparkMaster": "local[2]"}
     limits = {"maxAttempts": 20}
 
     # Full: the rewrite meets ENOSPC, the attempt fails with that reason, and the job waits for its next one.
@@ -71,6 +74,9 @@ def test_a_full_and_a_read_only_disk_hold_jobs_up_and_lose_nothing(
     logs.assert_content()
     disk.set_read_only(False)
 
+    cluster.await_all_succeeded(at_least=2)
+    [worker] = fleet.running_workers()
+    os.kill(fleet.worker_pid(worker.name), signal.SIGTERM)
     jobs = assert_all_done(cluster, fleet, logs)
     attempts_of = {job["spec"]["sources"]["segmentLog"]["path"].rpartition("/")[2]: job for job in jobs}
     assert [attempt["outcome"] for attempt in attempts_of["read-only"]["status"]["attempts"]] == ["Succeeded"]

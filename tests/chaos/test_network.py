@@ -14,7 +14,7 @@ from support.operators import OperatorFleet
 from support.tcp_proxy import Network, TcpProxy
 from support.waiting import eventually
 
-LEASE = 4
+LEASE = 3
 
 
 def first_workers_way(fleet: OperatorFleet, plane: Any, proxy: TcpProxy, path: Path) -> None:
@@ -34,11 +34,11 @@ def test_a_worker_cut_off_is_replaced_and_commits_nothing_afterwards(
 ) -> None:
     server = urlsplit(control_plane.url)
     with TcpProxy((str(server.hostname), int(server.port or 0))) as proxy:
-        fleet = make_fleet(light=("--task-seconds", "1.2"))
+        fleet = make_fleet(light=("--task-seconds", "0.9"))
         first_workers_way(fleet, control_plane, proxy, tmp_path / "through-proxy")
         logs.add("a")
         fleet.start()
-        workers = {"max": 2, "slots": 1, "idleSeconds": 4, "sparkMaster": "local[1]"}
+        workers = {"max": 2, "slots": 1, "idleSeconds": 2, "sparkMaster": "local[1]"}
         cluster.apply_policy(logs.path, lease={"durationSeconds": LEASE}, workers=workers)
         lonely = cluster.await_job_state("InProgress")["status"]["worker"]
         eventually(lambda: logs.receipts("a"), "the first group to be committed")
