@@ -26,6 +26,7 @@ from compaction.api.names import (
 )
 from compaction.exceptions import (
     AlreadyExistsError,
+    ApiUnavailableError,
     ConflictError,
     NotFoundError,
 )
@@ -148,6 +149,10 @@ class AssignmentSteps:
         except (ConflictError, NotFoundError):
             await self._api.moved_on(LEASES, action.job.name)
             return False
+        except ApiUnavailableError:
+            # It may have happened. Unseen, the next decision would claim a larger token under a job that runs.
+            await self._api.refresh(LEASES, action.job.name)
+            raise
         self._api.take(LEASES, answer)
         return True
 
