@@ -12,17 +12,32 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compaction.api.enums import JobState
+from compaction.api.names import LABEL_PLAN
+from compaction.planning.schedule import OpenWindow, window_state
 from support.world import Crash, World
 
+BYTES_PER_SECOND = 90
+EVERY_OTHER_MINUTE = {"schedule": "*/2 * * * *", "duration": "1m"}
 FINISHED = (JobState.SUCCEEDED, JobState.FAULTY)
 
 
 class ReconcileMachine(RuleBasedStateMachine):
-    @initialize(logs=st.integers(1, 4), groups=st.integers(1, 3), slots=st.integers(1, 2), history=st.integers(0, 2))
-    def begin(self, logs: int, groups: int, slots: int, history: int) -> None:
+    @initialize(
+        logs=st.integers(1, 4),
+        groups=st.integers(1, 3),
+        slots=st.integers(1, 2),
+        history=st.integers(0, 2),
+        controls=st.sets(st.sampled_from(["windows", "approval", "rate"])),
+    )
+    def begin(self, logs: int, groups: int, slots: int, history: int, controls: set[str]) -> None:
+        self.controls = controls
+        self.approved: set[str] = set()
         self.world = World(
             workers={"max": 2, "slots": slots},
-            limits={"maxConcurrentJobs": 3, "maxBytesPerJob": 100},
+            limits={"maxConcurrentJobs": 3, "maxBytesPerJob": 100}
+            | ({"bytesPerSecond": BYTES_PER_SECOND} if "rate" in controls else {}),
+            trigger={"windows": [EVERY_OTHER_MINUTE]} if "windows" in controls else {},
+            approval="Manual" if "approval" in controls else "Auto",
             successfulJobsHistoryLimit=history,
         )
         for i in range(logs):
@@ -32,8 +47,26 @@ class ReconcileMachine(RuleBasedStateMachine):
 
     @rule(crash_after=st.one_of(st.none(), st.integers(1, 15)))
     def reconcile(self, crash_after: int | None) -> None:
+        before = self._assignments()
+        window = window_state([OpenWindow("*/2 * * * *", 60)], "Etc/UTC", now=self.world.wall)
         with suppress(Crash):
             self.world.reconcile(crash_after=crash_after)
+        if "windows" in self.controls and not window.is_open:
+            assert self._assignments() <= before, "a job was started outside the window"
+
+    def _assignments(self) -> set[tuple[str, int]]:
+        return {(name, lease.token) for name, lease in self.world.leases.items()}
+
+    @precondition(lambda self: "approval" in self.controls)
+    @rule()
+    def somebody_approves(self) -> None:
+        self._approve()
+
+    def _approve(self) -> None:
+        plan = self.world.status.plan
+        if plan is not None and plan.hash:
+            self.world.annotate(approve=plan.hash)
+            self.approved.add(plan.hash)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 16.0, 61.0]), renewing=st.booleans())
     def time_passes(self, seconds: float, renewing: bool) -> None:
@@ -109,14 +142,26 @@ class ReconcileMachine(RuleBasedStateMachine):
         assert len({log.path for log in logs if log is not None}) == len(running)
 
     @invariant()
+    def shares_stay_within_the_limit(self) -> None:
+        running = [self.world.jobs[name].status.attempts[-1] for name in self.world.in_state(JobState.IN_PROGRESS)]
+        if "rate" in self.controls:
+            assert sum(attempt.bytes_per_second or 0 for attempt in running) <= BYTES_PER_SECOND
+
+    @invariant()
+    def only_approved_plans_have_jobs(self) -> None:
+        if "approval" in self.controls:
+            assert {job.metadata.labels[LABEL_PLAN] for job in self.world.jobs.values()} <= self.approved
+
+    @invariant()
     def totals_never_exceed_what_was_given_back(self) -> None:
         assert self.world.policy is not None
         assert self.world.policy.status.bytes_reclaimed <= self.world.committed
 
     def teardown(self) -> None:
         world = self.world
-        for _ in range(250):
+        for _ in range(400):
             world.announce()
+            self._approve()
             for job, lease in list(world.leases.items()):
                 if lease.report is not None or job not in world.jobs:
                     continue
@@ -137,5 +182,5 @@ class ReconcileMachine(RuleBasedStateMachine):
             assert status.bytes_reclaimed == world.committed
 
 
-ReconcileMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+ReconcileMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestReconcileMachine = ReconcileMachine.TestCase
