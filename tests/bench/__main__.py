@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from bench.harness import Machine, Result, Size, Workspace, run_benchmark, table
+from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.binaries import ensure_binaries
 from compaction.local.control_plane import RunningControlPlane, start_control_plane
 
@@ -42,6 +44,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(benchmark_names()):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(benchmark_names())}")
+    setup_logging(LogFormat.TEXT, level=logging.WARNING)
     machine = Machine()
     print("\n".join(machine.lines), flush=True)
     with ExitStack() as resources:
