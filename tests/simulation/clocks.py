@@ -67,7 +67,7 @@ class SimulatedStamps(metaclass=_Stamps):
 
 
 @contextmanager
-def simulated_time() -> Iterator[None]:
+def simulated_time() -> Iterator[Numbers]:
     """Every module of ours that is loaded reads simulated clocks within the block."""
     replaced = [
         module
@@ -81,9 +81,10 @@ def simulated_time() -> Iterator[None]:
     for module in (changes, sense):
         module.os = stamped  # type: ignore[attr-defined]
     original = FileIdentity.__dict__["of"]
-    FileIdentity.of = classmethod(_Canonical().of)  # type: ignore[assignment]
+    numbers = Numbers()
+    FileIdentity.of = classmethod(numbers.of)  # type: ignore[assignment]
     try:
-        yield
+        yield numbers
     finally:
         FileIdentity.of = original
         for module in (changes, sense):
@@ -92,9 +93,15 @@ def simulated_time() -> Iterator[None]:
             module.time = real_time  # type: ignore[attr-defined]
 
 
-class _Canonical:
+class Numbers:
+    """Inodes and modification times by number, in the order in which they were first seen since `begin`."""
+
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
+
+    def begin(self) -> None:
+        """Nothing was seen yet."""
+        self._numbers.clear()
 
     def of(self, kind: type[FileIdentity], stat: os.stat_result) -> FileIdentity:
         number = self._numbers.setdefault((stat.st_ino, stat.st_mtime_ns), len(self._numbers) + 1)

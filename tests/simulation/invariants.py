@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 WRITES_PER_JOB = 8
-WRITES_PER_ATTEMPT = 4
+WRITES_PER_ATTEMPT = 6
 WRITES_OF_PROGRESS = 2
 
 

@@ -56,8 +56,9 @@ def test_every_invariant_has_a_defect() -> None:
 
 def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
     """Whatever the hash seed, the directory, the time of day, and what ran before."""
-    seeds = (5, 21, 35)
+    seeds = (11, 21, 35)
     here = [simulate(seed).digest for seed in seeds]
+    assert [simulate(seed).digest for seed in seeds] == here
     program = f"from simulation.world import simulate\nfor seed in {seeds[::-1]}: print(simulate(seed).digest)"
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     for hash_seed in ("1", "2"):

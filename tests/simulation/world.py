@@ -7,6 +7,7 @@ violated. Everything is on one thread and in virtual time; the same seed gives t
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
 import shutil
@@ -28,8 +29,8 @@ from compaction.kube.metrics import Metrics
 from compaction.kube.term import StopRequest
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.names import job_key
-from simulation.api_server import ApiServer, Change
-from simulation.clocks import simulated_time
+from simulation.api_server import ApiServer, Change, Obj
+from simulation.clocks import Numbers, simulated_time
 from simulation.coordinator import Candidate, replica
 from simulation.disk import Disk
 from simulation.faults import Faults
@@ -88,6 +89,7 @@ class World:
         self.reported: set[str] = set()
         self.assigned: set[tuple[str, int]] = set()
         self.touched: dict[str, int] = {}
+        self.attempts: dict[str, int] = {}
         self.server = ApiServer(self._creation_time, garbage_collector=self.dice.random() < 0.5)
         self.api = ApiWatch(self)
         self.store = StoreWatch(self)
@@ -121,12 +123,16 @@ class World:
             if getattr(process, "machine", "") == machine:
                 process.offset = offset
 
-    def make_logs(self) -> None:
-        for number in range(self.dice.choice((1, 2, 2, 3))):
+    def make_logs(self, numbers: Numbers) -> None:
+        """Copies of templates, which an earlier schedule may have made: only what is seen after that is numbered."""
+        templates = []
+        for _ in range(self.dice.choice((1, 2, 2, 3))):
             pattern = self.dice.choice(("strided", "runs", "random", "overwritten"))
             segments, entries = self.dice.choice((4, 5, 6, 8)), self.dice.choice((8, 12))
             damaged = self.dice.random() < 0.08
-            template = _template(pattern, segments, entries, self.dice.choice((0.1, 0.25)), damaged)
+            templates.append(_template(pattern, segments, entries, self.dice.choice((0.1, 0.25)), damaged))
+        numbers.begin()
+        for number, template in enumerate(templates):
             path = ROOT / f"log-{number}"
             shutil.copytree(template, path, copy_function=shutil.copyfile)
             for found in [path, *path.rglob("*")]:
@@ -184,7 +190,7 @@ class World:
 
     def _changed(self, change: Change) -> None:
         if change.plural == "compactionjobs" and change.new is not None:
-            self.known_jobs.add(change.new["metadata"]["name"])
+            self._job_changed(change.new, change.old)
         self.api.changed(change)
         if change.plural != "events":
             obj = change.new or change.old
@@ -192,6 +198,13 @@ class World:
             said = f"{change.type} {change.plural}/{obj['metadata']['name']}"
             state = (obj.get("status") or {}).get("state") if change.plural == "compactionjobs" else None
             self.log(None, f"{said} {state or ''}".rstrip())
+
+    def _job_changed(self, job: Obj, old: Obj | None) -> None:
+        name, status = job["metadata"]["name"], job.get("status") or {}
+        self.known_jobs.add(name)
+        self.attempts[name] = max(self.attempts.get(name, 0), len(status.get("attempts") or ()))
+        if status.get("waiting") and status["waiting"] != ((old or {}).get("status") or {}).get("waiting"):
+            self.touched[name] = self.touched.get(name, 0) + 1  # a refused claim is said in the job's own status
 
     def touch(self, name: str) -> None:
         """Somebody disturbed a job: it may take so many writes more."""
@@ -201,8 +214,7 @@ class World:
         return self.touched.get(job, 0)
 
     def attempts_of(self, job: str) -> int:
-        obj = self.server.get("compactionjobs", job) or {}
-        return len((obj.get("status") or {}).get("attempts") or ())
+        return self.attempts.get(job, 0)
 
     def job_of(self, key: str) -> str:
         return next((name for name in sorted(self.known_jobs) if job_key(name) == key), key)
@@ -222,9 +234,9 @@ class World:
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, numbers: Numbers) -> None:
         """Faults, then peace, then rest."""
-        self.make_logs()
+        self.make_logs(numbers)
         self.make_policy()
         replicas = [asyncio.create_task(replica(self, number)) for number in (1, 2)]
         for number in (1, 2):
@@ -320,24 +332,27 @@ def simulate(seed: int, *, allowed: frozenset[str] | None = None) -> Outcome:
     (home / "logs").mkdir()
     before = os.getcwd()
     os.chdir(home)
+    gc.freeze()  # what is there already is not looked through again
+    gc.disable()  # what a schedule leaves is collected at its end, not in the middle of another one
     worlds: list[World] = []
     loop = SimulationLoop()
 
-    async def main() -> World:
+    async def main(numbers: Numbers) -> World:
         world = World(loop, seed, allowed)
         worlds.append(world)
         with world.disk.mounted():
-            await world.run()
+            await world.run(numbers)
         return world
 
     try:
-        with simulated_time(), _captured_logs(worlds), warnings.catch_warnings():
+        with simulated_time() as numbers, _captured_logs(worlds), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                world = loop.run_until_complete(main())
+                world = loop.run_until_complete(main(numbers))
             finally:
                 _bury(loop, worlds)
     finally:
+        gc.enable()
         os.chdir(before)
         shutil.rmtree(home, ignore_errors=True)
     digest = hashlib.sha256("\n".join(world.trace).encode()).hexdigest()
@@ -368,5 +383,6 @@ def _bury(loop: SimulationLoop, worlds: list[World]) -> None:
                 process.parked.clear()
         del tasks
         loop.close()
+        gc.collect()
     finally:
         sys.unraisablehook = hook
