@@ -24,6 +24,8 @@ from support.sudden_death import SuddenDeath
 from support.virtual_time import VirtualTimeLoop
 
 T = TypeVar("T")
+TIMER = 1e-4
+"""Seconds that a timer takes at the least."""
 EPOCH = 1_800_000_000.0
 PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
 
@@ -141,6 +143,8 @@ class SimulationLoop(VirtualTimeLoop):
     ) -> asyncio.TimerHandle:
         context = copy_context() if context is None else context
         timer: list[asyncio.TimerHandle] = []
+        # No timer is exact. Else a clock that runs slow would be waited for in ever smaller steps, and time stand still.
+        when = max(when, self.time() + TIMER)
         timer.append(super().call_at(when, self._gate, callback, args, context, timer, context=context))
         return timer[0]
 
