@@ -71,8 +71,8 @@ class Candidate:
 
     async def deadman(self) -> None:
         """Ends the process before anybody can take over, whatever else it is doing."""
-        left = 0.0
-        while left >= 0.0:
+        left = self.seconds_to_takeover() - MARGIN
+        while left > 0.0:
             await asyncio.sleep(min(left, 1.0))
             left = self.seconds_to_takeover() - MARGIN
         self._process.kill(70)

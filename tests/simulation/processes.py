@@ -143,7 +143,7 @@ class SimulationLoop(VirtualTimeLoop):
     ) -> asyncio.TimerHandle:
         context = copy_context() if context is None else context
         timer: list[asyncio.TimerHandle] = []
-        # No timer is exact. Else a clock that runs slow would be waited for in ever smaller steps, and time stand still.
+        # No timer is exact. Else a slow clock would be waited for in ever smaller steps, and time stand still.
         when = max(when, self.time() + TIMER)
         timer.append(super().call_at(when, self._gate, callback, args, context, timer, context=context))
         return timer[0]
