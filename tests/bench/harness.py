@@ -74,11 +74,6 @@ def least_ratio(times: float) -> Target:
     return Target(f">= {times:g}x", lambda result: result.ratio >= times)
 
 
-def least_rate(rate: float, unit: str) -> Target:
-    """So much work per second (wall)."""
-    return Target(f">= {rate:g} {unit}/s", lambda result: result.rate(result.ours) >= rate)
-
-
 def most_seconds(seconds: float) -> Target:
     """So many seconds at most (wall)."""
     return Target(f"<= {seconds:g} s", lambda result: result.ours.wall <= seconds)

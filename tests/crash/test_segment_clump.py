@@ -51,12 +51,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process dies here, not the machine: syncs are counted, and interrupted, but need not be carried out."""
-    monkeypatch.setattr(os, "fsync", lambda _fd: None)
-
-
 @pytest.fixture
 def fresh(template: Path, tmp_path: Path) -> Callable[[], Path]:
     def make() -> Path:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from compaction.local.control_plane import RunningControlPlane
 from compaction.local.process import ProcessId, spawn
@@ -79,10 +77,3 @@ class Servers:
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._reserved.bind(("127.0.0.1", int(self.running.url.rpartition(":")[2])))
-
-
-def seconds_until(look: Any, what: str) -> float:
-    """How long it took until `look` was true."""
-    began = time.monotonic()
-    eventually(look, what, pause=0.05)
-    return time.monotonic() - began

@@ -71,7 +71,6 @@ class Log:
     claimed: dict[str, int] = field(default_factory=dict)
     retired: set[str] = field(default_factory=set)
     commits: list[tuple[str, int, str]] = field(default_factory=list)  # (job, token, group)
-    locked_by: str = ""
 
 
 class Crash(Exception):

@@ -67,7 +67,8 @@ def test_debt_is_what_a_run_reclaims(root: Path) -> None:
     (log,) = [log for log in store.sense().logs if log.path.name == "a"]
     assert (log.bytes, log.segments, log.oldest_debt_at) == (0, 0, None)
     assert log.tombstones == 3
-    assert log.tombstones_due(log.oldest_tombstone_at + 600, 600) if log.oldest_tombstone_at else False
+    assert log.oldest_tombstone_at
+    assert log.sweep_in(log.oldest_tombstone_at + 600, 600) == 0.0
 
 
 def _run(store: SegmentLogStore, log: str, job: str) -> None:

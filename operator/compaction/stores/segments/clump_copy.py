@@ -18,21 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import (
-    CorruptEntryError,
-    MissingLiveIndexError,
-    SourcesChangedError,
-    VerificationFailedError,
-)
+from compaction.exceptions import MissingLiveIndexError, SourcesChangedError
 from compaction.stores.segments import fs
-from compaction.stores.segments.access import inherit_access
 from compaction.stores.segments.clump_moves import index_digest
 from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRound, LogHead, log_head
-from compaction.stores.segments.codec import encode_header, encode_records, read_segment
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.listing import highest_segment
-from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start, segment_name
+from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, segment_name
 from compaction.stores.segments.names import partial_name, stem
+from compaction.stores.segments.outputs import full_head, partial_file, read_back
 from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.reader import Batch, Fingerprint, picked_batches
 from compaction.stores.segments.seq import LiveSet
@@ -144,12 +138,7 @@ def _copy(
     started = time.monotonic()
     sources = _sources(log, part.old)
     path = log.directory / partial_name(stem(output), job=task.job, token=task.token)
-    # A leftover under this name is of this very attempt.
-    fs.unlink_if_present(path)
-    fd = fs.create(path, mode=0o600)
-    kept = False
-    try:
-        inherit_access(fd, log.directory / task.head.newest)
+    with partial_file(path, like=log.directory / task.head.newest) as fd:
         head = _head(sources, first=part.first, term=task.head.term)
         pace(sum(map(len, head)))
         fs.write(fd, head)
@@ -160,13 +149,8 @@ def _copy(
             _count(before, batch, first=part.first + before.entries, term=task.head.term)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
-        digest = _verify(path, before, identity, pace)
-        kept = True
-    finally:
-        os.close(fd)
-        if not kept:
-            with suppress(OSError):
-                fs.unlink_if_present(path)
+        written, _ = read_back(path, before, identity, pace)
+        digest = index_digest(written)
     return CopiedClump(
         partial=path.name,
         identity=identity,
@@ -204,18 +188,14 @@ def _sources(log: LogState, old: LiveSet) -> list[_Source]:
 
 
 def _head(sources: list[_Source], *, first: int, term: int) -> list[bytes]:
-    """Header and index area, exactly full."""
+    """Header and index area of the output: new indexes, one term, the lengths and CRCs that were stored."""
     length = np.concatenate([source.segment.length[source.rows] for source in sources])
-    offset = np.full(length.size, data_start(2, length.size), dtype=np.uint64)
-    offset[1:] += np.cumsum(length[:-1], dtype=np.uint64)
-    records = encode_records(
+    return full_head(
         idx=np.arange(length.size, dtype=np.uint64) + np.uint64(first),
         term=np.full(length.size, term, dtype=np.uint64),
-        offset=offset,
         length=length,
         crc=np.concatenate([source.segment.crc[source.rows] for source in sources]),
     )
-    return [encode_header(max_count=int(length.size)), records]
 
 
 def _count(before: Fingerprint, batch: Batch, *, first: int, term: int) -> None:
@@ -227,22 +207,3 @@ def _count(before: Fingerprint, batch: Batch, *, first: int, term: int) -> None:
         length=batch.segment.length[batch.rows],
         crc=batch.crcs,
     )
-
-
-def _verify(path: Path, before: Fingerprint, identity: FileIdentity, pace: Pace) -> str:
-    """Read the output back through the ordinary reader and compare; the digest of its header and index."""
-    output = read_segment(path)
-    pace(output.data_start)
-    after = Fingerprint()
-    try:
-        for batch in picked_batches([(output, np.arange(output.count, dtype=np.int64))], pace):
-            after.update_batch(batch)
-    except CorruptEntryError as error:
-        raise VerificationFailedError(f"{path}: the output does not read back: {error}") from error
-    full = output.count == output.max_count == before.entries and output.end_of_data == identity.size
-    if not full or output.identity != identity or after.hexdigest() != before.hexdigest():
-        raise VerificationFailedError(
-            f"{path}: {after.entries} entries read back with fingerprint {after.hexdigest()[:16]}, "
-            f"{before.entries} copied with {before.hexdigest()[:16]}"
-        )
-    return index_digest(output)

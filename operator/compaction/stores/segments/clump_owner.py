@@ -38,7 +38,7 @@ from compaction.stores.segments.snapshot import newest_snapshot
 from compaction.stores.segments.view import LogState, open_log
 
 PORTION_BYTES: Final = 4 << 20
-"""Payload bytes after which a portion is handed to the owner; one read (1 MiB, or the largest payload) comes on top."""
+"""Payload bytes after which a portion is handed to the owner; one read (4 MiB, or the largest payload) comes on top."""
 
 
 @dataclass(frozen=True, slots=True)

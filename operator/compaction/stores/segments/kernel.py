@@ -15,30 +15,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from compaction.exceptions import (
-    CorruptEntryError,
     GroupEmptyError,
     GroupTooLargeError,
     InvalidGroupError,
     MissingLiveIndexError,
     SegmentIsLinkError,
     SourcesChangedError,
-    VerificationFailedError,
 )
 from compaction.stores.segments import fs
-from compaction.stores.segments.access import inherit_access
-from compaction.stores.segments.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
+from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.listing import regular_identity, regular_segments
-from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, data_start
+from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex
 from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.outputs import full_head, partial_file, read_back
 from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.plan import GroupRanges, IndexRange, group_ranges
 from compaction.stores.segments.reader import Fingerprint, picked_batches
@@ -186,12 +183,7 @@ def _write_partial(path: Path, picked: list[_Picked], pace: Pace) -> tuple[Finge
 
     The file is gone again unless all of it succeeded.
     """
-    # A leftover under this name is of this very attempt, and its writer is dead or will find its file gone.
-    fs.unlink_if_present(path)
-    fd = fs.create(path, mode=0o600)
-    kept = False
-    try:
-        inherit_access(fd, picked[0].segment.path)
+    with partial_file(path, like=picked[0].segment.path) as fd:
         head = _head(picked)
         pace(sum(map(len, head)))
         fs.write(fd, head)
@@ -202,48 +194,18 @@ def _write_partial(path: Path, picked: list[_Picked], pace: Pace) -> tuple[Finge
             before.update_batch(batch)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
-        after = _verify(path, before, identity, pace)
-        kept = True
-    finally:
-        os.close(fd)
-        if not kept:
-            with suppress(OSError):
-                fs.unlink_if_present(path)
+        _, after = read_back(path, before, identity, pace)
     return before, after, identity
 
 
 def _head(picked: list[_Picked]) -> list[bytes]:
-    """Header and index area: version 2, exactly full, so that nobody ever appends to it (research/ra.md §3.3)."""
+    """Header and index area of the output."""
     idx = np.concatenate([p.segment.idx[p.rows] for p in picked])
     if np.any(idx[1:] <= idx[:-1]):
         raise InvalidGroupError(f"{picked[0].segment.path.parent}: the sources' index ranges overlap")
-    length = np.concatenate([p.segment.length[p.rows] for p in picked])
-    offset = np.full(idx.size, data_start(CURRENT_VERSION, idx.size), dtype=np.uint64)
-    offset[1:] += np.cumsum(length[:-1], dtype=np.uint64)
-    records = encode_records(
+    return full_head(
         idx=idx,
         term=np.concatenate([p.segment.term[p.rows] for p in picked]),
-        offset=offset,
-        length=length,
+        length=np.concatenate([p.segment.length[p.rows] for p in picked]),
         crc=np.concatenate([p.segment.crc[p.rows] for p in picked]),
     )
-    return [encode_header(max_count=int(idx.size)), records]
-
-
-def _verify(path: Path, before: Fingerprint, identity: FileIdentity, pace: Pace) -> str:
-    """Read the output back through the ordinary reader and compare; its fingerprint."""
-    output = read_segment(path)
-    pace(output.data_start)
-    after = Fingerprint()
-    try:
-        for batch in picked_batches([(output, np.arange(output.count, dtype=np.int64))], pace):
-            after.update_batch(batch)
-    except CorruptEntryError as error:
-        raise VerificationFailedError(f"{path}: the output does not read back: {error}") from error
-    full = output.count == output.max_count == before.entries and output.end_of_data == identity.size
-    if not full or output.identity != identity or after.hexdigest() != before.hexdigest():
-        raise VerificationFailedError(
-            f"{path}: {after.entries} entries read back with fingerprint {after.hexdigest()[:16]}, "
-            f"{before.entries} copied with {before.hexdigest()[:16]}"
-        )
-    return after.hexdigest()

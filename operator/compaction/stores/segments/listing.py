@@ -38,9 +38,3 @@ def regular_identity(path: Path) -> FileIdentity | None:
     """Identity of a regular file under its own name; None for anything else."""
     found = status(path)
     return FileIdentity.of(found) if found and stat.S_ISREG(found.st_mode) else None
-
-
-def regular_inode(path: Path) -> tuple[int, int] | None:
-    """(device, inode) of a regular file under its own name; None for anything else."""
-    identity = regular_identity(path)
-    return (identity.device, identity.inode) if identity else None

@@ -81,10 +81,6 @@ class LogDebt:
             return 0.0
         return max(0.0, self.oldest_tombstone_at + grace_seconds - now)
 
-    def tombstones_due(self, now: float, grace_seconds: float) -> bool:
-        """Whether a sweep would find something to do among the tombstones."""
-        return self.sweep_in(now, grace_seconds) == 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class SenseResult:
