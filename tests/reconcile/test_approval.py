@@ -11,6 +11,7 @@ from compaction.api.enums import PlanApproval
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy import PlanStatus
 from compaction.api.values import timestamp_from_epoch
+from compaction.reconcile.creating import CREATED_AT_ONCE
 from support.world import Crash, World
 
 
@@ -199,3 +200,33 @@ def test_a_job_made_by_hand_needs_no_approval() -> None:
     world.announce()
     world.rest()
     assert world.status.active == 1
+
+
+def test_an_approved_plan_larger_than_one_decision_creates_is_created_whole() -> None:
+    """Its first jobs run while the rest is created, and the store is looked at meanwhile."""
+    world = manual(logs=CREATED_AT_ONCE + 2)
+    plan = plan_of(world)
+    world.annotate(approve=plan.hash)
+    while not world.jobs:
+        world.reconcile()
+    assert len(world.jobs) == CREATED_AT_ONCE
+    del world.logs["/ra/0"].groups[:]  # what the first of them did
+    world.wall += 61
+    world.sense()
+    world.rest()
+    assert {job.metadata.labels[LABEL_PLAN] for job in world.jobs.values()} == {plan.hash}
+    assert len(world.jobs) == CREATED_AT_ONCE + 2
+    assert plan_of(world).approval is PlanApproval.APPROVED
+
+
+def test_an_approval_that_is_taken_back_ends_the_creation() -> None:
+    world = manual(logs=CREATED_AT_ONCE + 2)
+    world.annotate(approve=plan_of(world).hash)
+    while not world.jobs:
+        world.reconcile()
+    world.annotate(approve="")
+    world.rest()
+    assert len(world.jobs) == CREATED_AT_ONCE
+    world.pass_time(61)
+    assert len(world.jobs) == CREATED_AT_ONCE
+    assert plan_of(world).approval is PlanApproval.PENDING

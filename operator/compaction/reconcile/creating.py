@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Final
 
-from compaction.api.enums import JobKind
+from compaction.api.enums import Approval, JobKind
 from compaction.api.job import (
     CompactionJobSpec,
     JobParameters,
@@ -20,6 +20,7 @@ from compaction.api.policy import CompactionPolicy
 from compaction.planning.planner import Plan, PlannedJob
 from compaction.reconcile.actions import CreateJob
 from compaction.reconcile.observations import Memory, Unmade
+from compaction.reconcile.timing import approved_hash
 
 CREATED_AT_ONCE: Final = 256
 """So many jobs are created before the next look at everything: workers that are free meanwhile get the first of them,
@@ -40,6 +41,8 @@ def creations(
         unmade = Unmade(plan.hash, plan.jobs)
     elif (memory.planned_reading, policy.metadata.generation) != (before.planned_reading, memory.planned_generation):
         unmade = Unmade()
+    elif policy.spec.approval is Approval.MANUAL and unmade.plan != approved_hash(policy):
+        unmade = Unmade()  # the approval was taken back
     jobs = tuple(job for job in unmade.jobs if job.name not in existing)
     now, later = jobs[:CREATED_AT_ONCE], jobs[CREATED_AT_ONCE:]
     made = tuple(CreateJob(job.name, spec_of(job, policy), unmade.plan) for job in now)

@@ -36,7 +36,7 @@ def plan_again(
     With a schedule a plan is made at its times only; with approval: Manual it is only shown until somebody approves it.
     """
     reading, now = snapshot.reading, snapshot.now
-    if reading is None or not _is_new(reading, policy, memory):
+    if reading is None or not _is_new(reading, policy, memory) or _is_being_created(policy, memory):
         return None, memory
     before = memory.plan or policy.status.plan
     if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
@@ -66,6 +66,19 @@ def _is_new(reading: Reading, policy: CompactionPolicy, memory: Memory) -> bool:
     if reading.generation != generation or reading.problem is not None or reading.started < memory.look_wanted:
         return False
     return memory.planned_reading != reading.number or memory.planned_generation != generation
+
+
+def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
+    """True while jobs of the approved plan are still to be created, which takes several decisions when it is large.
+
+    A newer plan would be another one as soon as the first of them has run, and the rest would wait to be approved again.
+    """
+    unmade = memory.unmade
+    return (
+        bool(unmade.jobs)
+        and unmade.plan == approved_hash(policy)
+        and memory.planned_generation == policy.metadata.generation
+    )
 
 
 def _approved(
