@@ -310,7 +310,8 @@ def test_jobs_get_their_share_of_the_speed(root: Path, begin: Callable[..., Watc
 
 
 @pytest.mark.spark
-def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: Path, signum: int) -> None:
     """A real process: what happens on stderr, the summary on stdout, exit code 0, and nothing left behind."""
     log = add_log(root, "a")
     before = content(log)
@@ -329,7 +330,7 @@ def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: 
             file.write_text("spec: [")
             eventually(lambda: "the policy stays as it was" in errors.read_text(), "the broken file to be told")
         finally:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signum)
         stdout, _ = process.communicate(timeout=120)
     assert process.returncode == 0, errors.read_text()
     assert "Traceback" not in errors.read_text()

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeVar
@@ -193,7 +194,8 @@ class SparkEngine:
         ):
             try:
                 self._gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
-                self._context = SparkContext(conf=conf, gateway=self._gateway)
+                with _own_interrupt():
+                    self._context = SparkContext(conf=conf, gateway=self._gateway)
             except (Py4JError, PySparkException, OSError, EOFError) as error:
                 self._stop_context()
                 master, log_file = self._settings.master, self._settings.log_file
@@ -267,6 +269,17 @@ def _first_lines(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))]
     return (python[-1] if python else " ".join(lines[:2]))[:500]
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep the program's own handler of SIGINT: a SparkContext made in the main thread puts its own in the place."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 class _environment(ExitStack):
