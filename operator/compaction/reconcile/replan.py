@@ -71,7 +71,7 @@ def _is_new(reading: Reading, policy: CompactionPolicy, memory: Memory) -> bool:
 def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
     """True while jobs of the approved plan are still to be created, which takes several decisions when it is large.
 
-    A newer plan would be another one as soon as the first of them has run, and the rest would wait to be approved again.
+    A newer plan would be another one once the first of them has run, and the rest would wait to be approved again.
     """
     unmade = memory.unmade
     return (
