@@ -8,21 +8,13 @@ from dataclasses import replace
 import pytest
 
 from compaction.api.conditions import get_condition, is_true, kstatus
-from compaction.api.enums import AttemptOutcome, JobReason, JobState, PolicyReason, WaitReason
+from compaction.api.enums import AttemptOutcome, JobReason, PolicyReason, WaitReason
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.planning.reading import LogProblem
 from compaction.reconcile.actions import StoreTask
 from compaction.reconcile.observations import ClaimProblem, frozen
 from compaction.reconcile.policy import reconcile
-from support.world import GAIN, Crash, World
-
-U, P, A, F, S = (
-    JobState.UNASSIGNED,
-    JobState.IN_PROGRESS,
-    JobState.ABANDONED,
-    JobState.FAULTY,
-    JobState.SUCCEEDED,
-)
+from support.world import GAIN, A, Crash, F, P, S, U, World
 
 
 def started(groups: int = 1, **spec: object) -> World:

@@ -18,20 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.enums import AttemptOutcome, JobState
+from compaction.api.enums import AttemptOutcome
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.kube.cache import ObjectKey
 from compaction.kube.metrics import Metrics
 from support.house import ROOT
-from support.world import SimLease, World
+from support.world import F, P, SimLease, U, World
 
-U, P, A, F, S = (
-    JobState.UNASSIGNED,
-    JobState.IN_PROGRESS,
-    JobState.ABANDONED,
-    JobState.FAULTY,
-    JobState.SUCCEEDED,
-)
 _LIFECYCLE = "tests/reconcile/test_lifecycle.py"
 _SCHEDULER = "tests/planning/test_scheduler.py"
 _PLANNER = "tests/planning/test_planner.py"

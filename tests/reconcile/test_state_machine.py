@@ -22,15 +22,8 @@ from compaction.reconcile import job as job_life
 from compaction.reconcile.observations import Identity, JobLease, JobView, Moment
 from compaction.reconcile.reports import WorkerReport
 from compaction.reconcile.steps import GoneWorker, Refusal, StepRules, take_step
-from support.world import Crash, SimLease, World
+from support.world import A, Crash, F, P, S, SimLease, U, World
 
-U, P, A, F, S = (
-    JobState.UNASSIGNED,
-    JobState.IN_PROGRESS,
-    JobState.ABANDONED,
-    JobState.FAULTY,
-    JobState.SUCCEEDED,
-)
 Edge = tuple[JobState, JobEvent]
 
 

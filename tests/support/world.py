@@ -36,6 +36,13 @@ from compaction.reconcile.policy import reconcile
 from compaction.reconcile.reports import WorkerReport
 
 GAIN = 100
+U, P, A, F, S = (
+    JobState.UNASSIGNED,
+    JobState.IN_PROGRESS,
+    JobState.ABANDONED,
+    JobState.FAULTY,
+    JobState.SUCCEEDED,
+)
 
 
 @dataclass

@@ -250,20 +250,8 @@ def may_reopen(status: CompactionJobStatus, *, max_attempts: int) -> bool:
 
 def reopened(status: CompactionJobStatus, *, max_attempts: int, now: Moment, generation: int) -> CompactionJobStatus:
     """The status of a parked job that may be tried again because the policy's maxAttempts was raised."""
-    conditions = set_reconciling(
-        clear_failed(status.conditions),
-        reason=JobReason.RETRYING,
-        message=f"maxAttempts was raised to {max_attempts}: {max_attempts - status.failures} attempts left",
-        observed_generation=generation,
-        now=now.time,
-    )
-    return evolve(
-        status,
-        observed_generation=generation,
-        state=next_state(JobState.FAULTY, JobEvent.REOPEN),
-        conditions=conditions,
-        finished_at=None,
-    )
+    message = f"maxAttempts was raised to {max_attempts}: {max_attempts - status.failures} attempts left"
+    return _eligible(status, message, now=now, generation=generation)
 
 
 def retried(status: CompactionJobStatus, *, mark: str, why: str, now: Moment, generation: int) -> CompactionJobStatus:
@@ -271,10 +259,15 @@ def retried(status: CompactionJobStatus, *, mark: str, why: str, now: Moment, ge
 
     `mark` is what is remembered of the annotation that asked for it.
     """
+    after = _eligible(status, f"{why}: its attempts begin anew", now=now, generation=generation)
+    return evolve(after, failures=0, retried=mark, retried_token=token_of(status))
+
+
+def _eligible(status: CompactionJobStatus, message: str, *, now: Moment, generation: int) -> CompactionJobStatus:
     conditions = set_reconciling(
         clear_failed(status.conditions),
         reason=JobReason.RETRYING,
-        message=f"{why}: its attempts begin anew",
+        message=message,
         observed_generation=generation,
         now=now.time,
     )
@@ -283,10 +276,7 @@ def retried(status: CompactionJobStatus, *, mark: str, why: str, now: Moment, ge
         observed_generation=generation,
         state=next_state(JobState.FAULTY, JobEvent.REOPEN),
         conditions=conditions,
-        failures=0,
         finished_at=None,
-        retried=mark,
-        retried_token=token_of(status),
     )
 
 

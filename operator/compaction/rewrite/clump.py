@@ -16,7 +16,6 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 import structlog
 
@@ -25,11 +24,9 @@ from compaction.api.job import JobReceipt
 from compaction.api.job_spec import MAX_GROUPS_PER_JOB
 from compaction.api.values import timestamp_from_epoch
 from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.attempt import LOOK_SECONDS, Attempt
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.receipts import JobReport
-from compaction.rewrite.segment_job import SegmentJob
 from compaction.rewrite.segment_receipt import fold
 from compaction.rewrite.segment_report import as_count, identities_of, report_of
 from compaction.rewrite.task import GroupFailure, failure_of, pace_of
@@ -41,12 +38,8 @@ from compaction.stores.segments.clump_moves import ClumpReceipt
 from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRequest
 from compaction.stores.segments.faults import storage_error
 from compaction.stores.segments.names import job_key, parse_partial
-from compaction.stores.segments.store import SegmentLogStore
 
 log = structlog.get_logger(__name__)
-
-LOOK_SECONDS: Final = 0.25
-"""How often a running job looks whether it must stop."""
 
 ClumpCopies = tuple[CopiedClump, ...] | GroupFailure
 
@@ -63,48 +56,13 @@ def run_clump(task: ClumpTask) -> ClumpCopies:
         return failure_of(storage_error(error, directory), ())
 
 
-@dataclass(slots=True)
-class ClumpAttempt:
-    """One attempt at one job, from beginning to report."""
+@dataclass(slots=True, kw_only=True)
+class ClumpAttempt(Attempt):
+    """An attempt at re-writing live entries of one log at its head."""
 
-    job: SegmentJob
     request: ClumpRequest
-    token: int
-    store: SegmentLogStore
-    lease: HeldLease
-    engine: Engine
-    bytes_per_second: int | None = None
     receipts: list[ClumpReceipt] = field(default_factory=list)
     plan: ClumpPlan | None = None
-    failures: list[GroupFailure] = field(default_factory=list)
-    identities: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def tag(self) -> str:
-        """Names this attempt's task in the engine."""
-        return f"{self.job.name}.{self.token}"
-
-    def run(self) -> JobReport:
-        """Do what can be done and say what was.
-
-        Raises:
-            LeaseLostError, JobStoppedError, EngineLostError: see `ports.JobRunner`.
-        """
-        try:
-            self._work()
-        except SegmentLogError as error:
-            self.failures.append(failure_of(error, ()))
-        finally:
-            self._remove_partials()
-        moved = sum(receipt.entries for receipt in self.receipts)
-        done = f"{moved} live entries re-written at the head" if moved else "nothing is sparse enough to be re-written"
-        return report_of(
-            token=self.token,
-            done=done,
-            failures=self.failures,
-            identities=self.identities,
-            receipt=self._receipt(),
-        )
 
     def _work(self) -> None:
         self.lease.ensure_held()
@@ -178,6 +136,17 @@ class ClumpAttempt:
                 partial = parse_partial(name)
                 if partial is not None and (partial.job, partial.token) == mine:
                     fs.unlink_if_present(self.job.directory / name)
+
+    def _report(self) -> JobReport:
+        moved = sum(receipt.entries for receipt in self.receipts)
+        done = f"{moved} live entries re-written at the head" if moved else "nothing is sparse enough to be re-written"
+        return report_of(
+            token=self.token,
+            done=done,
+            failures=self.failures,
+            identities=self.identities,
+            receipt=self._receipt(),
+        )
 
     def _receipt(self) -> JobReceipt | None:
         """All that was committed for the job, by whichever attempt; without any, what was found."""

@@ -23,6 +23,7 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import SegmentLogError
+from compaction.rewrite.attempt import LOOK_SECONDS, Attempt
 from compaction.rewrite.clump import ClumpAttempt
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease
@@ -42,9 +43,6 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.store import PreparedJob, SegmentLogStore
 
 log = structlog.get_logger(__name__)
-
-LOOK_SECONDS = 0.25
-"""How often a running job looks whether it must stop."""
 
 _END_THE_JOB = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.STORE_UNREADABLE})
 """Failures that every other group would meet as well."""
@@ -89,7 +87,7 @@ class SegmentRewriter:
                 engine=self._engine,
                 bytes_per_second=assignment.bytes_per_second,
             ).run()
-        attempt = _Attempt(
+        attempt = SegmentAttempt(
             job=job,
             token=assignment.token,
             store=store,
@@ -100,39 +98,12 @@ class SegmentRewriter:
         return attempt.run()
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One attempt at one job, from beginning to report."""
+@dataclass(slots=True, kw_only=True)
+class SegmentAttempt(Attempt):
+    """An attempt at the groups of one log."""
 
-    job: SegmentJob
-    token: int
-    store: SegmentLogStore
-    lease: HeldLease
-    engine: Engine
-    bytes_per_second: int | None = None
     committed: dict[str, GroupReceipt] = field(default_factory=dict)
     unreferenced: tuple[Tombstone, ...] = ()
-    failures: list[GroupFailure] = field(default_factory=list)
-    identities: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def tag(self) -> str:
-        """Names this attempt's tasks in the engine."""
-        return f"{self.job.name}.{self.token}"
-
-    def run(self) -> JobReport:
-        """Do what can be done and say what was.
-
-        Raises:
-            LeaseLostError, JobStoppedError, EngineLostError: see `ports.JobRunner`.
-        """
-        try:
-            self._work()
-        except SegmentLogError as error:
-            self.failures.append(failure_of(error, self.job.all_sources))
-        finally:
-            self._remove_partials()
-        return self._report()
 
     def _work(self) -> None:
         self.lease.ensure_held()

@@ -21,6 +21,7 @@ from support.segment_logs import content, leftovers
 
 LIMITS = SegmentLimits(max_entries=64)
 JOB = "job"
+Groups = list[tuple[str, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +46,17 @@ def log(template: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def groups_of(log: Path) -> list[tuple[str, ...]]:
+def groups_of(log: Path) -> Groups:
     return [group.sources for group in plan_log(open_log(log), LIMITS).groups]
 
 
-def compacted(log: Path, **options: object) -> tuple[GroupOutcome, ...]:
+def compacted(log: Path, groups: Groups | None = None, **options: object) -> tuple[GroupOutcome, ...]:
+    """The outcomes of these groups, or of all that are worth it."""
     state = open_log(log)
     assert state.live is not None
     return compact_groups(
         log,
-        groups=groups_of(log),
+        groups=groups_of(log) if groups is None else groups,
         check=GroupCheck(state, state.live),
         live=state.live,
         limits=LIMITS,
@@ -94,18 +96,7 @@ def test_a_damaged_group_holds_back_no_other(log: Path) -> None:
 
 
 def test_a_group_that_may_not_be_rewritten_is_an_outcome(log: Path) -> None:
-    state = open_log(log)
-    assert state.live is not None
-    (outcome,) = compact_groups(
-        log,
-        groups=[(state.newest,)],
-        check=GroupCheck(state, state.live),
-        live=state.live,
-        limits=LIMITS,
-        job=JOB,
-        token=1,
-        holder="test",
-    )
+    (outcome,) = compacted(log, [(open_log(log).newest,)])
     assert isinstance(outcome, SourcesChangedError)
 
 

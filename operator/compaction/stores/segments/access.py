@@ -33,17 +33,21 @@ def inherit_access(fd: int, source: Path) -> None:
     fs.set_mode(fd, mode)
 
 
-def replace_file(temporary: Path, target: Path, data: bytes, *, access: Path, held: lock.HeldLock | None) -> None:
+def replace_file(
+    temporary: Path, target: Path, data: bytes, *, access: Path | None, held: lock.HeldLock | None
+) -> None:
     """Put `data` under the name `target`, atomically and durably but for the directory, which the caller syncs.
 
-    `access`: the file whose owner, group and mode the new one gets. `held` is asked right before the name changes.
+    `access`: the file whose owner, group and mode the new one gets; None for those of any new file. `held` is asked
+    right before the name changes.
     OSError passes through: the old file, or none, then stands under the name.
     """
     fs.unlink_if_present(temporary)
     try:
-        fd = fs.create(temporary, mode=0o600)
+        fd = fs.create(temporary) if access is None else fs.create(temporary, mode=0o600)
         try:
-            inherit_access(fd, access)
+            if access is not None:
+                inherit_access(fd, access)
             fs.write(fd, [data])
             fs.sync(fd)
         finally:

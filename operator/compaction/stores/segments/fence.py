@@ -30,6 +30,7 @@ from pydantic_core import PydanticSerializationError
 from compaction.api.text import first_problem
 from compaction.exceptions import CorruptFenceError, InvalidGroupError, StaleTokenError, UnwritableFenceError
 from compaction.stores.segments import fs, lock
+from compaction.stores.segments.access import replace_file
 from compaction.stores.segments.codec import pread_up_to
 from compaction.stores.segments.faults import storage_error, storage_errors
 from compaction.stores.segments.fence_check import MAX_TOKEN, first_fault
@@ -107,21 +108,7 @@ def write(
         LockLostError: the lock was lost; the old record, or the one somebody else wrote, stands.
     """
     data = _encoded(directory, record, spare=SPARE_BYTES if spare is None else spare)
-    temporary = directory / TEMPORARY_FILE
-    fs.unlink_if_present(temporary)
-    try:
-        fd = fs.create(temporary)
-        try:
-            fs.write(fd, [data])
-            fs.sync(fd)
-        finally:
-            os.close(fd)
-        if held is not None:
-            held.verify()
-        fs.rename(temporary, directory / FENCE_FILE)
-    except OSError:
-        fs.unlink_if_present(temporary)
-        raise
+    replace_file(directory / TEMPORARY_FILE, directory / FENCE_FILE, data, access=None, held=held)
     if sync_directory:
         fs.sync_directory(directory)
     return data
