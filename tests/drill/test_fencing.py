@@ -116,7 +116,7 @@ def test_broken_fencing_is_found(drill: Drill, patch: str, claim: str) -> None:
     drill.assert_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_interrupted_it_takes_everything_along(drill: Drill, number: signal.Signals) -> None:
     with drill.start(lease=60) as process:
         family = stopped_attempt(process)

@@ -49,10 +49,14 @@ def fencing(namespace: str | None, kubeconfig: Path | None, directory: Path | No
 
 
 async def _interruptible(drill: FencingDrill) -> tuple[Check, ...]:
-    """SIGTERM cleans up as Ctrl-C does: the drill is cancelled, and whoever cancelled it waits until it has ended."""
+    """SIGTERM, and a terminal that is closed, clean up as Ctrl-C does: the drill is cancelled, and whoever cancelled it
+    waits until it has ended.
+    """
     this = asyncio.current_task()
     assert this is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+            asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     return await drill.run()
 
 
