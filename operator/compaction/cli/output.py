@@ -94,7 +94,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """`name:  value` lines with the values aligned."""
     width = max((len(name) for name, _ in pairs), default=0) + 1
     for name, value in pairs:
-        click.echo(f"{name + ':':<{width}}  {value}")
+        click.echo(f"{name + ':':<{width}}  {printable(value)}")
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[Column], *, terminal: bool | None = None) -> None:

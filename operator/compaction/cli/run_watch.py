@@ -19,6 +19,7 @@ from compaction.api.formatting import format_bytes, plural
 from compaction.api.manifest import load_policies
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy import CompactionPolicy
+from compaction.api.text import printable
 from compaction.cli.errors import report
 from compaction.cli.output import OutputFormat, emit, print_pairs
 from compaction.cli.run_engine import ProgressBar, spark
@@ -124,7 +125,7 @@ def _line(news: News, file: PolicyFile) -> str:
         where = f"in {file.path}, or start again with --approve" if file.path is not None else "with --approve"
         text += f"; approve it by the annotation {ANNOTATION_APPROVE}: {plan_hash} {where}"
     mark = "warning: " if news.warning else ""
-    return f"{time.strftime('%H:%M:%S')}  {news.reason:<18}  {mark}{about}{text}"
+    return f"{time.strftime('%H:%M:%S')}  {news.reason:<18}  {mark}{about}{printable(text)}"
 
 
 def _show(watch: LocalWatch, output: OutputFormat) -> None:
@@ -142,7 +143,7 @@ def _show(watch: LocalWatch, output: OutputFormat) -> None:
         ]
     )
     for one in data["quarantined"]:
-        click.echo(f"  {one['log']}/{one['segment']}: {one['message']}")
+        click.echo(printable(f"  {one['log']}/{one['segment']}: {one['message']}"))
 
 
 def summary(watch: LocalWatch) -> dict[str, Any]:

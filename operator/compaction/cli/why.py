@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from compaction.api.text import printable
 from compaction.cli.cluster import Cluster, Target, ask, cluster_options
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import ClusterCommandError
@@ -44,7 +45,7 @@ def command(*, name: str, target: Target, output: OutputFormat) -> None:
     """
     explanation = ask(target, lambda cluster: explain(cluster, name))
     if output is OutputFormat.TABLE:
-        _print(explanation)
+        show(explanation)
     else:
         emit(explanation.to_object(), output)
 
@@ -68,14 +69,15 @@ async def explain(cluster: Cluster, name: str) -> Explanation:
     return explain_job(job, await cluster.find_policy(job.spec.policy_ref.name), leases, datetime.now(UTC))
 
 
-def _print(explanation: Explanation) -> None:
-    click.echo(explanation.subject)
+def show(explanation: Explanation) -> None:
+    """Print it. Names of directories are whatever somebody called them: nothing of them steers the terminal."""
+    click.echo(printable(explanation.subject))
     for key, heading in HEADINGS.items():
         sentences = getattr(explanation, key)
         if sentences:
             click.echo(f"\n{heading}:")
         for sentence in sentences:
-            click.echo(_wrapped(sentence))
+            click.echo(_wrapped(printable(sentence)))
 
 
 def _wrapped(sentence: str) -> str:
