@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from compaction.api.job import CompactionJob
 from compaction.api.manifest import MAX_TEXT, load_policies
 from compaction.exceptions import InvalidManifestError
 from support.fuzzing.object_targets import BOMB, MERGE_BOMB
@@ -55,6 +57,20 @@ def test_other_documents_are_passed_over() -> None:
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("policy*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_valid(example: Path) -> None:
     assert load_policies(example.read_text(), source=str(example))
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*job.yaml")), ids=lambda path: path.name)
+def test_the_jobs_made_by_hand_are_valid(example: Path) -> None:
+    (job,) = yaml.safe_load_all(example.read_text())
+    assert CompactionJob.model_validate(job).spec.sources.segment_log is not None
+
+
+def test_what_an_example_leaves_to_the_reader_is_valid_too() -> None:
+    text = (EXAMPLES / "policy.yaml").read_text()
+    text, fields = re.subn(r"^( +)# ( *)(?=schedule:|windows:|- \{|bytesPerSecond:)", r"\1\2", text, flags=re.MULTILINE)
+    (policy,) = load_policies(text, source="policy.yaml")
+    assert (fields, len(policy.spec.trigger.windows)) == (4, 1)
+    assert policy.spec.trigger.schedule == "0 1 * * *"
 
 
 @pytest.mark.parametrize(

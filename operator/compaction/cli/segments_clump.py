@@ -15,6 +15,7 @@ import click
 from compaction.api.formatting import format_bytes, plural
 from compaction.cli.errors import describe
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
+from compaction.cli.segments_options import max_bytes_option, max_entries_option
 from compaction.exceptions import ClumpRefusedError, RecoveryNeededError
 from compaction.stores.segments import fence, recovery
 from compaction.stores.segments.clump import ClumpResult, clump_log, require_stopped_owner
@@ -29,7 +30,6 @@ from compaction.stores.segments.clump_plan import (
 )
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT
 from compaction.stores.segments.names import moves_name
 from compaction.stores.segments.view import open_log
 
@@ -77,20 +77,8 @@ RECEIPT_COLUMNS = (
     show_default=True,
     help="Most payload bytes to write in all.",
 )
-@click.option(
-    "--max-entries",
-    type=click.IntRange(1, MAX_COUNT_LIMIT),
-    default=DEFAULT_MAX_COUNT,
-    show_default=True,
-    help="Most entries in a new segment.",
-)
-@click.option(
-    "--max-bytes",
-    type=click.IntRange(1),
-    default=DEFAULT_MAX_SIZE,
-    show_default=True,
-    help="Most payload bytes in a new segment.",
-)
+@max_entries_option
+@max_bytes_option
 @output_option()
 def clump(
     *,

@@ -1,4 +1,6 @@
-"""Options that all `compactor segments` commands share: the directory, and what is live when no snapshot says it."""
+"""Options that `compactor segments` commands share: the directory, what is live when no snapshot says it, and how large
+a new segment may be.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,26 @@ from typing import Any, TypeVar
 import click
 
 from compaction.exceptions import LiveSetSyntaxError
-from compaction.stores.segments.model import MAX_INDEX
+from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT, MAX_INDEX
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import newest_snapshot
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+max_entries_option = click.option(
+    "--max-entries",
+    type=click.IntRange(1, MAX_COUNT_LIMIT),
+    default=DEFAULT_MAX_COUNT,
+    show_default=True,
+    help="Most entries in a new segment.",
+)
+max_bytes_option = click.option(
+    "--max-bytes",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX_SIZE,
+    show_default=True,
+    help="Most payload bytes in a new segment.",
+)
 
 
 class LiveSetParameter(click.ParamType[LiveSet]):

@@ -17,7 +17,12 @@ import click
 from compaction.api.formatting import format_bytes
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
-from compaction.cli.segments_options import log_options, require_snapshot_for_live
+from compaction.cli.segments_options import (
+    log_options,
+    max_bytes_option,
+    max_entries_option,
+    require_snapshot_for_live,
+)
 from compaction.cli.segments_shapes import (
     NAME_COLUMNS,
     PLAN_COLUMNS,
@@ -32,7 +37,6 @@ from compaction.stores.segments import commit, fence, recovery, sweep
 from compaction.stores.segments.compact import compact_groups
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT
 from compaction.stores.segments.names import MAX_SOURCES
 from compaction.stores.segments.plan import GroupCheck, LogPlan, plan_log
 from compaction.stores.segments.records import GroupReceipt, Tombstone
@@ -59,20 +63,8 @@ def planning_options(command: Command) -> Command:
     """The limits of a plan, and what a missing `indexes` file means; passed as the one argument `options`."""
     for option in reversed(
         (
-            click.option(
-                "--max-entries",
-                type=click.IntRange(1, MAX_COUNT_LIMIT),
-                default=DEFAULT_MAX_COUNT,
-                show_default=True,
-                help="Most entries in a compacted segment.",
-            ),
-            click.option(
-                "--max-bytes",
-                type=click.IntRange(1),
-                default=DEFAULT_MAX_SIZE,
-                show_default=True,
-                help="Most payload bytes in a compacted segment.",
-            ),
+            max_entries_option,
+            max_bytes_option,
             click.option(
                 "--max-sources",
                 type=click.IntRange(1, MAX_SOURCES),
