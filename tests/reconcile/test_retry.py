@@ -128,6 +128,25 @@ def test_a_released_segment_is_tried_again_and_may_be_set_aside_again(value: str
     assert [one.segment for one in world.status.quarantined] == [SEGMENT]
 
 
+def test_damage_found_again_before_the_release_is_recorded_is_set_aside() -> None:
+    """The job is assigned with the very decision that reopens it, and fails before the next one."""
+    world, job = assigned_world()
+    world.quarantine_identity["/ra/a", SEGMENT] = "id"
+    corrupt(world, job)
+    world.annotate(release="all")
+    world.wall += 1
+    world.renew_all()
+    world.reconcile()
+    assert world.state(job) is JobState.IN_PROGRESS
+    assert world.status.released == ""
+    world.wall += 1
+    corrupt(world, job)
+    world.rest()
+    assert world.status.released == "all"
+    assert world.state(job) is JobState.FAULTY
+    assert [one.segment for one in world.status.quarantined] == [SEGMENT]
+
+
 def test_other_segments_stay_where_they_are() -> None:
     world, job = assigned_world()
     world.quarantine_identity["/ra/a", SEGMENT] = "id"

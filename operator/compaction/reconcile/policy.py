@@ -224,10 +224,13 @@ class _Reconcile:
             if (step.name, step.view.identity.uid, token_of(step.status)) not in known
             for source in step.status.skipped
         ]
-        entries = quarantine.updated(
-            self.policy.status.quarantined, found=found, reading=self.snapshot.reading, now=self.now
-        )
-        return tuple(one for one in entries if not quarantine.is_released(self.release, one.log, one.segment))
+        # A release is about what is listed: a job it has reopened may have found the same damage again by now.
+        kept = [
+            one
+            for one in self.policy.status.quarantined
+            if not quarantine.is_released(self.release, one.log, one.segment)
+        ]
+        return quarantine.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
 
     def _is_released(self, job: CompactionJob) -> bool:
         log = log_of(job)
