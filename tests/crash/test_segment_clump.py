@@ -51,17 +51,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture
-def fresh(template: Path, tmp_path: Path) -> Callable[[], Path]:
-    def make() -> Path:
-        directory = tmp_path / "log"
-        shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(template, directory, symlinks=True)
-        return directory
-
-    return make
-
-
 def _attempt(directory: Path, *, token: int) -> None:
     fence.claim(directory, job=JOB, token=token, holder="test", now=1.0)
     clump_log(

@@ -7,7 +7,6 @@ itself) that opens the log as the dead process left it must find every live entr
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,17 +48,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory.mkdir()
     _fill(directory)
     return directory
-
-
-@pytest.fixture
-def fresh(template: Path, tmp_path: Path) -> Callable[[], Path]:
-    def make() -> Path:
-        directory = tmp_path / "log"
-        shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(template, directory, symlinks=True)
-        return directory
-
-    return make
 
 
 def _plan(directory: Path) -> LogPlan:
