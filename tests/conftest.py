@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,12 @@ class Kubectl(Protocol):
     def __call__(
         self, *args: str, input: str | None = None, check: bool = True, namespace: str | None = None
     ) -> subprocess.CompletedProcess[str]: ...
+
+
+def pytest_configure() -> None:
+    """Whoever starts the tests in the background may have them ignore these signals, and so all that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

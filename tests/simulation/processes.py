@@ -168,8 +168,9 @@ class SimulationLoop(VirtualTimeLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        process, future = PROCESS.get(), self.create_future()
+        process = PROCESS.get()
         assert process is not None, "blocking work belongs to a process"
+        future: Answer[T] = Answer(process, loop=self)
 
         def work() -> None:
             try:
@@ -183,6 +184,14 @@ class SimulationLoop(VirtualTimeLoop):
 
         process.thread(work)
         return future
+
+
+class Answer(asyncio.Future[T]):
+    """What blocking work comes to. That of a dead process is asked for by nobody, errors included."""
+
+    def __init__(self, process: Process, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.process = process
 
 
 def _remembered(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

@@ -36,7 +36,7 @@ from simulation.disk import Disk
 from simulation.faults import Faults
 from simulation.invariants import ApiWatch, Invariant, StoreWatch, leaders, leftovers, unfinished
 from simulation.network import Network
-from simulation.processes import EPOCH, PROCESS, Process, SimulationLoop
+from simulation.processes import EPOCH, PROCESS, Answer, Process, SimulationLoop
 from simulation.schedule import happenings, run_happening
 from simulation.workers import Machine
 
@@ -175,7 +175,9 @@ class World:
                 self.over.set_result(None)
 
     def _unforeseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
+        error, future = context.get("exception"), context.get("future")
+        if isinstance(future, Answer) and future.process.dead:
+            return
         if not self.over.done():
             self.fail(Invariant.FORESEEN, f"{context.get('message')}: {error!r}")
 
