@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.stores.segments.reader import CHUNK_BYTES
 from support.fuzzing.mutation import mutated
 from support.fuzzing.object_targets import POLICY
 from support.fuzzing.target import Target
@@ -17,7 +18,7 @@ from support.fuzzing.targets import TARGETS
 
 PER_BYTE = 200
 """Bytes of memory that one byte of input may cost at most: an empty list of one byte takes 64."""
-FIXED = 4 << 20
+FIXED = (4 << 20) + 2 * CHUNK_BYTES
 
 
 REGRESSIONS = (
