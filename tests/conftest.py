@@ -38,8 +38,10 @@ class Kubectl(Protocol):
     ) -> subprocess.CompletedProcess[str]: ...
 
 
-def pytest_configure() -> None:
-    """Whoever starts the tests in the background may have them ignore these signals, and so all that they start."""
+def pytest_runtest_setup() -> None:
+    """Whoever starts the tests in the background may have them ignore these signals, and so all that they start; and a
+    library of an earlier test may have put a handler of its own in the place.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

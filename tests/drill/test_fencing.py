@@ -118,12 +118,27 @@ def test_broken_fencing_is_found(drill: Drill, patch: str, claim: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_interrupted_it_takes_everything_along(drill: Drill, number: signal.Signals) -> None:
-    with drill.start(lease=60) as process:
+    # Far longer than the test: a drill that did not hear the signal is still asleep when the answer is due.
+    with drill.start(lease=300) as process:
         family = stopped_attempt(process)
         process.send_signal(number)
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert err.strip() == "interrupted"
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err.strip()) == (130, "interrupted"), out
+    assert still_alive(family, seconds=60) == []
+    drill.assert_nothing_left()
+
+
+def test_a_background_job_of_a_shell_hears_the_interrupt_too(drill: Drill) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what a shell without job control does to its `&`
+    try:
+        process = drill.start(lease=300)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        family = stopped_attempt(process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err.strip()) == (130, "interrupted"), out
     assert still_alive(family, seconds=60) == []
     drill.assert_nothing_left()
 

@@ -50,12 +50,12 @@ def fencing(namespace: str | None, kubeconfig: Path | None, directory: Path | No
 
 async def _interruptible(drill: FencingDrill) -> tuple[Check, ...]:
     """SIGTERM, and a terminal that is closed, clean up as Ctrl-C does: the drill is cancelled, and whoever cancelled it
-    waits until it has ended.
+    waits until it has ended. A shell's background job ignores SIGINT from birth; it, too, ends when it is told to.
     """
     this = asyncio.current_task()
     assert this is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
             asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     return await drill.run()
 
