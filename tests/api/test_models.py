@@ -40,12 +40,32 @@ def test_a_policy_has_its_defaults() -> None:
     assert (spec.trigger.interval, spec.trigger.cooldown, spec.cleanup.delay) == (60.0, 0.0, 600.0)
     assert (spec.limits.max_concurrent_jobs, spec.limits.max_bytes_per_job) == (4, 1 << 30)
     assert (spec.trigger.thresholds.debt_bytes, spec.trigger.thresholds.debt_segments) == (0, 1)
-    assert (spec.workers.max, spec.workers.slots, spec.workers.launcher) == (1, 2, Launcher.PROCESS)
+    assert (spec.workers.max, spec.workers.slots, spec.workers.launcher) == (1, 2, Launcher.AUTO)
     assert spec.store.kind is StoreKind.SEGMENT_LOGS
     assert spec.store.segment_logs is not None
     assert spec.store.segment_logs.include == ("**",)
     assert spec.store.segment_logs.max_bytes_per_segment == 64_000_000
     assert spec.store.segment_logs.when_indexes_missing is WhenIndexesMissing.REFUSE
+
+
+def test_a_policy_says_how_its_pods_are() -> None:
+    workers = {
+        "image": "registry.example/compaction-worker:1",
+        "driver": {"cpu": 2, "memory": "1.5Gi"},
+        "executor": {"cpu": "250m", "instances": 2},
+        "dynamicAllocation": {"maxExecutors": 4},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "podTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"hostAliases": [{"ip": "10.0.0.1"}]}},
+    }
+    document = policy_object(workers=workers)
+    document["spec"]["store"]["segmentLogs"]["volume"] = {"claimName": "logs"}
+    (policy,) = load_policies(_as_yaml(document), source="policy.yaml")
+    assert (policy.spec.workers.driver.cpu, policy.spec.workers.executor.cpu) == (2000, 250)
+    assert policy.spec.workers.driver.memory == 3 << 29
+    written = policy.to_object()["spec"]["workers"]
+    assert (written["driver"]["cpu"], written["driver"]["memory"]) == (2, "1.5Gi"), "as it was written"
+    assert written["podTemplate"]["spec"] == {"hostAliases": [{"ip": "10.0.0.1"}]}
+    assert CompactionPolicy.from_object(policy.to_object()) == policy
 
 
 def test_a_job_has_its_defaults() -> None:

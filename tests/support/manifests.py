@@ -79,6 +79,7 @@ class Wrong:
 
 LOGS = "spec/store/segmentLogs"
 LOGS_FIELD = "spec.store.segmentLogs"
+WORKERS_FIELD = "spec.workers"
 DURATION_ADVICE = "write a duration such as 30s, 10m or 1h30m"
 QUANTITY_ADVICE = "write bytes as a whole number or with a suffix, such as 500M, 64Mi or 1Gi"
 
@@ -170,7 +171,33 @@ WRONG_POLICIES = (
     Wrong("spec/limits/maxConcurrentJobs", 0, "spec.limits.maxConcurrentJobs", "greater than or equal to 1"),
     Wrong("spec/limits/maxAttempts", 21, "spec.limits.maxAttempts", "less than or equal to 20"),
     Wrong("spec/lease/durationSeconds", 0, "spec.lease.durationSeconds", "greater than or equal to 1"),
-    Wrong("spec/workers/launcher", "pod", "spec.workers.launcher", "process"),
+    Wrong("spec/workers/launcher", "yarn", "spec.workers.launcher", "process"),
+    Wrong("spec/workers/serviceAccountName", "", "spec.workers.serviceAccountName", "at least 1 char"),
+    Wrong("spec/workers/imagePullPolicy", "Sometimes", "spec.workers.imagePullPolicy", "IfNotPresent"),
+    Wrong(
+        "spec/workers/imagePullSecrets", [{"name": "A_B"}], f"{WORKERS_FIELD}.imagePullSecrets[0].name", "lower case"
+    ),
+    Wrong("spec/workers/driver", {"memory": "100Mi"}, f"{WORKERS_FIELD}.driver.memory", "must be at least 512Mi"),
+    Wrong("spec/workers/driver", {"memory": 1024}, f"{WORKERS_FIELD}.driver.memory", "must be at least 512Mi"),
+    Wrong("spec/workers/driver", {"cpu": "0m"}, f"{WORKERS_FIELD}.driver.cpu", "must be more than 0, such as 500m"),
+    Wrong("spec/workers/executor", {"cpuLimit": "2 cores"}, f"{WORKERS_FIELD}.executor.cpuLimit", "such as 2, 0.5 or"),
+    Wrong("spec/workers/executor", {"instances": -1}, f"{WORKERS_FIELD}.executor.instances", "or equal to 0"),
+    Wrong(
+        "spec/workers/dynamicAllocation",
+        {"minExecutors": 3, "maxExecutors": 2},
+        f"{WORKERS_FIELD}.dynamicAllocation.maxExecutors",
+        "must not be smaller than minExecutors",
+    ),
+    Wrong(
+        "spec/workers/secretVolumes",
+        [{"secretName": "s", "mountPath": "etc"}],
+        f"{WORKERS_FIELD}.secretVolumes[0].mountPath",
+        "must be an absolute path",
+    ),
+    Wrong("spec/workers/tolerations", [{"effect": "Never"}], f"{WORKERS_FIELD}.tolerations[0].effect", "NoExecute"),
+    Wrong(f"{LOGS}/volume", {"subPath": "a"}, f"{LOGS_FIELD}.volume.claimName", "Required value", "is required"),
+    Wrong(f"{LOGS}/volume", {"claimName": "c", "subPath": "/a"}, f"{LOGS_FIELD}.volume.subPath", "must be relative"),
+    Wrong(f"{LOGS}/volume", {"claimName": "c", "subPath": "../a"}, f"{LOGS_FIELD}.volume.subPath", "not contain '..'"),
     Wrong("spec/workers/sparkConf", {"driver.memory": "2g"}, "spec.workers.sparkConf", "must begin with 'spark.'"),
     Wrong("spec/workers/sparkConf", {"spark.master": "x"}, "spec.workers.sparkConf", "set workers.sparkMaster instead"),
     Wrong("spec/cleanup/delay", "a while", "spec.cleanup.delay", DURATION_ADVICE),

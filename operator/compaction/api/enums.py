@@ -50,7 +50,34 @@ class WhenIndexesMissing(StrEnum):
 class Launcher(StrEnum):
     """How workers are started."""
 
-    PROCESS = "process"
+    AUTO = "auto"  # what the cluster serves decides (kube/launchers/choice.py)
+    PROCESS = "process"  # a supervised subprocess beside the operator
+    KUBEFLOW = "kubeflow"  # a SparkApplication of sparkoperator.k8s.io/v1beta2
+    APACHE = "apache"  # a SparkApplication of spark.apache.org/v1
+    POD = "pod"  # a driver pod, made directly
+
+
+class ImagePullPolicy(StrEnum):
+    """When an image is pulled, as in a pod."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class TolerationOperator(StrEnum):
+    """How a toleration compares its value."""
+
+    EQUAL = "Equal"
+    EXISTS = "Exists"
+
+
+class TolerationEffect(StrEnum):
+    """The effect of a taint."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
 
 
 class Approval(StrEnum):

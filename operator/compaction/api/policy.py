@@ -9,11 +9,12 @@ from compaction.api.columns import ColumnType, PrinterColumn, ResourceInfo
 from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, MAX_POLICY_NAME, POLICY_KIND, POLICY_PLURAL
 from compaction.api.plan_status import LeftOut, PlannedWork, PlanStatus, WaitCount, Waiting
-from compaction.api.policy_spec import Cleanup, CompactionPolicySpec, LeaseSpec, Limits, Thresholds, Trigger, Workers
+from compaction.api.policy_spec import Cleanup, CompactionPolicySpec, LeaseSpec, Limits, Thresholds, Trigger
 from compaction.api.policy_status import CompactionPolicyStatus, DebtStatus, LevelDebt, LogError, QuarantinedSource
 from compaction.api.rules import Rule
 from compaction.api.schedule import Window
 from compaction.api.store_spec import SegmentLogsStore, StoreSpec
+from compaction.api.workers_spec import Workers
 
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
 

@@ -5,15 +5,16 @@ Every default stands in the schema, so `kubectl get -o yaml` shows the policy th
 
 from typing import Annotated, Final
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from compaction.api.base import ApiModel
-from compaction.api.enums import Approval, Launcher
+from compaction.api.enums import Approval
 from compaction.api.rules import Checked, Rule
 from compaction.api.schedule import Cron, TimeZone, Windows
 from compaction.api.schema_hints import list_atomic
 from compaction.api.store_spec import StoreSpec
 from compaction.api.values import DURATION_PATTERN, Duration, Quantity
+from compaction.api.workers_spec import Workers
 
 _IS_DURATION: Final = f"self.matches('{DURATION_PATTERN}')"
 
@@ -22,9 +23,6 @@ POSITIVE: Final = Rule(
     message="must be longer than 0s, such as 1m",
     holds=lambda duration: duration > 0,
 )
-
-MAX_SLOTS: Final = 256
-"""Jobs that one worker runs at the same time at most."""
 
 
 class Thresholds(ApiModel):
@@ -99,39 +97,6 @@ class LeaseSpec(ApiModel):
     duration_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
     """Seconds without a sign of life after which a worker's job goes to another worker. Workers renew three times in
     this time."""
-
-
-class Workers(ApiModel):
-    """The Spark applications that run the jobs."""
-
-    max: Annotated[int, Field(ge=1, le=100)] = 1
-    """Number of workers that run at the same time at most. They are started when jobs wait and end when idle."""
-    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 2
-    """Number of jobs that one worker runs at the same time."""
-    idle_seconds: Annotated[int, Field(ge=1, le=86_400)] = 30
-    """Seconds without a job after which a worker ends."""
-    launcher: Launcher = Launcher.PROCESS
-    """How workers are started. process runs each as a supervised subprocess beside the operator."""
-    spark_master: Annotated[str, StringConstraints(min_length=1, max_length=512)] = "local[*]"
-    """Spark master URL of the workers. local[*] runs Spark inside the worker on all cores of the machine; any other
-    master must see the store under the same path."""
-    spark_conf: Annotated[
-        dict[Annotated[str, StringConstraints(max_length=256)], Annotated[str, StringConstraints(max_length=4096)]],
-        Field(max_length=64),
-        Checked(
-            Rule(
-                cel="self.all(key, key.startsWith('spark.'))",
-                message="every key must begin with 'spark.', such as spark.driver.memory",
-                holds=lambda conf: all(key.startswith("spark.") for key in conf),
-            ),
-            Rule(
-                cel="!('spark.master' in self)",
-                message="must not hold spark.master: set workers.sparkMaster instead",
-                holds=lambda conf: "spark.master" not in conf,
-            ),
-        ),
-    ] = Field(default_factory=dict)
-    """Spark configuration of the workers, such as spark.driver.memory: 2g. The keys begin with "spark."."""
 
 
 class Cleanup(ApiModel):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from compaction.api.base import ApiModel
-from compaction.api.schema_hints import LIST_TYPE
+from compaction.api.schema_hints import FREE_FORM, LIST_TYPE
 from compaction.api.text import INT64_MAX
 
 Schema = dict[str, Any]
@@ -37,6 +37,7 @@ _KEPT: Final = (
 )
 """Keywords that carry over, in the order in which they are written; `x-kubernetes-*` follow."""
 
+_OF_OBJECTS: Final = ("required", "additionalProperties")
 _FORMATS: Final = {"integer": "int64", "number": "double"}
 _DEFAULTED_IN_STATUS: Final = ("observedGeneration", "state")
 
@@ -83,7 +84,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
         merged.setdefault(LIST_TYPE, "atomic")
     if kind == "object":
         converted = _convert_object(merged, definitions)
-        merged = {key: value for key, value in merged.items() if key != "required"} | converted
+        merged = {key: value for key, value in merged.items() if key not in _OF_OBJECTS} | converted
     if "description" in merged:
         merged["description"] = _prose(merged["description"])
     if merged.get("default", ...) is None:
@@ -94,6 +95,8 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 def _convert_object(node: Schema, definitions: Mapping[str, Any]) -> Schema:
     """The parts of an object's schema that differ: its properties, or the values of a map."""
+    if node.get(FREE_FORM):
+        return {}
     if "properties" not in node:
         return {"additionalProperties": _convert(node["additionalProperties"], definitions)}
     properties: Schema = {}

@@ -6,6 +6,7 @@ from typing import Any, Final
 from pydantic import Field
 
 LIST_TYPE: Final = "x-kubernetes-list-type"
+FREE_FORM: Final = "x-kubernetes-preserve-unknown-fields"
 
 
 def list_map(*keys: str) -> Any:
@@ -21,3 +22,8 @@ def list_set() -> Any:
 def list_atomic() -> Any:
     """Field metadata: a list that is always written as a whole."""
     return Field(json_schema_extra={LIST_TYPE: "atomic"})
+
+
+def free_form() -> Any:
+    """Field metadata: an object of any form, checked by whoever it is handed on to."""
+    return Field(json_schema_extra={FREE_FORM: True})

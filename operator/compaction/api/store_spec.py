@@ -73,8 +73,31 @@ RELATIVE_GLOB: Final = (
         holds=lambda glob: re.fullmatch(_CLOSED_SETS, glob) is not None,
     ),
 )
+RELATIVE_DIRECTORY: Final = (
+    NO_NUL,
+    Rule(
+        cel="!self.startsWith('/')",
+        message="must be relative to the volume: leave out the leading '/'",
+        holds=lambda path: not path.startswith("/"),
+    ),
+    Rule(
+        cel="!self.matches('(^|/)[.][.](/|$)')",
+        message="must not contain '..'",
+        holds=lambda path: not _has_parent_step(path),
+    ),
+)
 
 Glob = Annotated[str, StringConstraints(min_length=1, max_length=512), Checked(*RELATIVE_GLOB)]
+
+
+class LogsVolume(ApiModel):
+    """The volume that holds segment logs in a cluster."""
+
+    claim_name: Annotated[str, StringConstraints(min_length=1, max_length=253)]
+    """Name of the PersistentVolumeClaim in the policy's namespace. Pods of workers mount it at root, for reading and
+    writing; the operator's pod needs it at the same path."""
+    sub_path: Annotated[str, StringConstraints(max_length=1024), Checked(*RELATIVE_DIRECTORY)] = ""
+    """Directory of the volume that is mounted at root, relative. Without it, the whole volume is."""
 
 
 class SegmentLogsStore(ApiModel):
@@ -84,6 +107,8 @@ class SegmentLogsStore(ApiModel):
         str, StringConstraints(min_length=1, max_length=PATH_LIMIT), Checked(*ABSOLUTE_PATH, NOT_THE_FILE_SYSTEM)
     ]
     """Directory below which the logs are, as an absolute path where the operator and its workers run."""
+    volume: LogsVolume | None = None
+    """Volume that workers in pods mount at root. Workers that are processes see what their machine has there."""
     include: Annotated[tuple[Glob, ...], Field(min_length=1, max_length=64), list_atomic()] = ("**",)
     """Patterns of the log directories to compact, relative to root: * within one name, ** over any depth. A directory
     is taken when it matches one of them and holds segment files."""

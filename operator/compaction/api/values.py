@@ -10,7 +10,7 @@ import math
 import re
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ DURATION_HELP: Final = "write a duration such as 30s, 10m or 1h30m (units: h, m,
 
 MAX_QUANTITY_TEXT: Final = 32
 QUANTITY_PATTERN: Final = r"^[0-9]{1,15}([.][0-9]{1,6})?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
+CPU_PATTERN: Final = r"^([0-9]{1,6}m|[0-9]{1,4}([.][0-9]{1,3})?)$"
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
 _FACTORS: Final = {
     suffix: base**power
@@ -104,39 +105,39 @@ class Duration(float):
         }
 
 
-class Quantity(int):
-    """Bytes, written like Kubernetes quantities: `Quantity("1Gi") == 1073741824`; `.text` is what was written.
-
-    Fractions of a byte round up, as in Kubernetes.
-    """
+class _Written(int):
+    """A whole number that remembers how it was written; a subclass says what may be written and what it means."""
 
     text: str
+    PATTERN: ClassVar[str]
+    HELP: ClassVar[str]
+    KIND: ClassVar[str]
 
     def __new__(cls, text: str | int) -> Self:
         written = str(text)
-        match = _QUANTITY.fullmatch(written)
-        if match is None or not re.fullmatch(QUANTITY_PATTERN[1:-1], written):
-            raise ValueError(QUANTITY_HELP)
-        exact = Decimal(match[1]) * _FACTORS.get(match[2], 1)
-        count = int(exact.to_integral_value(rounding=ROUND_CEILING))
-        if count > MAX_QUANTITY:
-            raise ValueError(f"{written} is more than 64 bits hold: {QUANTITY_HELP}")
-        value = super().__new__(cls, count)
+        if not re.fullmatch(cls.PATTERN[1:-1], written):
+            raise ValueError(cls.HELP)
+        value = super().__new__(cls, cls.count(written))
         value.text = written
         return value
+
+    @classmethod
+    def count(cls, written: str) -> int:
+        """The number that a text of the right form means. Raises ValueError when it is too large."""
+        raise ValueError(cls.HELP)
 
     def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]  # built from its text, not from a number
         return (self.text,)
 
     def __repr__(self) -> str:
-        return f"Quantity({self.text!r})"
+        return f"{type(self).__name__}({self.text!r})"
 
     def __str__(self) -> str:
         return self.text
 
     def to_json(self) -> str | int:
         """What stands in YAML: a plain number stays a number."""
-        return int(self) if self.text.isdecimal() else self.text
+        return int(self.text) if self.text.isdecimal() else self.text
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -145,25 +146,60 @@ class Quantity(int):
         )
 
     @classmethod
-    def _validate(cls, value: object) -> "Quantity":
-        if isinstance(value, Quantity):
+    def _validate(cls, value: object) -> Self:
+        if isinstance(value, cls):
             return value
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             try:
                 return cls(value)
             except ValueError as error:
-                raise PydanticCustomError("quantity", "{help}", {"help": str(error)}) from None
-        raise PydanticCustomError("quantity", "{help}", {"help": QUANTITY_HELP})
+                raise PydanticCustomError(cls.KIND, "{help}", {"help": str(error)}) from None
+        raise PydanticCustomError(cls.KIND, "{help}", {"help": cls.HELP})
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        rule = f"string(self).matches('{QUANTITY_PATTERN}')"
+        rule = f"string(self).matches('{cls.PATTERN}')"
         return {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "maxLength": MAX_QUANTITY_TEXT,
-            "x-kubernetes-validations": [{"rule": rule, "message": QUANTITY_HELP}],
+            "x-kubernetes-validations": [{"rule": rule, "message": cls.HELP}],
         }
+
+
+class Quantity(_Written):
+    """Bytes, written like Kubernetes quantities: `Quantity("1Gi") == 1073741824`; `.text` is what was written.
+
+    Fractions of a byte round up, as in Kubernetes.
+    """
+
+    PATTERN = QUANTITY_PATTERN
+    HELP = QUANTITY_HELP
+    KIND = "quantity"
+
+    @classmethod
+    def count(cls, written: str) -> int:
+        """Bytes. Raises ValueError for more than 64 bits hold."""
+        match = _QUANTITY.fullmatch(written)
+        assert match is not None, "the pattern was checked"
+        exact = Decimal(match[1]) * _FACTORS.get(match[2], 1)
+        found = int(exact.to_integral_value(rounding=ROUND_CEILING))
+        if found > MAX_QUANTITY:
+            raise ValueError(f"{written} is more than 64 bits hold: {QUANTITY_HELP}")
+        return found
+
+
+class Cpu(_Written):
+    """Processors in thousandths, written like Kubernetes quantities: `Cpu("500m") == 500`, `Cpu("1.5") == 1500`."""
+
+    PATTERN = CPU_PATTERN
+    HELP = "write processors as a number or in thousandths, such as 2, 0.5 or 500m"
+    KIND = "cpu"
+
+    @classmethod
+    def count(cls, written: str) -> int:
+        """Thousandths of a processor."""
+        return int(written[:-1]) if written.endswith("m") else int(Decimal(written) * 1000)
 
 
 def to_timestamp(moment: datetime) -> datetime:

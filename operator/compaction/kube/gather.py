@@ -25,8 +25,8 @@ from compaction.api.names import (
     LABEL_COMPONENT,
     POLICY_KIND,
 )
-from compaction.api.policy_spec import MAX_SLOTS
 from compaction.api.text import INT64_MAX, number_in
+from compaction.api.workers_spec import MAX_SLOTS
 from compaction.exceptions import MalformedLeaseError, MalformedReportError
 from compaction.kube.cache import key_of
 from compaction.kube.resources import Obj

@@ -197,7 +197,7 @@ def _next_look(snapshot: Snapshot, launching: int) -> float | None:
 
 def settings_of(workers: Workers) -> str:
     """What a worker is started with and keeps to its end, as 4 hex digits. Idle time is no reason for another one."""
-    kept = workers.model_dump(mode="json", include={"slots", "launcher", "spark_master", "spark_conf"})
+    kept = workers.model_dump(mode="json", exclude={"max", "idle_seconds"})
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:4]
 
 
