@@ -38,7 +38,7 @@ demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 
 ##@ Develop
-.PHONY: test check simulate bench fuzz format crds lock
+.PHONY: test check simulate bench fuzz format crds manifests lock
 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
@@ -68,6 +68,9 @@ format: setup ## Format the code and sort the imports
 
 crds: setup ## Write crds/*.yaml again from the models
 	@$(BIN)/compactor crds --write crds
+
+manifests: crds ## Render manifests/install.yaml again from manifests/overlays/namespaced
+	@PYTHONPATH=tests $(BIN)/python -m support.rendered
 
 lock: setup ## Pin every dependency again, with hashes
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['build'], sep='\n')" \

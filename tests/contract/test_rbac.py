@@ -12,7 +12,7 @@ import yaml
 from compaction.kube.preflight import needed_permissions
 from support.manifests import policy_object
 
-RBAC = Path(__file__).resolve().parents[2] / "manifests" / "base" / "rbac.yaml"
+RBAC = Path(__file__).resolve().parents[2] / "manifests" / "rbac" / "roles.yaml"
 ACCOUNT = "operator-of-the-test"
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from compaction.cli.main import main
 
-RBAC = Path(__file__).resolve().parents[2] / "manifests" / "base" / "rbac.yaml"
+RBAC = Path(__file__).resolve().parents[2] / "manifests" / "rbac" / "roles.yaml"
 PROGRAMS = Path(sys.executable).parent
 
 

@@ -22,7 +22,7 @@ from compaction.kube.launchers.process import ProcessLauncher
 from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-RBAC = ROOT / "manifests" / "base" / "rbac.yaml"
+RBAC = ROOT / "manifests" / "rbac" / "roles.yaml"
 LIGHT_OPERATOR = Path(__file__).with_name("light_operator.py")
 ACCOUNT = "operator"
 STOP_SECONDS = 30.0

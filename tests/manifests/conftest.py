@@ -1,0 +1,32 @@
+"""The manifests rendered, and a control plane of one's own: installing and uninstalling would take the definitions away
+from everybody else's tests.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.local.binaries import Binaries
+from compaction.local.control_plane import start_control_plane
+from support.control_plane import ControlPlane
+from support.rendered import documents, render
+
+Rendered = Callable[[Path], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def rendered(binaries: Binaries) -> Rendered:
+    """`rendered(directory)`: the objects of a kustomization."""
+    return functools.cache(lambda directory: documents(render(binaries.kubectl, directory)))
+
+
+@pytest.fixture
+def empty_plane(tmp_path: Path, binaries: Binaries) -> Iterator[ControlPlane]:
+    """A fresh API server without our definitions; one per test, gone after it."""
+    with start_control_plane(tmp_path / "plane", binaries) as running:
+        yield ControlPlane(running.kubeconfig, running.url, binaries, running)

@@ -1,0 +1,97 @@
+"""Installed on a real API server, twice, and taken away again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.control_plane import ControlPlane
+from support.leftovers import everything, finish_deleted_namespaces
+from support.rendered import CLUSTER, MANIFESTS, NAMESPACED
+
+pytestmark = pytest.mark.apiserver
+
+Object = dict[str, Any]
+Rendered = Callable[[Path], list[Object]]
+OVERLAYS = [NAMESPACED, CLUSTER]
+APPLY = ("apply", "--server-side", "--validate=strict")
+FURTHER = MANIFESTS / "examples" / "namespace"
+SYSTEM = "compaction-system"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_applied_twice_there_is_no_difference_and_deleted_nothing_is_left(
+    empty_plane: ControlPlane, overlay: Path
+) -> None:
+    kubectl = empty_plane.kubectl
+    before = everything(empty_plane)
+    for directory in (overlay, FURTHER):
+        first = kubectl(*APPLY, "-k", str(directory))
+        assert "Warning" not in first.stderr
+        again = kubectl(*APPLY, "-k", str(directory))
+        assert all(line.endswith("serverside-applied") for line in again.stdout.splitlines())
+        difference = kubectl("diff", "--server-side", "-k", str(directory), check=False)
+        assert (difference.returncode, difference.stdout) == (0, "")
+    assert everything(empty_plane) - before
+
+    kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/compactionpolicies.compaction.dev")
+    kubectl("apply", "-f", str(MANIFESTS / "examples" / "policy.yaml"), namespace=SYSTEM)
+    for directory in (FURTHER, overlay):
+        kubectl("delete", "--wait=false", "-k", str(directory))
+    finish_deleted_namespaces(empty_plane, SYSTEM, "storage")
+    assert everything(empty_plane) - before == set()
+
+
+def test_the_pods_are_admitted_where_restricted_is_enforced(empty_plane: ControlPlane, rendered: Rendered) -> None:
+    kubectl = empty_plane.kubectl
+    kubectl(*APPLY, "-k", str(NAMESPACED))
+    (deployment,) = (found for found in rendered(NAMESPACED) if found["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "tried"}}
+    create = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
+
+    admitted = kubectl(*create, input=json.dumps(pod), namespace=SYSTEM)
+    assert admitted.stderr == "", "no warning"
+
+    # The check is worth something: the same pod as root is refused there.
+    pod["spec"] = {**pod["spec"], "securityContext": {}}
+    refused = kubectl(*create, input=json.dumps(pod), namespace=SYSTEM, check=False)
+    assert 'violates PodSecurity "restricted:latest"' in refused.stderr
+
+
+@pytest.mark.parametrize("component", ["networkpolicy"])
+def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp_path: Path, component: str) -> None:
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    layout = MANIFESTS.parent
+    relative = Path(*[".."] * (len(directory.parts) - 1), *layout.parts[1:], "manifests")
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": SYSTEM,
+        "resources": [str(relative / "overlays" / "namespaced")],
+        "components": [str(relative / "components" / component)],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    applied = empty_plane.kubectl(*APPLY, "-k", str(directory))
+    assert "networkpolicy.networking.k8s.io/compaction-operator" in applied.stdout
+    assert "Warning" not in applied.stderr
+    difference = empty_plane.kubectl("diff", "--server-side", "-k", str(directory), check=False)
+    assert (difference.returncode, difference.stdout) == (0, "")
+
+
+def test_each_example_is_accepted(empty_plane: ControlPlane) -> None:
+    kubectl = empty_plane.kubectl
+    kubectl(*APPLY, "-k", str(MANIFESTS / "crds"))
+    kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(MANIFESTS.parent / "crds"))
+    examples = sorted((MANIFESTS / "examples").glob("*.yaml"))
+    kinds = {document["kind"] for path in examples for document in yaml.safe_load_all(path.read_text())}
+    assert {"CompactionPolicy", "CompactionJob"} <= kinds
+    for example in examples:
+        accepted = kubectl(*APPLY, "-f", str(example), namespace="default")
+        assert accepted.stderr == "", example.name

@@ -1,0 +1,137 @@
+"""What the manifests hold, without a cluster: up to date, labelled, hardened, and nothing granted by the handful."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.rendered import CLUSTER, HEADER, INSTALL, MANIFESTS, NAMESPACED, ROOT, documents, names
+
+Object = dict[str, Any]
+Rendered = Callable[[Path], list[Object]]
+
+LABEL = "app.kubernetes.io/"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+KUSTOMIZATIONS = sorted(
+    path.parent
+    for path in MANIFESTS.rglob("kustomization.yaml")
+    if "components" not in path.relative_to(MANIFESTS).parts
+)
+OVERLAYS = [NAMESPACED, CLUSTER]
+
+
+def one(objects: list[Object], kind: str, name: str = "compaction-operator") -> Object:
+    (found,) = (found for found in objects if found["kind"] == kind and found["metadata"]["name"] == name)
+    return found
+
+
+def pod_of(objects: list[Object]) -> Object:
+    template: Object = one(objects, "Deployment")["spec"]["template"]
+    return template
+
+
+def test_install_yaml_is_the_namespaced_overlay(rendered: Rendered) -> None:
+    text = INSTALL.read_text()
+    assert text.startswith(HEADER)
+    assert documents(text) == rendered(NAMESPACED), "run `make manifests`"
+
+
+@pytest.mark.parametrize("directory", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(MANIFESTS)))
+def test_every_kustomization_renders_and_uses_all_its_files(rendered: Rendered, directory: Path) -> None:
+    assert rendered(directory)
+    text = (directory / "kustomization.yaml").read_text()
+    beside = {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
+    assert {name for name in beside if name not in text} == set()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_objects_carry_the_standard_labels(rendered: Rendered, overlay: Path) -> None:
+    for found in rendered(overlay):
+        if found["kind"] == "CustomResourceDefinition":
+            continue
+        labels = found["metadata"]["labels"]
+        assert labels[f"{LABEL}name"] in {"compaction-operator", "compaction-worker"}, found
+        assert labels[f"{LABEL}part-of"] == "compaction"
+        assert labels[f"{LABEL}managed-by"] == "kustomize"
+
+
+def test_versions_are_the_versions_of_the_package(rendered: Rendered) -> None:
+    objects = rendered(NAMESPACED)
+    template = pod_of(objects)
+    (container,) = template["spec"]["containers"]
+    assert one(objects, "Deployment")["metadata"]["labels"][f"{LABEL}version"] == VERSION
+    assert template["metadata"]["labels"][f"{LABEL}version"] == VERSION
+    assert container["image"] == f"compaction-operator:{VERSION}"
+    worker_image = next(one for one in container["env"] if one["name"] == "COMPACTION_WORKER_IMAGE")
+    assert worker_image["value"] == f"compaction-worker:{VERSION}"
+
+
+def test_selectors_match_the_template_and_name_no_version(rendered: Rendered) -> None:
+    objects = rendered(NAMESPACED)
+    labels = pod_of(objects)["metadata"]["labels"].items()
+    spread = pod_of(objects)["spec"]["topologySpreadConstraints"][0]["labelSelector"]
+    for selector in (
+        one(objects, "Deployment")["spec"]["selector"],
+        one(objects, "PodDisruptionBudget")["spec"]["selector"],
+        spread,
+    ):
+        assert selector["matchLabels"].items() <= labels
+        assert f"{LABEL}version" not in selector["matchLabels"], "a selector can never be changed"
+
+
+def test_two_replicas_of_which_a_drain_leaves_one(rendered: Rendered) -> None:
+    objects = rendered(NAMESPACED)
+    deployment = one(objects, "Deployment")["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert one(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_nothing_is_granted_by_the_handful(rendered: Rendered, overlay: Path) -> None:
+    roles = [found for found in rendered(overlay) if found["kind"] in {"Role", "ClusterRole"}]
+    assert roles
+    for role in roles:
+        for rule in role["rules"]:
+            words = [word for key in ("apiGroups", "resources", "verbs") for word in rule[key]]
+            assert not [word for word in words if "*" in word], role["metadata"]["name"]
+            assert {"escalate", "bind", "impersonate"}.isdisjoint(words)
+            assert not [word for word in words if word.startswith(("secrets", "roles", "clusterroles", "nodes"))]
+            assert "pods/exec" not in words
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_bindings_name_our_roles_and_our_accounts(rendered: Rendered, overlay: Path) -> None:
+    objects = rendered(overlay)
+    existing = names(objects)
+    bindings = [found for found in objects if found["kind"].endswith("RoleBinding")]
+    for binding in bindings:
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in existing
+        for subject in binding["subjects"]:
+            assert ("ServiceAccount", subject["name"]) in existing
+            assert subject["namespace"] == "compaction-system"
+    assert {binding["kind"] for binding in bindings} == (
+        {"RoleBinding"} if overlay == NAMESPACED else {"ClusterRoleBinding"}
+    )
+
+
+def test_the_overlays_differ_in_reach_only(rendered: Rendered) -> None:
+    narrow, wide = (pod_of(rendered(overlay))["spec"]["containers"][0]["args"] for overlay in OVERLAYS)
+    assert "--namespace=$(POD_NAMESPACE)" in narrow
+    assert "--all-namespaces" in wide
+    assert [word for word in wide if word != "--all-namespaces"] == [
+        word for word in narrow if not word.startswith("--namespace")
+    ]
+    assert "--lease-namespace=$(POD_NAMESPACE)" in wide
+
+
+def test_a_namespace_of_workers_binds_its_own_account(rendered: Rendered) -> None:
+    objects = rendered(MANIFESTS / "examples" / "namespace")
+    for binding in (found for found in objects if found["kind"] == "RoleBinding"):
+        assert binding["metadata"]["namespace"] == "storage"
+        assert [subject["namespace"] for subject in binding["subjects"]] == ["storage"]
+    assert one(objects, "ServiceAccount", "compaction-executor")["automountServiceAccountToken"] is False
