@@ -52,7 +52,7 @@ class Coordinator:
         """One look at everything, as a reconcile asks for it; the number of logs."""
         self.number += 1
         self.now += SETTLE_SECONDS
-        sensed = self.store.sense(SenseRequest(self.number, generation=1))
+        sensed = self.store.sense(SenseRequest(self.number, generation=1, asked=self.now))
         assert sensed.reading.problem is None
         assert sensed.reading.problems == ()
         return len(sensed.reading.candidates)

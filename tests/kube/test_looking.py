@@ -26,12 +26,12 @@ STORE = cast(StoreAdapter, Broken())
 
 def read(number: int, before: Reading | None = None) -> Sensed:
     clock = count(100.0)
-    return look(STORE, SenseRequest(number, 7), root="/ra", before=before, clock=lambda: next(clock))
+    return look(STORE, SenseRequest(number, 7, 99.0), root="/ra", before=before, clock=lambda: next(clock))
 
 
 def test_a_look_becomes_a_reading_with_the_reason() -> None:
     reading = read(1).reading
-    assert (reading.number, reading.generation, reading.started, reading.ended) == (1, 7, 100.0, 101.0)
+    assert (reading.number, reading.generation, reading.started, reading.ended) == (1, 7, 99.0, 100.0)
     assert reading.problem is not None
     assert (reading.problem.log, reading.problem.reason) == ("/ra", PolicyReason.SENSE_FAILED)
     assert "ValueError: embedded null byte" in reading.problem.message

@@ -7,6 +7,7 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.api.values import format_timestamp, timestamp_from_epoch
+from reconcile.test_bisection import run as run_jobs
 from support.world import World
 
 HOUR = 3600.0
@@ -150,6 +151,44 @@ def test_a_clock_that_was_ahead_stops_nothing_for_long() -> None:
     world.rest()
     until(world, "+02:00")
     assert len(world.jobs) == 1
+
+
+def test_the_siblings_of_a_damaged_source_do_not_wait_for_the_next_time() -> None:
+    world = World(trigger={"interval": "10m", **NIGHTLY})
+    log = world.add_log("/ra/a", 3)
+    world.rest()
+    until(world, "+02:00")
+    world.announce()
+    world.rest()
+    (job,) = world.in_state(JobState.IN_PROGRESS)
+    bad = log.groups[1]
+    skipped = [{"segment": bad, "index": 7, "offset": 99, "reason": "SourceCorrupt", "message": "bad CRC"}]
+    world.quarantine_identity["/ra/a", bad] = "damaged"
+    world.report(job, outcome="Failed", reason="SourceCorrupt", skipped=skipped)
+    world.pass_time(60)
+    (sibling,) = world.in_state(JobState.IN_PROGRESS)
+    sources = world.jobs[sibling].spec.sources.segment_log
+    assert sources is not None
+    assert [group.segments for group in sources.groups] == [(log.groups[0],), (log.groups[2],)]
+    world.add_log("/ra/b")
+    world.finish(sibling)
+    until(world, "12:00")
+    assert len(world.jobs) == 2, "what came up meanwhile waits for its time"
+    assert log.groups == [bad]
+
+
+def test_the_halves_of_a_failing_job_do_not_wait_for_the_next_time() -> None:
+    world = World(trigger={"interval": "10m", **NIGHTLY}, limits={"maxAttempts": 1})
+    log = world.add_log("/ra/a", 4)
+    world.rest()
+    until(world, "+02:00")
+    culprit = log.groups[2]
+    failed = run_jobs(world, {culprit}, rounds=12)
+    assert log.groups == [culprit]
+    assert [len(names) for names in failed] == [4, 2, 1]
+    assert times(world)[0] == "2027-01-16T02:00:00Z"
+    waiting = [row.reason for row in world.status.waits]
+    assert "AwaitingSchedule" not in waiting, "the only work of the log is parked: no plan would take it up"
 
 
 # -- windows ----------------------------------------------------------------------------------------------------------

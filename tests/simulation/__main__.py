@@ -8,6 +8,7 @@ import time
 
 from simulation.many import run_many, workers
 from simulation.mutations import MUTATIONS
+from simulation.remembered import remember
 from simulation.shrink import shrink, told
 from simulation.world import Outcome, simulate
 
@@ -18,7 +19,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="replay this schedule")
     parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="with this defect built in")
+    parser.add_argument("--remember", action="store_true", help="find every defect anew, for the next run of the tests")
     chosen = parser.parse_args()
+    if chosen.remember:
+        with workers() as pool:
+            for what, seeds in remember(pool, schedules=chosen.count):
+                print(f"{what}: {', '.join(map(str, seeds)) or 'not found'}", flush=True)
+        return 0
     if chosen.seed is not None:
         return _replay(chosen.seed, chosen.mutation)
     return _run(chosen.first, chosen.count, chosen.mutation)

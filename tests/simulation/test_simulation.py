@@ -14,6 +14,7 @@ import pytest
 from simulation.invariants import Invariant
 from simulation.many import run_many, workers
 from simulation.mutations import MUTATIONS
+from simulation.remembered import finders, recall
 from simulation.shrink import ddmin, shrink, told
 from simulation.world import simulate
 
@@ -40,14 +41,8 @@ def test_nothing_is_violated(pool: Pool) -> None:
 @pytest.mark.parametrize("what", sorted(MUTATIONS))
 def test_every_defect_is_found(pool: Pool, what: str) -> None:
     """By the invariant it breaks, within the schedules that every run of the tests makes."""
-    seen: set[Invariant] = set()
-    first = 0
-    while first < SCHEDULES and not seen & MUTATIONS[what].finds:
-        for seed, violation in run_many(pool, range(first, SCHEDULES), mutation=what, batch=20):
-            first = seed + 1
-            if violation is not None:
-                seen.add(violation.invariant)
-    assert seen & MUTATIONS[what].finds, f"only {sorted(seen)} in {first} schedules"
+    found = next(finders(pool, what, schedules=SCHEDULES, remembered=recall(what)), None)
+    assert found is not None, f"none of {SCHEDULES} schedules sees it"
 
 
 def test_every_invariant_has_a_defect() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from compaction.api.policy_spec import CompactionPolicySpec
+from compaction.planning.candidates import LeftOutReason
+from compaction.planning.triggers import LogHistory, Trigger, reason_not_due
 from compaction.stores.adapter import SenseRequest, open_store
 from compaction.stores.segments.generate import generate_log
 
@@ -20,7 +22,7 @@ def test_an_orphaned_output_does_not_wait_for_a_grace_that_begins_anew_with_ever
     for path in (orphan, current):
         path.write_bytes(b"half an output")
 
-    assert store.sense(SenseRequest(number=1, generation=1)).sweep_in == 0
+    assert store.sense(SenseRequest(number=1, generation=1, asked=0.0)).sweep_in == 0
     swept = store.sweep(active=frozenset({("job", 2)}))
 
     assert swept.deleted == 1
@@ -36,8 +38,31 @@ def test_what_an_interrupted_write_of_a_small_file_left_is_found_and_removed(tmp
     leftover = log / "compaction.fence.tmp"
     leftover.write_bytes(b'{"version": 1')
 
-    assert store.sense(SenseRequest(number=1, generation=1)).sweep_in == 0
+    assert store.sense(SenseRequest(number=1, generation=1, asked=0.0)).sweep_in == 0
     store.sweep(active=frozenset())
 
     assert not leftover.exists()
-    assert store.sense(SenseRequest(number=2, generation=1)).sweep_in is None
+    assert store.sense(SenseRequest(number=2, generation=1, asked=0.0)).sweep_in is None
+
+
+def test_a_reading_begins_when_it_was_asked_for(tmp_path: Path) -> None:
+    """A job that ends while the look waits for its thread is newer than the reading, whose quarantine lacks it."""
+    generate_log(tmp_path / "a", segments=3, entries_per_segment=16, payload_bytes=32, sync=False)
+    spec = CompactionPolicySpec.model_validate({"store": {"segmentLogs": {"root": str(tmp_path)}}})
+    job_ended, thread_began = 11.0, 12.0
+    store = open_store(spec, holder="test", clock=lambda: thread_began)
+
+    first = store.sense(SenseRequest(number=1, generation=1, asked=10.0)).reading
+    unchanged = store.sense(SenseRequest(number=2, generation=1, asked=10.5)).reading
+
+    assert [(reading.started, reading.ended) for reading in (first, unchanged)] == [(10.0, 12.0), (10.5, 12.0)]
+    history = LogHistory(finished_monotonic=job_ended)
+    for reading in (first, unchanged):
+        (candidate,) = reading.candidates
+        assert reason_not_due(candidate, Trigger(), history, now=0.0) is LeftOutReason.READING_OUTDATED
+
+
+def test_a_store_that_cannot_be_read_was_asked_then_too(tmp_path: Path) -> None:
+    spec = CompactionPolicySpec.model_validate({"store": {"segmentLogs": {"root": str(tmp_path / "nowhere")}}})
+    store = open_store(spec, holder="test", clock=lambda: 12.0)
+    assert store.sense(SenseRequest(number=1, generation=1, asked=10.0)).reading.started == 10.0

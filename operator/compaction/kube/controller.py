@@ -172,11 +172,12 @@ class PolicyController:
         state = self._states.setdefault(key, _PolicyState())
         snapshot = self._picture(runtime, key, policy, state)
         decision = reconcile(snapshot)
+        decided = self._monotonic()  # before anything is awaited: no other decision of this policy comes in between
         state.memory = decision.memory
         if policy is not None:
             self._open(state, policy, runtime)
         for task in decision.store_tasks:
-            self._spawn(self._run_store_task(runtime, key, state, task, snapshot))
+            self._spawn(self._run_store_task(runtime, key, state, task, snapshot, asked=decided))
         measure(runtime.metrics, key, snapshot, decision)
         executor = Executor(
             runtime,
@@ -289,7 +290,14 @@ class PolicyController:
     # -- the store ---------------------------------------------------------------------------------------------------
 
     async def _run_store_task(
-        self, runtime: Runtime, key: ObjectKey, state: _PolicyState, task: RunStoreTask, snapshot: Snapshot
+        self,
+        runtime: Runtime,
+        key: ObjectKey,
+        state: _PolicyState,
+        task: RunStoreTask,
+        snapshot: Snapshot,
+        *,
+        asked: float,
     ) -> None:
         """A look or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
         policy, store = snapshot.policy, state.store
@@ -302,6 +310,7 @@ class PolicyController:
                 request = SenseRequest(
                     number=state.readings,
                     generation=policy.metadata.generation,
+                    asked=asked,
                     quarantined=task.quarantined,
                     busy=task.busy,
                 )

@@ -25,7 +25,6 @@ def look(
     store: StoreAdapter, request: SenseRequest, *, root: str, before: Reading | None, clock: Callable[[], float]
 ) -> Sensed:
     """`store.sense`, in a thread; never raises. The traceback is logged unless `before` had the same problem."""
-    started = clock()
     try:
         return store.sense(request)
     except Exception as error:  # a boundary like the work queue's: without a reading the look would start at once again
@@ -35,7 +34,7 @@ def look(
         reading = Reading(
             number=request.number,
             generation=request.generation,
-            started=started,
+            started=request.asked,
             ended=clock(),
             wall=time.time(),
             problem=problem,

@@ -91,7 +91,7 @@ class LocalRun:
         """
         self._looks += 1
         held = quarantine.by_log(self._quarantined)
-        request = SenseRequest(number=self._looks, generation=_GENERATION, quarantined=held, recover=recover)
+        request = SenseRequest(self._looks, _GENERATION, time.monotonic(), quarantined=held, recover=recover)
         reading = self._store.sense(request).reading
         if reading.problem is not None:
             raise RootUnreadableError(reading.problem.message)

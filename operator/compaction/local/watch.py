@@ -294,6 +294,7 @@ class LocalWatch:
         request = SenseRequest(
             number=self._readings,
             generation=self.objects.policy.metadata.generation,
+            asked=time.monotonic(),
             quarantined=task.quarantined,
             busy=task.busy,
         )

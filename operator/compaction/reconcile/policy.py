@@ -8,7 +8,7 @@ function of the picture alone, so a restart at any moment continues where the la
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from compaction.api.enums import JobState
@@ -23,6 +23,7 @@ from compaction.reconcile import (
     evictions,
     fleet,
     quarantine,
+    remainder,
     replan,
     status,
     store_work,
@@ -84,10 +85,10 @@ class _Reconcile:
         )
         self.memory = assigned.memory
         steps = with_waits(steps, self.memory, self.now)
-        planned, deletions = self._plan(steps)
+        quarantined = self._quarantined(steps)
+        planned, deletions = self._plan(steps, quarantined)
         totals = counting.count(self._totals(), steps)
         history = self._history(steps, deletions)
-        quarantined = self._quarantined(steps)
         store_tasks, self.memory = store_work.start(
             self.snapshot, self.policy, self.memory, steps=steps, quarantined=quarantined
         )
@@ -180,8 +181,11 @@ class _Reconcile:
 
     # -- planning and forgetting --------------------------------------------------------------------------------------
 
-    def _plan(self, steps: tuple[JobStep, ...]) -> tuple[Plan | None, tuple[DeleteJob, ...]]:
-        planned, self.memory = replan.plan_again(self.snapshot, self.policy, steps, self.memory, self.clock)
+    def _plan(
+        self, steps: tuple[JobStep, ...], quarantined: Sequence[QuarantinedSource]
+    ) -> tuple[Plan | None, tuple[DeleteJob, ...]]:
+        owed = remainder.owed(steps, quarantined, since=self.clock.anchor)
+        planned, self.memory = replan.plan_again(self.snapshot, self.policy, steps, self.memory, self.clock, owed=owed)
         if planned is None:
             return None, ()
         by_name = {step.name: step for step in steps}

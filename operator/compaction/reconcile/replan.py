@@ -21,26 +21,37 @@ from compaction.reconcile import approval
 from compaction.reconcile.approval import is_pending
 from compaction.reconcile.counting import by_job, deletable
 from compaction.reconcile.creating import parameters_of
-from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, is_finished
+from compaction.reconcile.job import is_finished
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot, frozen
+from compaction.reconcile.remainder import is_parked, may_split
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.teardown import owner_uid
 from compaction.reconcile.timing import Timing, approved_hash
 
 
 def plan_again(
-    snapshot: Snapshot, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, clock: Timing
+    snapshot: Snapshot,
+    policy: CompactionPolicy,
+    steps: Sequence[JobStep],
+    memory: Memory,
+    clock: Timing,
+    *,
+    owed: frozenset[str] = frozenset(),
 ) -> tuple[Plan | None, Memory]:
     """A new plan to be carried out, when there is something new to plan from, and the memory of having planned.
 
-    With a schedule a plan is made at its times only; with approval: Manual it is only shown until somebody approves it.
+    With a schedule a plan is made at its times only, and between them for what the last one still owes to the logs
+    `owed`; with approval: Manual it is only shown until somebody approves it.
     """
     reading, now = snapshot.reading, snapshot.now
     if reading is None or not _is_new(reading, policy, memory) or _is_being_created(policy, memory):
         return None, memory
     before = memory.plan or policy.status.plan
     if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
-        return None, memory
+        owing = tuple(candidate for candidate in reading.candidates if candidate.path in owed)
+        if not owing:
+            return None, memory
+        reading = replace(reading, candidates=owing)
     memory = replace(
         memory,
         planned_reading=reading.number,
@@ -120,7 +131,7 @@ def _plan(reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], 
     return planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall)
 
 
-def unplanned_logs(reading: Reading | None, policy: CompactionPolicy, steps: Iterable[JobStep]) -> int:
+def unplanned_logs(reading: Reading | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> int:
     """How many logs would be planned if a plan were made now; 0 without a schedule: one is made at each look."""
     if reading is None or policy.spec.trigger.schedule is None:
         return 0
@@ -128,7 +139,11 @@ def unplanned_logs(reading: Reading | None, policy: CompactionPolicy, steps: Ite
     trigger = Trigger(int(thresholds.debt_bytes), thresholds.debt_segments, suspended=policy.spec.suspend)
     busy = {step.log for step in steps if not is_finished(step.status)}
     due, _ = split_due(reading.candidates, trigger, {}, now=0.0)
-    return sum(candidate.path not in busy for candidate in due)
+    parked: dict[str, list[JobStep]] = {}
+    for step in steps:
+        if step.state is JobState.FAULTY:
+            parked.setdefault(step.log, []).append(step)
+    return sum(candidate.path not in busy and not is_parked(candidate, parked) for candidate in due)
 
 
 def _history(steps: Iterable[JobStep], memory: Memory) -> dict[str, LogHistory]:
@@ -163,7 +178,7 @@ def _inventory(
     return JobInventory(
         names=frozenset(step.name for step in steps),
         faulty=frozenset(step.name for step in faulty),
-        splittable=frozenset(step.name for step in faulty if _may_split(step)),
+        splittable=frozenset(step.name for step in faulty if may_split(step)),
         evictable=order,
         queue_size=sum(step.state is not JobState.SUCCEEDED and step.name not in records for step in steps),
         recently_evicted=frozenset(memory.evicted or ()),
@@ -182,7 +197,7 @@ def split_records(steps: Iterable[JobStep], reading: Reading | None) -> frozense
         sources = step.view.job.spec.sources.segment_log
         if step.state is not JobState.FAULTY or sources is None or not owner_uid(step.view.job):
             continue
-        if len(sources.groups) + bool(sources.unreferenced) < 2 or not _may_split(step):
+        if len(sources.groups) + bool(sources.unreferenced) < 2 or not may_split(step):
             continue
         candidate = candidates.get(step.log)
         unknown = reading is None or reading.problem is not None or (candidate is None and step.log in reading.logs)
@@ -197,12 +212,6 @@ def _offers_any(candidate: Candidate, sources: SegmentLogSources) -> bool:
     groups = {group.sources for group in candidate.groups}
     names = {one.name for one in candidate.unreferenced}
     return any(group.segments in groups for group in sources.groups) or not names.isdisjoint(sources.unreferenced)
-
-
-def _may_split(step: JobStep) -> bool:
-    """A job that used up its attempts for a reason that may lie in one of its groups."""
-    reasons = {attempt.reason for attempt in step.status.attempts if attempt.charged}
-    return bool(reasons) and not reasons & (NOT_THE_SOURCES | AT_ONCE_FAULTY)
 
 
 def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozenset[str]:

@@ -41,11 +41,15 @@ SWEEP_AGAIN = 30.0
 class SenseRequest:
     """What a look at the store is made with. `busy` are logs with a job in progress: their worker recovers them.
 
+    `asked` (monotonic seconds) is the moment of the decision that asks for it, and becomes the reading's beginning: a
+    job that ends while the look waits for its thread is not in `quarantined`, so the reading must not count as newer.
+
     `recover` False: change nothing; a log that a crash left half-done is a problem in the reading.
     """
 
     number: int
     generation: int
+    asked: float
     quarantined: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     busy: frozenset[str] = frozenset()
     recover: bool = True
@@ -133,7 +137,7 @@ class SegmentLogsAdapter:
 
     def sense(self, request: SenseRequest) -> Sensed:
         """See `StoreAdapter`. Logs that a crash left half-done are recovered first, and then looked at again."""
-        started = self._clock()
+        started = request.asked
         quarantined = {Path(log): names for log, names in request.quarantined.items()}
         problems: list[LogProblem] = []
         try:
@@ -143,12 +147,10 @@ class SegmentLogsAdapter:
             elif self._recover(result, request.busy, problems):
                 result = self._store.sense(quarantined=quarantined)
         except CompactionError as error:
-            return self._unreadable(
-                request, started, LogProblem(str(self._root), PolicyReason.SENSE_FAILED, str(error))
-            )
+            return self._unreadable(request, LogProblem(str(self._root), PolicyReason.SENSE_FAILED, str(error)))
         root_problem = next((self._root_problem(e) for e in result.errors if e.path == self._root), None)
         if root_problem is not None and not result.logs:
-            return self._unreadable(request, started, root_problem)
+            return self._unreadable(request, root_problem)
         reported = {problem.log for problem in problems}
         problems += [_problem(error) for error in result.errors if str(error.path) not in reported]
         problems += [_unnameable_snapshot(log) for log in result.logs if _out_of_range(log)]
@@ -187,11 +189,11 @@ class SegmentLogsAdapter:
                 problems.append(LogProblem(str(log.path), "RecoveryFailed", str(error)))
         return recovered
 
-    def _unreadable(self, request: SenseRequest, started: float, problem: LogProblem) -> Sensed:
+    def _unreadable(self, request: SenseRequest, problem: LogProblem) -> Sensed:
         reading = Reading(
             number=request.number,
             generation=request.generation,
-            started=started,
+            started=request.asked,
             ended=self._clock(),
             wall=time.time(),
             problem=problem,

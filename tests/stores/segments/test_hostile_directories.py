@@ -241,7 +241,7 @@ def test_a_time_outside_of_the_calendar_is_cut_to_it(root: Path, seconds: int) -
 
 def reading_of(root: Path) -> Reading:
     spec = {"store": {"segmentLogs": {"root": str(root)}}}
-    return open_store(CompactionPolicySpec.model_validate(spec), holder="t").sense(SenseRequest(1, 1)).reading
+    return open_store(CompactionPolicySpec.model_validate(spec), holder="t").sense(SenseRequest(1, 1, 0.0)).reading
 
 
 def test_a_snapshot_of_terabytes_of_nothing_is_refused_without_reading_it(root: Path) -> None:
