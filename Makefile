@@ -38,11 +38,15 @@ demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 
 ##@ Develop
-.PHONY: test check simulate bench fuzz format crds manifests lock
+.PHONY: test e2e check simulate bench fuzz format crds manifests lock
 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m pytest $(ARGS)
+
+e2e: setup ## The tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
+	@$(BIN)/python -m compaction.local.node.prepare
+	@$(BIN)/python -m pytest tests/node $(ARGS)
 
 check: setup ## ruff, mypy strict, generated files up to date, layers and house rules
 	@$(BIN)/ruff check operator tests

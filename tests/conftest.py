@@ -46,6 +46,16 @@ def pytest_runtest_setup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The tests on a node take minutes and root: they run when they are asked for by their place (`make e2e`)."""
+    node = ROOT / "tests" / "node"
+    asked = any(
+        Path(config.invocation_params.dir, argument.partition("::")[0]).resolve().is_relative_to(node)
+        for argument in config.args
+    )
+    return True if collection_path == node and not asked else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need the control plane carry its marker, so `-m 'not apiserver'` is always right."""
     for item in items:

@@ -513,6 +513,10 @@ class BinaryError(CompactionError):
     """The programs of the control plane were not found and could not be downloaded or built; says what was tried."""
 
 
+class NodeError(CompactionError):
+    """A node could not be started, or left something behind; names it and says what to do."""
+
+
 class DemoError(CompactionError):
     """The demo could not be carried through; says at which step and what was seen."""
 

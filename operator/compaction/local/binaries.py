@@ -94,6 +94,11 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "compaction-operator"
 
 
+def cache_lock(cache: Path) -> Path:
+    """The lock of whoever makes programs in the cache; one at a time, also of different sets."""
+    return cache / "control-plane.lock"
+
+
 def find_binaries(environment: Mapping[str, str] | None = None) -> Binaries | None:
     """The programs that are already here (steps 1 and 2), or None. Never makes anything; milliseconds."""
     environment = os.environ if environment is None else environment
@@ -128,7 +133,7 @@ def ensure_binaries(
     if found is not None:
         return found
     cache = cache_directory(environment)
-    with exclusive(cache / "control-plane.lock", what="preparing the control plane", report=report):
+    with exclusive(cache_lock(cache), what="preparing the control plane", report=report):
         found = find_binaries(environment)
         if found is not None:
             return found
@@ -142,18 +147,18 @@ def ensure_binaries(
 def _make(cache: Path, *, environment: Mapping[str, str], makers: Makers, report: Report) -> Origin:
     target = Target.here()
     wanted = missing_programs(environment)
-    _remove_unfinished(cache)
+    remove_unfinished(cache)
     archive_set, built_set = _cached_sets(cache)
     try:
-        _install(archive_set, lambda place: makers.download(place, target.system, target.machine, report))
+        install_set(archive_set, lambda place: makers.download(place, target.system, target.machine, report))
     except BinaryError as refusal:
         report(f"no archive ({refusal}); building from the Go modules")
     else:
         return Origin.ARCHIVE
     if built_set.exists() and wanted == ("kubectl",):
-        _install(_kubectl_set(cache), lambda place: makers.build(place, wanted, cache, report))
+        install_set(_kubectl_set(cache), lambda place: makers.build(place, wanted, cache, report))
     else:
-        _install(built_set, lambda place: makers.build(place, wanted, cache, report))
+        install_set(built_set, lambda place: makers.build(place, wanted, cache, report))
     return Origin.BUILT
 
 
@@ -163,7 +168,7 @@ def missing_programs(environment: Mapping[str, str]) -> tuple[str, ...]:
     return servers if shutil.which("kubectl", path=environment.get("PATH", "")) else (*servers, "kubectl")
 
 
-def _install(place: Path, make: Callable[[Path], None]) -> None:
+def install_set(place: Path, make: Callable[[Path], None]) -> None:
     """Let `make` fill a temporary directory and give it its name in one step; an interrupted attempt leaves nothing."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=MAKING) as temporary:
@@ -175,7 +180,7 @@ def _install(place: Path, make: Callable[[Path], None]) -> None:
         fresh.rename(place)
 
 
-def _remove_unfinished(cache: Path) -> None:
+def remove_unfinished(cache: Path) -> None:
     """Remove what a killed attempt left; the lock is ours, so nobody is still working in it."""
     for leftover in (*cache.glob(f"{gobuild.TEMPORARY}*"), *(cache / "control-plane").glob(f"{MAKING}*")):
         shutil.rmtree(leftover)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +60,10 @@ class Authority:
         subject += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         return self._issue(x509.Name(subject), usage=ExtendedKeyUsageOID.CLIENT_AUTH, names=())
 
-    def issue_server(self) -> KeyPair:
-        """The API server's certificate for loopback and its in-cluster names."""
+    def issue_server(self, addresses: Sequence[str] = (LOOPBACK,)) -> KeyPair:
+        """The API server's certificate for `addresses` (IP) and its in-cluster names."""
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in SERVER_NAMES]
-        names.append(x509.IPAddress(ipaddress.ip_address(LOOPBACK)))
+        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         return self._issue(_common_name("kube-apiserver"), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=tuple(names))
 
     def _issue(
@@ -84,8 +85,10 @@ class Authority:
         return KeyPair(certificate=_pem(builder.sign(ca_key, hashes.SHA256())), key=_pem_key(key))
 
 
-def ensure_authority(directory: Path) -> Authority:
-    """The authority kept in `directory`, made when there is none yet or when it ends within a month."""
+def ensure_authority(directory: Path, *, addresses: Sequence[str] = (LOOPBACK,)) -> Authority:
+    """The authority kept in `directory`, made when there is none yet or when it ends within a month; then with a server
+    certificate for `addresses`.
+    """
     authority = Authority(directory)
     if _usable(authority):
         return authority
@@ -102,7 +105,7 @@ def ensure_authority(directory: Path) -> Authority:
     write_private(directory / "ca.key", _pem_key(key))
     write_private(authority.ca, _pem(certificate))
     write_private(authority.service_accounts, _pem_key(ec.generate_private_key(ec.SECP256R1())))
-    server = authority.issue_server()
+    server = authority.issue_server(addresses)
     write_private(authority.server[1], server.key)
     # Written last: `_usable` looks at it, so an interrupted creation is simply done again.
     write_private(authority.server[0], server.certificate)

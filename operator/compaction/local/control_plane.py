@@ -124,10 +124,10 @@ def start_control_plane(
         with _reserved_port() as port:
             url = f"https://{LOOPBACK}:{port}"
             kubeconfig = directory / "kubeconfig"
-            _write_admin(authority, kubeconfig, url=url)
+            write_admin(authority, kubeconfig, url=url)
             running = RunningControlPlane(directory, url, kubeconfig, (), authority)
             for name, command in (
-                ("etcd", _etcd(binaries)),
+                ("etcd", etcd_command(binaries)),
                 (
                     "kube-apiserver",
                     _apiserver(binaries, authority, port=port, audit=running.audit_log if audit else None),
@@ -148,7 +148,8 @@ def start_control_plane(
         raise
 
 
-def _etcd(binaries: Binaries) -> list[str]:
+def etcd_command(binaries: Binaries) -> list[str]:
+    """etcd below its working directory: data in `etcd/`, and no port at all."""
     return [
         str(binaries.etcd),
         "--data-dir=etcd",
@@ -192,7 +193,8 @@ def _apiserver(binaries: Binaries, authority: Authority, *, port: int, audit: Pa
     return command
 
 
-def _write_admin(authority: Authority, kubeconfig: Path, *, url: str) -> None:
+def write_admin(authority: Authority, kubeconfig: Path, *, url: str) -> None:
+    """An administrator: certificate and key beside the authority's, and a kubeconfig for `url`."""
     admin = authority.issue_client("compaction-admin", groups=(ADMIN_GROUP,))
     write_private(authority.directory / "admin.crt", admin.certificate)
     write_private(authority.directory / "admin.key", admin.key)
@@ -209,14 +211,15 @@ def _reserved_port() -> Iterator[int]:
 
 
 def _start(name: str, command: Sequence[str], *, directory: Path, detached: bool) -> ProcessId:
-    child = spawn(command, cwd=directory, log=_log(directory, name), detached=detached, env=_environment())
+    child = spawn(command, cwd=directory, log=_log(directory, name), detached=detached, env=server_environment())
     process = ProcessId.of(name, child.pid)
     if process is None:
-        raise ControlPlaneError(name, f"ended at once with code {child.wait()}", _tail(_log(directory, name)))
+        raise ControlPlaneError(name, f"ended at once with code {child.wait()}", log_tail(_log(directory, name)))
     return process
 
 
-def _environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
+    """What servers inherit."""
     # A user's ETCD_* variables would silently override what is decided here.
     return {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
 
@@ -227,12 +230,12 @@ def _wait_ready(running: RunningControlPlane) -> None:
         for process in running.processes:
             if not process.alive():
                 raise ControlPlaneError(
-                    process.name, "ended while starting", _tail(_log(running.directory, process.name))
+                    process.name, "ended while starting", log_tail(_log(running.directory, process.name))
                 )
         if _answers(running):
             return
         if time.monotonic() > deadline:
-            tail = _tail(_log(running.directory, "kube-apiserver"))
+            tail = log_tail(_log(running.directory, "kube-apiserver"))
             raise ControlPlaneError("kube-apiserver", f"was not ready after {READY_TIMEOUT_SECONDS:.0f} s", tail)
         time.sleep(POLL_SECONDS)
 
@@ -252,5 +255,6 @@ def _log(directory: Path, name: str) -> Path:
     return directory / "log" / f"{name}.log"
 
 
-def _tail(path: Path) -> str:
+def log_tail(path: Path) -> str:
+    """The last lines of a log; empty when there is none."""
     return "\n".join(path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]) if path.exists() else ""

@@ -1,4 +1,4 @@
-"""Build etcd, kube-apiserver and kubectl, unpatched, from the public Go modules.
+"""Build etcd and the programs of Kubernetes, unpatched, from the public Go modules.
 
 `gomodules/<name>` are two tiny modules that only require the programs. Their go.mod replaces each staging module of
 Kubernetes by its release, and their go.sum pins the hash of every module, so the build needs no checksum database and
@@ -32,6 +32,9 @@ FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVe
 PACKAGES = {
     "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
     "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
 }
 """Program -> (wrapper module, package)."""

@@ -1,0 +1,98 @@
+"""The parts that touch the host (control groups, packages, archives, the relay), as far as no root is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import NodeError
+from compaction.local.node import cgroups, packages, relay
+from compaction.local.node.images import write_archive
+from compaction.local.node.layout import NodeLayout
+from compaction.local.node.running import mounts_below
+from compaction.local.node.start import start_node, stop_node
+
+
+def test_only_hierarchies_of_version_1_count(tmp_path: Path) -> None:
+    for name in ("memory", "cpu"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.clone_children").touch()
+    (tmp_path / "unified").mkdir()
+    assert cgroups.hierarchies(tmp_path) == [tmp_path / "cpu", tmp_path / "memory"]
+
+
+def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NodeError, match=r"a node needs root.* run it with sudo"):
+        packages.check_machine()
+
+
+def test_without_version_1_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cgroups, "hierarchies", list)
+    with pytest.raises(NodeError, match="control groups of version 1"):
+        packages.check_machine()
+
+
+def test_a_service_manager_would_start_what_is_installed_so_it_is_only_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(packages, "SERVICE_MANAGER", tmp_path)
+    monkeypatch.setattr(packages, "PACKAGES", {"no-such-program": "some-package"})
+    with pytest.raises(NodeError, match=r"apt-get install --no-install-recommends some-package"):
+        packages.ensure_packages(report=print)
+
+
+def test_a_directory_that_the_node_sees_differently_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("compaction.local.node.start.check_machine", lambda: None)
+    monkeypatch.setattr("compaction.local.node.start.COVERED", (str(tmp_path),))
+    with pytest.raises(NodeError, match=f"a node sees another {tmp_path} than its host"):
+        start_node(tmp_path / "node")
+
+
+def test_stopping_where_nothing_runs(tmp_path: Path) -> None:
+    assert stop_node(tmp_path / "missing") is None
+    assert stop_node(tmp_path) is None
+    assert mounts_below(tmp_path) == []
+    assert mounts_below(Path("/proc")) != []
+    assert cgroups.remaining(NodeLayout(tmp_path).cgroup) == []
+
+
+def test_an_archive_names_its_image_and_its_parts_by_their_content(tmp_path: Path) -> None:
+    path = tmp_path / "image.tar"
+    write_archive(path, "localhost/x:1", files={"bin/x": b"program"}, links={"bin/y": "x"}, command=["/bin/x"])
+    with tarfile.open(path) as tar:
+        content = {member.name: (tar.extractfile(member) or pytest.fail(member.name)).read() for member in tar}
+    [image] = json.loads(content["manifest.json"])
+    config = json.loads(content[image["Config"]])
+    assert image["RepoTags"] == ["localhost/x:1"]
+    assert image["Config"] == f"{hashlib.sha256(content[image['Config']]).hexdigest()}.json"
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(content['layer.tar']).hexdigest()}"]
+    assert config["config"]["Entrypoint"] == ["/bin/x"]
+
+
+def test_the_relay_passes_bytes_both_ways_and_ends_a_call_nobody_answers() -> None:
+    """In the namespace of this process itself: moving between namespaces needs root, and is tested on the node."""
+    target = socket.create_server(("127.0.0.1", 0))
+    server = relay.listen()
+    thread = threading.Thread(target=lambda: asyncio.run(relay.accept(server, target.getsockname())), daemon=True)
+    thread.start()
+    with socket.create_connection(server.getsockname()) as client:
+        client.sendall(b"question")
+        inner, _ = target.accept()
+        with inner:
+            assert inner.recv(100) == b"question"
+            inner.sendall(b"answer")
+        assert client.recv(100) == b"answer"
+        assert client.recv(100) == b""
+    target.close()
+    with socket.create_connection(server.getsockname()) as client:
+        assert client.recv(100) == b""

@@ -1,0 +1,133 @@
+"""What a machine looks like from outside a node: everything that a node could leave behind or change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from support.waiting import eventually
+
+VOLATILE = (
+    "fs/aio-nr",
+    "fs/dentry-state",
+    "fs/file-nr",
+    "fs/inode-nr",
+    "fs/inode-state",
+    "fs/quota",
+    "kernel/ns_last_pid",
+    "kernel/pty/nr",
+    "kernel/random",
+    "net/netfilter/nf_conntrack_count",
+)
+"""Counters among the kernel's settings; they change by themselves."""
+PLACES = (
+    "/etc/cni",
+    "/opt/cni",
+    "/run/containerd",
+    "/run/netns",
+    "/run/runc",
+    "/usr/libexec/kubernetes",
+    "/var/lib/cni",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/kubelet",
+    "/var/log/containers",
+    "/var/log/pods",
+)
+"""Where the programs of a node write unless they are told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One look. Each field is a set of facts, so that a difference names exactly what came and went."""
+
+    mounts: frozenset[str]
+    cgroups: frozenset[str]
+    sysctls: frozenset[str]
+    network: frozenset[str]
+    modules: frozenset[str]
+    places: frozenset[str]
+
+    def differences(self, later: HostState) -> dict[str, list[str]]:
+        """Field -> what is new (`+`) and what is gone (`-`) in `later`."""
+        found = {}
+        for field in fields(self):
+            before, after = getattr(self, field.name), getattr(later, field.name)
+            if before != after:
+                found[field.name] = [f"+ {x}" for x in sorted(after - before)] + [
+                    f"- {x}" for x in sorted(before - after)
+                ]
+        return found
+
+
+def look() -> HostState:
+    return HostState(
+        mounts=frozenset(_mounts()),
+        cgroups=frozenset(directory for directory, _, _ in os.walk("/sys/fs/cgroup")),
+        sysctls=frozenset(_sysctls()),
+        network=frozenset(_network()),
+        modules=frozenset(os.listdir("/sys/module")),
+        places=frozenset(place for place in PLACES if Path(place).exists()),
+    )
+
+
+def processes_in(directory: Path) -> list[str]:
+    """Command lines of processes that name a directory, or work below it."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            place = os.readlink(process / "cwd")
+        except OSError:
+            continue
+        if str(directory) in command or Path(place).is_relative_to(directory):
+            found.append(f"{process.name} {command}")
+    return found
+
+
+def assert_no_trace(before: HostState, directory: Path) -> None:
+    """The machine is as it was; the moment in which others mount or start something is waited for."""
+    differences: dict[str, list[str]] = {}
+
+    def same() -> bool:
+        nonlocal differences
+        differences = before.differences(look())
+        return not differences
+
+    try:
+        eventually(same, "the machine to be as before", timeout=20)
+    except AssertionError as error:
+        raise AssertionError(f"the node left traces: {differences}") from error
+    assert processes_in(directory) == []
+
+
+def _mounts() -> list[str]:
+    lines = (line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return [" ".join([*left.split()[3:6], right]) for left, _, right in lines]
+
+
+def _sysctls() -> list[str]:
+    root = Path("/proc/sys")
+    found = []
+    for directory, _, names in os.walk(root):
+        for name in names:
+            path = Path(directory) / name
+            setting = str(path.relative_to(root))
+            if not setting.startswith(VOLATILE):
+                try:
+                    found.append(f"{setting} = {path.read_text().strip()}")
+                except (OSError, UnicodeDecodeError):
+                    found.append(setting)
+    return found
+
+
+def _network() -> list[str]:
+    lines: list[str] = []
+    for what in (("-o", "link"), ("-o", "addr"), ("-4", "route"), ("-6", "route")):
+        answer = subprocess.run(["ip", *what], capture_output=True, text=True, check=True)
+        lines += answer.stdout.splitlines()
+    return lines
