@@ -25,13 +25,26 @@ class SegmentFileError(SegmentLogError):
         self.reason = reason
 
 
-class NotALogDirectoryError(SegmentLogError):
-    """The path is no segment log: it is missing, not a directory, or holds no segment file."""
+class LogPathError(SegmentLogError):
+    """Something about one file or directory of a log; says which, and why."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
         self.path = path
         self.reason = reason
+
+
+class InterruptedCommitError(LogPathError):
+    """The operating system refused something; `outcome`: what became of the commit under way, empty without one."""
+
+    def __init__(self, path: str, reason: str, outcome: str = "") -> None:
+        super().__init__(path, reason)
+        self.args = (path, reason, outcome)  # what it is pickled with
+        self.outcome = outcome
+
+
+class NotALogDirectoryError(LogPathError):
+    """The path is no segment log: it is missing, not a directory, or holds no segment file."""
 
     def __str__(self) -> str:
         return f"{self.path}: not a segment log directory: {self.reason}"
@@ -325,13 +338,8 @@ class RewriteStoppedError(CompactionError):
     """A rewrite was asked to stop (lease lost, worker leaving); its partial file was removed."""
 
 
-class ClumpRefusedError(SegmentLogError):
+class ClumpRefusedError(LogPathError):
     """Live entries of a log must not, or cannot, be re-written at its head now; says why and what to do."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.path}: its live entries are not re-written at the head: {self.reason}"
@@ -392,13 +400,8 @@ class LockLostError(LockHeldError):
         )
 
 
-class LockFileError(SegmentLogError):
+class LockFileError(LogPathError):
     """What stands under the name of the log's lock file cannot be locked."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.path}: cannot be the log's lock, {self.reason}: move it out of the log directory"
@@ -421,17 +424,11 @@ class UnwritableFenceError(SegmentFileError):
         return f"{self.file}: left as it is, because the new record {self.reason}"
 
 
-class LogNotWritableError(SegmentLogError):
+class LogNotWritableError(InterruptedCommitError):
     """The log's directory cannot be written: permission, read-only file system.
 
     `outcome`: what became of the commit that was under way, empty when there was none.
     """
-
-    def __init__(self, path: str, reason: str, outcome: str = "") -> None:
-        super().__init__(path, reason, outcome)
-        self.path = path
-        self.reason = reason
-        self.outcome = outcome
 
     def __str__(self) -> str:
         outcome = f"; {self.outcome}" if self.outcome else ""
@@ -441,29 +438,18 @@ class LogNotWritableError(SegmentLogError):
         )
 
 
-class LogNotReadableError(SegmentLogError):
+class LogNotReadableError(LogPathError):
     """A file or directory of a log may not be read by this account."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.path}: cannot be read ({self.reason}): run with an account that may read the log directory"
 
 
-class StoreIOError(SegmentLogError):
+class StoreIOError(InterruptedCommitError):
     """The operating system refused a read or write (no space, input/output error).
 
     `outcome`: what became of the commit that was under way, empty when there was none.
     """
-
-    def __init__(self, path: str, reason: str, outcome: str = "") -> None:
-        super().__init__(path, reason, outcome)
-        self.path = path
-        self.reason = reason
-        self.outcome = outcome
 
     def __str__(self) -> str:
         outcome = f"{self.outcome}; " if self.outcome else ""

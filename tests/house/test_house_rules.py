@@ -96,3 +96,10 @@ def test_package_is_complete_without_the_checkout() -> None:
     data = [p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in {".py", ".pyc"}]
     missing = [str(p) for p in data if not any(p.relative_to(PACKAGE).match(pattern) for pattern in patterns)]
     assert missing == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    records = [path.name for path in (ROOT / "docs" / "adr").glob("0*.md")]
+    assert len(records) > 10
+    assert [name for name in records if f"({name})" not in index] == []

@@ -94,14 +94,11 @@ def test_patches(with_client: Callable[..., None], namespace: str, policy: MakeP
     async def work(client: ApiClient) -> None:
         created = await client.create(COMPACTION_POLICIES, policy())
         version = created["metadata"]["resourceVersion"]
-        merged = await client.patch_status(
-            COMPACTION_POLICIES, "p", {"active": 2}, namespace=namespace, resource_version=version
-        )
+        guarded = {"metadata": {"resourceVersion": version}, "status": {"active": 2}}
+        merged = await client.patch(COMPACTION_POLICIES, "p", guarded, namespace=namespace, subresource="status")
         assert merged["status"]["active"] == 2
         with pytest.raises(ConflictError):
-            await client.patch_status(
-                COMPACTION_POLICIES, "p", {"active": 3}, namespace=namespace, resource_version=version
-            )
+            await client.patch(COMPACTION_POLICIES, "p", guarded, namespace=namespace, subresource="status")
         changed = await client.patch(
             COMPACTION_POLICIES,
             "p",

@@ -6,7 +6,6 @@ is a subset of what Go and Kubernetes parse, small enough that the API server's 
 string.
 """
 
-import math
 import re
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
@@ -66,18 +65,6 @@ class Duration(float):
 
     def __str__(self) -> str:
         return self.text
-
-    @classmethod
-    def from_seconds(cls, seconds: float) -> Self:
-        """The duration of that many seconds, to the millisecond, in its shortest form: 5400 -> `1h30m`."""
-        if not math.isfinite(seconds) or seconds < 0:
-            raise ValueError(f"a duration is a finite number of seconds from 0 on, not {seconds}")
-        total, parts = round(seconds * 1000), []
-        for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-            count, total = divmod(total, size)
-            if count:
-                parts.append(f"{count}{unit}")
-        return cls("".join(parts) or "0s")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -190,25 +190,6 @@ class ApiClient:
         request = Request("patch", resource.plural, "PATCH", path, query=query, body=body, content_type=kind.value)
         return await self._transport.call(request, deadline=deadline)
 
-    async def patch_status(
-        self,
-        resource: Resource,
-        name: str,
-        status: Obj,
-        *,
-        namespace: str | None = None,
-        resource_version: str | None = None,
-        deadline: float | None = None,
-    ) -> Obj:
-        """Merge-patch the status subresource; lists inside `status` are replaced whole.
-
-        Raises ConflictError when `resource_version` is given and is no longer the current one.
-        """
-        body: Obj = {"status": status}
-        if resource_version is not None:
-            body["metadata"] = {"resourceVersion": resource_version}
-        return await self.patch(resource, name, body, namespace=namespace, subresource="status", deadline=deadline)
-
     async def delete(
         self,
         resource: Resource,
