@@ -100,9 +100,13 @@ class Cluster:
         def idle() -> Object | None:
             found = self.policy(name)
             status = found.get("status", {})
+            # Without jobs and debt, but Reconciling: its jobs have changed the store since it was looked at.
+            reconciling = any(
+                one["type"] == "Reconciling" and one["status"] == "True" for one in status.get("conditions", ())
+            )
             active = status.get("active", 0) + status.get("queued", 0)
             done = status.get("lastSuccessTime") and status.get("debt", {}).get("bytes") == 0
-            return found if done and not active else None
+            return found if done and not active and not reconciling else None
 
         return eventually(idle, f"policy {name} without debt")
 
