@@ -44,15 +44,18 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(benchmark_names()):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(benchmark_names())}")
+    names = options.names or benchmark_names()
+    if len(names) > 1:  # each in a process of its own: a fork of one that has grown would inherit its peak memory
+        command = [sys.executable, "-m", "bench", "--size", options.size, *(["--write"] if options.write else [])]
+        return max(subprocess.call([*command, name]) for name in names)
+    (name,) = names
     setup_logging(LogFormat.TEXT, level=logging.WARNING)
     machine = Machine()
-    print("\n".join(machine.lines), flush=True)
+    print("\n".join((*machine.lines, name)), flush=True)
     with ExitStack() as resources:
-        for name in options.names or benchmark_names():
-            print(name, flush=True)
-            results = list(_run(name, options.size, resources))
-            if options.write:
-                PAGE.write_text(with_table(PAGE.read_text(), name, machine, results))
+        results = list(_run(name, options.size, resources))
+    if options.write:
+        PAGE.write_text(with_table(PAGE.read_text(), name, machine, results))
     return 0
 
 
