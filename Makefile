@@ -42,6 +42,7 @@ demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 
 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
+	@$(BIN)/python -m compaction.local.promtool
 	@$(BIN)/python -m pytest $(ARGS)
 
 e2e: setup ## The tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
@@ -73,8 +74,8 @@ format: setup ## Format the code and sort the imports
 crds: setup ## Write crds/*.yaml again from the models
 	@$(BIN)/compactor crds --write crds
 
-manifests: crds ## Render manifests/install.yaml again from manifests/overlays/namespaced
-	@PYTHONPATH=tests $(BIN)/python -m support.rendered
+manifests: crds ## Write manifests/install.yaml and the dashboard again
+	@PYTHONPATH=tests $(BIN)/python -m support.written
 
 lock: setup ## Pin every dependency again, with hashes
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['build'], sep='\n')" \

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from compaction.local import gobuild
-from compaction.local.versions import ETCD_VERSION, GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION
+from compaction.local.versions import ETCD_VERSION, GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION, PROMETHEUS_VERSION
 
 
-@pytest.mark.parametrize("module", ["kubernetes", "etcd"])
+@pytest.mark.parametrize("module", ["kubernetes", "etcd", "prometheus"])
 def test_every_required_module_has_a_pinned_hash(module):
     text = (gobuild.MODULES / module / "go.mod").read_text()
     sums = (gobuild.MODULES / module / "go.sum").read_text()
@@ -30,7 +30,10 @@ def test_versions_agree():
     assert len(replaced) > 30
     assert set(replaced) == {staging}
     assert f"go.etcd.io/etcd/server/v3 v{ETCD_VERSION}\n" in etcd
-    for text in (kubernetes, etcd):
+    prometheus = (gobuild.MODULES / "prometheus" / "go.mod").read_text()
+    major, minor, patch = map(int, PROMETHEUS_VERSION.split("."))
+    assert f"github.com/prometheus/prometheus v0.{major}{minor:02}.{patch}\n" in prometheus
+    for text in (kubernetes, etcd, prometheus):
         needed = re.search(r"^go (\d+)\.(\d+)", text, re.MULTILINE)
         assert needed is not None
         assert (int(needed[1]), int(needed[2])) <= GO_MINIMUM

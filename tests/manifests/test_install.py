@@ -12,7 +12,7 @@ import yaml
 
 from support.control_plane import ControlPlane
 from support.leftovers import everything, finish_deleted_namespaces
-from support.rendered import CLUSTER, MANIFESTS, NAMESPACED
+from support.rendered import CLUSTER, MANIFESTS, NAMESPACED, with_components
 
 pytestmark = pytest.mark.apiserver
 
@@ -64,20 +64,8 @@ def test_the_pods_are_admitted_where_restricted_is_enforced(empty_plane: Control
     assert 'violates PodSecurity "restricted:latest"' in refused.stderr
 
 
-@pytest.mark.parametrize("component", ["networkpolicy"])
-def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp_path: Path, component: str) -> None:
-    directory = tmp_path / "mine"
-    directory.mkdir()
-    layout = MANIFESTS.parent
-    relative = Path(*[".."] * (len(directory.parts) - 1), *layout.parts[1:], "manifests")
-    document = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": SYSTEM,
-        "resources": [str(relative / "overlays" / "namespaced")],
-        "components": [str(relative / "components" / component)],
-    }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(document))
+def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp_path: Path) -> None:
+    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "grafana")
     applied = empty_plane.kubectl(*APPLY, "-k", str(directory))
     assert "networkpolicy.networking.k8s.io/compaction-operator" in applied.stdout
     assert "Warning" not in applied.stderr

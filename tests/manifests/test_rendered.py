@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.rendered import CLUSTER, HEADER, INSTALL, MANIFESTS, NAMESPACED, ROOT, documents, names
+from support.rendered import CLUSTER, HEADER, INSTALL, MANIFESTS, NAMESPACED, ROOT, documents, names, with_components
 
 Object = dict[str, Any]
 Rendered = Callable[[Path], list[Object]]
@@ -135,3 +135,20 @@ def test_a_namespace_of_workers_binds_its_own_account(rendered: Rendered) -> Non
         assert binding["metadata"]["namespace"] == "storage"
         assert [subject["namespace"] for subject in binding["subjects"]] == ["storage"]
     assert one(objects, "ServiceAccount", "compaction-executor")["automountServiceAccountToken"] is False
+
+
+def test_what_selects_the_operators_pods_selects_them(rendered: Rendered, tmp_path: Path) -> None:
+    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "prometheus", "grafana")
+    objects = rendered(directory)
+    template = pod_of(objects)
+    labels = template["metadata"]["labels"].items()
+    ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
+    monitor = one(objects, "PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= labels
+    assert monitor["podMetricsEndpoints"][0]["port"] in ports
+    policy = one(objects, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == set(ports)
+    for found in objects:
+        if found["kind"] not in {"Namespace", "CustomResourceDefinition", "ClusterRole"}:
+            assert found["metadata"]["namespace"] == "compaction-system", found["kind"]

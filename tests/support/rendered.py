@@ -1,17 +1,13 @@
-"""The manifests as a cluster gets them: rendered by the kustomize inside kubectl.
-
-`python -m support.rendered` (make manifests) writes manifests/install.yaml.
-"""
+"""The manifests as a cluster gets them: rendered by the kustomize inside kubectl."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-from compaction.local.binaries import ensure_binaries
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -40,15 +36,21 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
+def with_components(directory: Path, overlay: Path, *components: str) -> Path:
+    """Write a user's own kustomization into `directory`: an overlay with components. Returns the directory."""
+    directory.mkdir(parents=True)
+    to_manifests = Path(os.path.relpath(MANIFESTS, directory.resolve()))
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "compaction-system",
+        "resources": [str(to_manifests / overlay.relative_to(MANIFESTS))],
+        "components": [str(to_manifests / "components" / component) for component in components],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    return directory
+
+
 def names(objects: list[dict[str, Any]]) -> set[tuple[str, str]]:
     """(kind, name) of each."""
     return {(one["kind"], one["metadata"]["name"]) for one in objects}
-
-
-def main() -> None:
-    """Write install.yaml anew."""
-    INSTALL.write_text(HEADER + render(ensure_binaries().kubectl, NAMESPACED))
-
-
-if __name__ == "__main__":
-    main()

@@ -36,7 +36,7 @@ from compaction.kube.gather import (
 )
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.looking import NOT_SWEPT, look, sweep
-from compaction.kube.measure import measure
+from compaction.kube.measure import Cleanup, measure
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
 from compaction.leases.observer import LeaseObserver
@@ -73,6 +73,7 @@ class _PolicyState:
     readings: int = 0
     store: StoreAdapter | None = None
     store_for: tuple[str, int] = ("", -1)
+    cleanup: Cleanup = field(default_factory=Cleanup)
     stale: int = 0
     """How many times in a row a decision met a world that had moved on."""
 
@@ -178,7 +179,7 @@ class PolicyController:
             self._open(state, policy, runtime)
         for task in decision.store_tasks:
             self._spawn(self._run_store_task(runtime, key, state, task, snapshot, asked=decided))
-        measure(runtime.metrics, key, snapshot, decision)
+        measure(runtime.metrics, key, snapshot, decision, state.cleanup)
         executor = Executor(
             runtime,
             key,
@@ -318,7 +319,9 @@ class PolicyController:
                 sensed = await asyncio.to_thread(look, store, request, root=root, before=before, clock=self._monotonic)
                 self._sensed(state, sensed)
             elif runtime.is_leader():
-                self._swept(key, state, await asyncio.to_thread(sweep, store, root=root, active=task.active))
+                swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
+                self._swept(key, state, swept)
+                runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
             else:
                 self._swept(key, state, NOT_SWEPT)
         finally:
@@ -330,6 +333,7 @@ class PolicyController:
 
     def _sensed(self, state: _PolicyState, sensed: Sensed) -> None:
         state.reading = sensed.reading
+        state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
         due = None if sensed.sweep_in is None else self._monotonic() + sensed.sweep_in
         state.memory = replace(state.memory, sweep_due=due)
 
@@ -338,5 +342,6 @@ class PolicyController:
             log.info("replaced data deleted", policy=str(key), names=swept.deleted, bytes=swept.bytes)
         for problem in swept.problems:
             log.warning("a log could not be swept", policy=str(key), log=problem.log, error=problem.message)
+        state.cleanup = replace(state.cleanup, problems=len(swept.problems))
         due = None if swept.sweep_in is None else self._monotonic() + max(SWEEP_PAUSE, swept.sweep_in)
         state.memory = replace(state.memory, sweep_due=due)

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from compaction.api.enums import JobState
+from dataclasses import dataclass
+
+from compaction.api.enums import AttemptOutcome, JobReason, JobState
 from compaction.kube.cache import ObjectKey
 from compaction.kube.metrics import Metrics
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.observations import Snapshot
 
 
-def measure(metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Decision) -> None:
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """What the last look and the last sweep found: for how many seconds the oldest deletion had been due, and how many
+    logs could not be swept.
+    """
+
+    overdue: float = 0.0
+    problems: int = 0
+
+
+def measure(
+    metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Decision, cleanup: Cleanup = Cleanup()
+) -> None:
     """Set the policy's gauges, and count what this decision ends."""
     policy = snapshot.policy
     if policy is None:
@@ -19,6 +33,8 @@ def measure(metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Deci
     metrics.set_jobs(key, {state.value: states.count(state) for state in JobState})
     metrics.workers.labels(*key).set(len(snapshot.workers))
     metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
+    metrics.cleanup_overdue_seconds.labels(*key).set(cleanup.overdue)
+    metrics.cleanup_problems.labels(*key).set(cleanup.problems)
     waits = policy.status.waits
     metrics.set_waits(key, {row.reason: max(0.0, now - row.since.timestamp()) for row in waits})
     metrics.set_waiting(key, {row.reason: row.count for row in waits})
@@ -31,7 +47,17 @@ def measure(metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Deci
         metrics.debt_segments.labels(*key).set(sum(c.debt_segments for c in reading.candidates))
         oldest = min((c.oldest_debt_at for c in reading.candidates if c.oldest_debt_at is not None), default=now)
         metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - oldest))
+    _begin_counting(metrics, key)
     _count_endings(metrics, key, decision, snapshot)
+
+
+def _begin_counting(metrics: Metrics, key: ObjectKey) -> None:
+    """A counter that first appears with its first event has never grown for whoever computes a rate."""
+    for outcome in AttemptOutcome:
+        if outcome is not AttemptOutcome.RUNNING:
+            metrics.attempts.labels(*key, outcome.value)
+    for counter in (metrics.fenced_commits, metrics.cleanup_bytes):
+        counter.labels(*key)
 
 
 def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapshot: Snapshot) -> None:
@@ -44,6 +70,8 @@ def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapsho
         last = after.attempts[-1]
         if last.ended_at is not None and (not old.attempts or old.attempts[-1].ended_at is None):
             metrics.attempts.labels(*key, last.outcome.value).inc()
+            if last.reason == JobReason.STALE_TOKEN:
+                metrics.fenced_commits.labels(*key).inc()
         if after.receipt is not None and after.receipt != old.receipt:
             known = old.receipt.bytes_reclaimed if old.receipt is not None else 0
             metrics.bytes_reclaimed.labels(*key).inc(max(0, after.receipt.bytes_reclaimed - known))

@@ -128,6 +128,10 @@ class Metrics:
         self.logs = per_policy("logs", "Segment logs found under the policy's root")
         self.log_errors = per_policy("log_errors", "Segment logs that could not be read")
         self.quarantined = per_policy("quarantined_segments", "Segments set aside because their data is damaged")
+        self.cleanup_overdue_seconds = per_policy(
+            "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last look at the store"
+        )
+        self.cleanup_problems = per_policy("cleanup_problems", "Segment logs that the last sweep could not clean")
         self.jobs = per_policy("jobs", "Jobs by state; Faulty ones whose sources changed included", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
@@ -136,7 +140,10 @@ class Metrics:
             "granted_bytes_per_second", "Bytes per second that the running jobs may read and write; 0 without a limit"
         )
         self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
-        self.fenced_commits = counted("fenced_commits", "Reports or commits refused for an outdated token")
+        self.fenced_commits = counted(
+            "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
+        )
+        self.cleanup_bytes = counted("cleanup_bytes", "Bytes of replaced data deleted after its grace")
         self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes given back by finished jobs")
         self.bytes_rewritten = counted("bytes_rewritten", "Bytes written by finished jobs")
         self.job_seconds = Histogram(
@@ -155,6 +162,8 @@ class Metrics:
             self.quarantined,
             self.workers,
             self.granted_bytes_per_second,
+            self.cleanup_overdue_seconds,
+            self.cleanup_problems,
         )
         self._labelled: tuple[tuple[Gauge, dict[ObjectKey, set[str]]], ...] = (
             (self.jobs, {}),

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.exceptions import BinaryError
-from compaction.local.versions import ETCD_VERSION, GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION
+from compaction.local.versions import GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION
 
 MODULES = Path(__file__).with_name("gomodules")
 FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}")
@@ -36,8 +36,11 @@ PACKAGES = {
     "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    "promtool": ("prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
 }
 """Program -> (wrapper module, package)."""
+TAGS = {"prometheus": ("-tags", "remove_all_sd")}
+"""Wrapper module -> build tags. Service discovery is a third of promtool and nothing to rules."""
 TEMPORARY = ".go-"
 """Prefix of the directory that holds a Go of our own while it is needed."""
 REPORT_SECONDS = 5.0
@@ -68,7 +71,7 @@ def build(place: Path, programs: tuple[str, ...], cache: Path, report: Report) -
             _build_module(go, module, wanted, place=place, report=report)
     for program in programs:
         (place / program).chmod(0o755)
-    report(f"built {', '.join(programs)} (Kubernetes {KUBERNETES_VERSION}, etcd {ETCD_VERSION}) in {_elapsed(started)}")
+    report(f"built {', '.join(programs)} in {_elapsed(started)}")
 
 
 def _build_module(go: Go, module: str, programs: list[str], *, place: Path, report: Report) -> None:
@@ -79,10 +82,11 @@ def _build_module(go: Go, module: str, programs: list[str], *, place: Path, repo
         shutil.copytree(MODULES / module, source)
         output.mkdir()
         report(f"downloading the modules of {names}")
-        total = len(_run(go, ["list", "-deps", *packages], cwd=source).splitlines())
+        tags = TAGS.get(module, ())
+        total = len(_run(go, ["list", *tags, "-deps", *packages], cwd=source).splitlines())
         _compile(
             go,
-            ["build", "-v", *FLAGS, "-o", f"{output}/", *packages],
+            ["build", "-v", *FLAGS, *tags, "-o", f"{output}/", *packages],
             cwd=source,
             what=names,
             total=total,

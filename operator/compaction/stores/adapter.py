@@ -57,10 +57,13 @@ class SenseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sensed:
-    """A reading, and the seconds until a sweep has something to delete (None: nothing waits for deletion)."""
+    """A reading, the seconds until a sweep has something to delete (None: nothing waits for deletion), and for how many
+    seconds the oldest deletion has been due.
+    """
 
     reading: Reading
     sweep_in: float | None
+    overdue: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class SegmentLogsAdapter:
                 }
             ),
         )
-        return Sensed(reading, self._sweep_in(result))
+        return Sensed(reading, self._sweep_in(result), self._overdue(result))
 
     def _recover(self, result: SenseResult, busy: frozenset[str], problems: list[LogProblem]) -> bool:
         recovered = False
@@ -258,6 +261,10 @@ class SegmentLogsAdapter:
         # Which of them are orphans only the sweep can tell, under the lock; a wait counted from now would never end.
         due += [0.0 for log in result.logs if log.partials]
         return max(0.0, min(due)) if due else None
+
+    def _overdue(self, result: SenseResult) -> float:
+        now = time.time() + self._ahead
+        return max((log.overdue(now, self._grace) for log in result.logs), default=0.0)
 
     def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
         """See `StoreAdapter`. Looks at the logs in which the last reading found something to delete."""

@@ -81,6 +81,12 @@ class LogDebt:
             return 0.0
         return max(0.0, self.oldest_tombstone_at + grace_seconds - now)
 
+    def overdue(self, now: float, grace_seconds: float) -> float:
+        """Seconds for which something could have been deleted and was not; 0.0 when nothing is due."""
+        if self.oldest_tombstone_at is None:
+            return 0.0
+        return max(0.0, now - self.oldest_tombstone_at - grace_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class SenseResult:

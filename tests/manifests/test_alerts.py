@@ -1,0 +1,187 @@
+"""Each alert fires by its cause, in time, with a readable text; and none of them while all is well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.enums import AttemptOutcome, JobState, WaitReason
+from compaction.api.names import COORDINATOR_LEASE
+from compaction.kube.cache import ObjectKey
+from compaction.kube.metrics import Metrics
+from compaction.local.promtool import ensure_promtool
+from support.promrules import Cause, Promtool, Timeline
+from support.rendered import MANIFESTS, ROOT
+
+RULES = MANIFESTS / "components" / "prometheus" / "rules.yaml"
+POLICY = ObjectKey("storage", "logs")
+GIB = 1 << 30
+
+
+def healthy(metrics: Metrics, minute: int) -> None:
+    """A replica that leads and keeps up: a little debt that comes and goes, a worker that starts now and then."""
+    metrics.leader.labels(COORDINATOR_LEASE).set(1)
+    metrics.debt_bytes.labels(*POLICY).set((2 + minute % 7) * GIB)
+    metrics.debt_oldest_age_seconds.labels(*POLICY).set(60 * (minute % 7))
+    metrics.set_jobs(POLICY, {JobState.IN_PROGRESS: 2, JobState.SUCCEEDED: minute, JobState.FAULTY: 0})
+    metrics.set_waiting(POLICY, {WaitReason.WORKER_STARTING: 1} if minute % 10 == 0 else {})
+    metrics.attempts.labels(*POLICY, AttemptOutcome.SUCCEEDED).inc()
+    # A node was taken away: one lease expired. That alone is what leases are for.
+    metrics.attempts.labels(*POLICY, AttemptOutcome.EXPIRED).inc(minute == 30)
+    metrics.fenced_commits.labels(*POLICY)
+    metrics.cleanup_overdue_seconds.labels(*POLICY).set(minute % 3)
+    metrics.cleanup_problems.labels(*POLICY).set(0)
+
+
+def debt_grows(metrics: Metrics, minute: int) -> None:
+    metrics.debt_bytes.labels(*POLICY).set(2 * GIB + minute * GIB // 60)
+
+
+def debt_too_old(metrics: Metrics, minute: int) -> None:
+    metrics.debt_oldest_age_seconds.labels(*POLICY).set(86400 + 60 * (minute - 10))
+
+
+def job_faulty(metrics: Metrics, minute: int) -> None:
+    metrics.set_jobs(POLICY, {JobState.FAULTY: 2 if minute >= 10 else 0})
+
+
+def workers_cannot_start(metrics: Metrics, minute: int) -> None:
+    failing = {WaitReason.WORKERS_FAILING: 3} if minute % 2 else {WaitReason.WORKER_STARTING: 3}
+    metrics.set_waiting(POLICY, failing if minute >= 10 else {})
+
+
+def commit_refused(metrics: Metrics, minute: int) -> None:
+    metrics.fenced_commits.labels(*POLICY).inc(minute == 11)
+
+
+def leases_lost(metrics: Metrics, minute: int) -> None:
+    metrics.attempts.labels(*POLICY, AttemptOutcome.EXPIRED).inc(minute in {4, 7, 9, 11})
+
+
+def cleanup_overdue(metrics: Metrics, minute: int) -> None:
+    metrics.cleanup_overdue_seconds.labels(*POLICY).set(max(0, minute - 10) * 60)
+
+
+def cleanup_refused(metrics: Metrics, minute: int) -> None:
+    metrics.cleanup_problems.labels(*POLICY).set(1 if minute >= 10 else 0)
+
+
+def nobody_leads(metrics: Metrics, minute: int) -> None:
+    metrics.leader.labels(COORDINATOR_LEASE).set(1 if minute < 10 else 0)
+
+
+def nobody_answers(metrics: Metrics, minute: int) -> None:
+    """No replica is there to be scraped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An alert, what brings it about, the last minute without it, the first with it, and what it says."""
+
+    alert: str
+    cause: Cause
+    quiet: int
+    firing: int
+    summary: str
+    of_policy: bool = True
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def leading(**labels: str) -> tuple[tuple[str, str], ...]:
+    return tuple({"name": COORDINATOR_LEASE, **labels}.items())
+
+
+CASES = [
+    Case("CompactionDebtGrows", debt_grows, 148, 151, "storage/logs falls behind: 4.517GiB of debt, and growing"),
+    Case("CompactionDebtTooOld", debt_too_old, 25, 26, "storage/logs: debt has been waiting for 1d 0h 16m 0s"),
+    Case("CompactionJobFaulty", job_faulty, 14, 15, "storage/logs: 2 jobs gave up"),
+    Case(
+        "CompactionWorkersCannotStart",
+        workers_cannot_start,
+        24,
+        25,
+        "storage/logs: 3 jobs wait, and no worker comes up",
+    ),
+    Case("CompactionFencing", commit_refused, 10, 11, "storage/logs: workers lose their leases"),
+    Case("CompactionFencing", leases_lost, 8, 12, "storage/logs: workers lose their leases"),
+    Case("CompactionCleanupBehind", cleanup_overdue, 100, 101, "storage/logs: replaced data is not deleted"),
+    Case("CompactionCleanupBehind", cleanup_refused, 39, 40, "storage/logs: replaced data is not deleted"),
+    Case(
+        "CompactionNoLeader",
+        nobody_leads,
+        11,
+        12,
+        "No replica of the compaction operator leads",
+        False,
+        leading(namespace="compaction-system"),
+    ),
+    Case("CompactionNoLeader", nobody_answers, 1, 2, "No replica of the compaction operator leads", False, leading()),
+]
+
+
+@pytest.fixture(scope="module")
+def promtool(tmp_path_factory: pytest.TempPathFactory) -> Promtool:
+    groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["spec"]["groups"]
+    return Promtool(ensure_promtool(report=print), groups, tmp_path_factory.mktemp("promtool"))
+
+
+def expected(promtool: Promtool, case: Case) -> dict[str, Any]:
+    rule = promtool.rules()[case.alert]
+    of_policy = {"namespace": POLICY.namespace, "policy": POLICY.name} if case.of_policy else {}
+    return {
+        "exp_labels": {**rule["labels"], **of_policy, **dict(case.labels)},
+        "exp_annotations": {**rule["annotations"], "summary": case.summary},
+    }
+
+
+def test_promtool_finds_nothing_wrong(promtool: Promtool) -> None:
+    assert "SUCCESS" in promtool.check()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.cause.__name__}")
+def test_an_alert_fires_by_its_cause_and_not_before_its_time(promtool: Promtool, case: Case) -> None:
+    timeline = Timeline.of(case.cause, minutes=case.firing + 2)
+    promtool.judge(timeline, at=case.quiet, firing=[], alert=case.alert)
+    promtool.judge(timeline, at=case.firing, firing=[expected(promtool, case)], alert=case.alert)
+
+
+def test_nothing_fires_while_all_is_well(promtool: Promtool) -> None:
+    timeline = Timeline.of(healthy, minutes=300)
+    for alert in promtool.rules():
+        promtool.judge(timeline, at=299, firing=[], alert=alert)
+        promtool.judge(timeline, at=45, firing=[], alert=alert)
+
+
+def test_every_alert_has_a_case_and_a_runbook(promtool: Promtool) -> None:
+    rules = promtool.rules()
+    assert set(rules) == {case.alert for case in CASES}
+    for alert, rule in rules.items():
+        runbook = ROOT / rule["annotations"]["runbook_url"]
+        assert runbook.name == f"{alert}.md"
+        text = runbook.read_text()
+        assert text.startswith(f"# {alert}\n")
+        for part in ("## What it means", "## Look", "## Do"):
+            assert part in text, f"{runbook.name}: {part}"
+    assert {path.stem for path in (ROOT / "docs" / "runbooks").glob("Compaction*.md")} == set(rules)
+
+
+def test_the_rules_ask_only_for_what_is_exported(promtool: Promtool) -> None:
+    metrics = Metrics()
+    healthy(metrics, 0)
+    exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    for rule in promtool.rules().values():
+        words = {word for word in _words(rule["expr"]) if word.startswith(("compaction_", "leader_"))}
+        assert words, rule["alert"]
+        assert words <= exported
+
+
+def _words(expression: str) -> set[str]:
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in expression).split())
+
+
+def test_the_rules_are_part_of_the_component() -> None:
+    assert Path(RULES).name in (RULES.parent / "kustomization.yaml").read_text()

@@ -1,0 +1,79 @@
+"""The dashboard asks for what is exported, in PromQL that parses, and the file is the one the code makes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client import Metric
+
+from compaction.kube.metrics import Metrics
+from compaction.local.promtool import ensure_promtool
+from support import dashboard
+from support.promrules import Promtool
+
+WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+OURS = ("compaction_", "workqueue_", "rest_client_", "leader_election_")
+#: What a family's samples are called, by its type.
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
+
+
+def exported() -> set[str]:
+    families: list[Metric] = list(Metrics().registry.collect())
+    return {family.name + suffix for family in families for suffix in SUFFIXES[family.type]}
+
+
+def test_the_file_is_what_the_code_makes() -> None:
+    assert dashboard.DASHBOARD.read_text() == dashboard.text(), "run `make manifests`"
+
+
+@pytest.mark.parametrize("query", dashboard.queries())
+def test_a_query_names_metrics_that_are_exported(query: str) -> None:
+    named = {word for word in WORD.findall(query) if word.startswith(OURS)}
+    assert named
+    assert named <= exported()
+
+
+def test_what_is_exported_is_shown() -> None:
+    shown = {word for query in dashboard.queries() for word in WORD.findall(query)}
+    families = {family.name for family in Metrics().registry.collect()}
+    hidden = {name for name in families if not any(word.startswith(name) for word in shown)}
+    assert hidden == {
+        "compaction_build",
+        "compaction_cache_repairs",
+        "compaction_events_dropped",
+        "compaction_watch_last_event_age_seconds",
+        "workqueue_adds",
+        "workqueue_retries",
+    }, "counters for the curious; everything else has a panel"
+
+
+def test_the_queries_are_promql(tmp_path: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    rules = [
+        {"record": f"query:number_{number}", "expr": _filled_in(query)}
+        for number, query in enumerate(dashboard.queries())
+    ]
+    promtool = Promtool(
+        ensure_promtool(report=print), [{"name": "queries", "rules": rules}], tmp_path_factory.mktemp("dashboard")
+    )
+    assert f"{len(rules)} rules found" in promtool.check()
+
+
+def _filled_in(query: str) -> str:
+    return query.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$policy", ".*")
+
+
+def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+    panels = dashboard.dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= dashboard.COLUMNS
+        assert not cells & taken
+        taken |= cells

@@ -1,0 +1,196 @@
+"""The Grafana dashboard, from a table of panels. `make manifests` writes it to manifests/components/grafana."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from support.rendered import MANIFESTS
+
+DASHBOARD = MANIFESTS / "components" / "grafana" / "dashboard.json"
+COLUMNS, WIDTH, HEIGHT = 24, 8, 8
+OF_POLICY = 'namespace=~"$namespace", policy=~"$policy"'
+BY_POLICY = "{{namespace}}/{{policy}}"
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One graph: what it is called, what it asks (query -> legend), and in which unit the answer is."""
+
+    title: str
+    queries: dict[str, str]
+    unit: str = "short"
+    help: str = ""
+
+
+def latest(metric: str, *by: str) -> str:
+    """Of the replica that leads: a former leader's series end with it, and never say more."""
+    labels = ", ".join(("namespace", "policy", *by))
+    return f"max by ({labels}) ({metric}{{{OF_POLICY}}})"
+
+
+def rate(metric: str, *by: str) -> str:
+    labels = ", ".join(("namespace", "policy", *by))
+    return f"sum by ({labels}) (rate({metric}{{{OF_POLICY}}}[$__rate_interval]))"
+
+
+def quantile(q: float, metric: str, *, of_policy: bool = False) -> str:
+    labels, by = (f"{{{OF_POLICY}}}", "le, namespace, policy") if of_policy else ("", "le")
+    return f"histogram_quantile({q}, sum by ({by}) (rate({metric}_bucket{labels}[$__rate_interval])))"
+
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "What is behind": (
+        Panel("Debt", {latest("compaction_debt_bytes"): BY_POLICY}, "bytes", "What a compaction now would reclaim."),
+        Panel("Age of the oldest debt", {latest("compaction_debt_oldest_age_seconds"): BY_POLICY}, "s"),
+        Panel("Segments in debt", {latest("compaction_debt_segments"): BY_POLICY}),
+    ),
+    "Why": (
+        Panel("Waiting", {latest("compaction_waiting", "reason"): f"{BY_POLICY} {{{{reason}}}}"}),
+        Panel(
+            "Age of the oldest wait", {latest("compaction_wait_age_seconds", "reason"): "{{policy}} {{reason}}"}, "s"
+        ),
+        Panel("Jobs", {latest("compaction_jobs", "state"): f"{BY_POLICY} {{{{state}}}}"}),
+    ),
+    "What is done about it": (
+        Panel("Reclaimed", {rate("compaction_bytes_reclaimed_total"): BY_POLICY}, "Bps"),
+        Panel(
+            "Written by rewrites, and what they may use",
+            {
+                rate("compaction_bytes_rewritten_total"): f"{BY_POLICY} written",
+                latest("compaction_granted_bytes_per_second"): f"{BY_POLICY} granted",
+            },
+            "Bps",
+        ),
+        Panel(
+            "Seconds of a job",
+            {
+                quantile(0.5, "compaction_job_seconds", of_policy=True): f"{BY_POLICY} median",
+                quantile(0.99, "compaction_job_seconds", of_policy=True): f"{BY_POLICY} 99 %",
+            },
+            "s",
+        ),
+        Panel(
+            "Attempts by outcome", {rate("compaction_job_attempts_total", "outcome"): "{{policy}} {{outcome}}"}, "ops"
+        ),
+        Panel("Workers", {latest("compaction_workers"): BY_POLICY}),
+        Panel("Segment logs", {latest("compaction_logs"): BY_POLICY}),
+    ),
+    "What is wrong": (
+        Panel(
+            "Damaged segments set aside, unreadable logs",
+            {
+                latest("compaction_quarantined_segments"): f"{BY_POLICY} quarantined",
+                latest("compaction_log_errors"): f"{BY_POLICY} unreadable",
+            },
+        ),
+        Panel(
+            "Refused commits",
+            {f"sum by (namespace, policy) (increase(compaction_fenced_commits_total{{{OF_POLICY}}}[1h]))": BY_POLICY},
+            help="The store refused an outdated fencing token.",
+        ),
+        Panel(
+            "Cleanup",
+            {
+                latest("compaction_cleanup_overdue_seconds"): f"{BY_POLICY} overdue",
+            },
+            "s",
+            "For how long the oldest deletion has been due.",
+        ),
+        Panel("Deleted after the grace", {rate("compaction_cleanup_bytes_total"): BY_POLICY}, "Bps"),
+        Panel("Logs that could not be swept", {latest("compaction_cleanup_problems"): BY_POLICY}),
+    ),
+    "The operator": (
+        Panel("Leader", {"leader_election_master_status": "{{pod}}"}, help="1 for the replica that leads."),
+        Panel(
+            "Reconciliations",
+            {"sum by (result) (rate(compaction_reconcile_total[$__rate_interval]))": "{{result}}"},
+            "ops",
+        ),
+        Panel("Duration of a reconciliation, 99 %", {quantile(0.99, "compaction_reconcile_seconds"): "99 %"}, "s"),
+        Panel("Queue", {"sum(workqueue_depth)": "waiting", "sum(workqueue_running)": "running"}),
+        Panel("Wait in the queue, 99 %", {quantile(0.99, "workqueue_queue_duration_seconds"): "99 %"}, "s"),
+        Panel(
+            "API requests", {"sum by (code) (rate(rest_client_requests_total[$__rate_interval]))": "{{code}}"}, "reqps"
+        ),
+        Panel("API latency, 99 %", {quantile(0.99, "rest_client_request_duration_seconds"): "99 %"}, "s"),
+        Panel("Renewals of the leader's Lease, 99 %", {quantile(0.99, "compaction_lease_renew_seconds"): "99 %"}, "s"),
+        Panel("Event loop lag", {"max(compaction_event_loop_lag_seconds)": "lag"}, "s"),
+    ),
+}
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard as Grafana imports it."""
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for row, members in ROWS.items():
+        panels.append({"type": "row", "title": row, "collapsed": False, "panels": [], **_place(0, y, COLUMNS, 1)})
+        y += 1
+        for number, panel in enumerate(members):
+            x, line = number * WIDTH % COLUMNS, number * WIDTH // COLUMNS
+            panels.append(_graph(panel, _place(x, y + line * HEIGHT, WIDTH, HEIGHT)))
+        y += -(-len(members) * WIDTH // COLUMNS) * HEIGHT
+    for number, found in enumerate(panels, start=1):
+        found["id"] = number
+    return {
+        "uid": "compaction",
+        "title": "Compaction",
+        "tags": ["compaction"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {
+            "list": [_datasource(), _variable("namespace"), _variable("policy", '{namespace=~"$namespace"}')]
+        },
+        "panels": panels,
+    }
+
+
+def queries() -> list[str]:
+    """Every query of the dashboard, those of its variables included."""
+    asked = [query for members in ROWS.values() for panel in members for query in panel.queries]
+    return [*asked, "compaction_debt_bytes"]
+
+
+def text() -> str:
+    """The file."""
+    return json.dumps(dashboard(), indent=2) + "\n"
+
+
+def _place(x: int, y: int, width: int, height: int) -> dict[str, Any]:
+    return {"gridPos": {"x": x, "y": y, "w": width, "h": height}}
+
+
+def _graph(panel: Panel, place: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.help,
+        "datasource": DATASOURCE,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [
+            {"refId": chr(ord("A") + number), "expr": query, "legendFormat": legend, "datasource": DATASOURCE}
+            for number, (query, legend) in enumerate(panel.queries.items())
+        ],
+        **place,
+    }
+
+
+def _datasource() -> dict[str, Any]:
+    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
+
+
+def _variable(label: str, narrowed: str = "") -> dict[str, Any]:
+    return {
+        "name": label,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": f"label_values(compaction_debt_bytes{narrowed}, {label})",
+        "includeAll": True,
+        "multi": True,
+        "refresh": 2,
+    }
