@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from compaction.api.conditions import (
     Conditions,
-    KStatus,
     clear_failed,
     get_condition,
     is_true,
-    kstatus,
     remove_condition,
     set_complete,
     set_condition,
@@ -23,6 +21,7 @@ from compaction.api.conditions import (
     set_stalled,
 )
 from compaction.api.enums import ConditionStatus
+from support.kstatus import KStatus, kstatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -88,13 +87,15 @@ def test_what_generic_tools_conclude() -> None:
     )
     for setter, conclusion in expected.items():
         conditions = setter((), reason="Word", observed_generation=2, now=NOW)
-        assert kstatus(conditions, generation=2, observed_generation=2) is conclusion
-        assert kstatus(conditions, generation=3, observed_generation=2) is KStatus.IN_PROGRESS
-        assert kstatus(conditions, generation=2, observed_generation=2, deleting=True) is KStatus.TERMINATING
+        status = {"observedGeneration": 2, "conditions": [one.to_object() for one in conditions]}
+        assert kstatus({"metadata": {"generation": 2}, "status": status}) is conclusion
+        assert kstatus({"metadata": {"generation": 3}, "status": status}) is KStatus.IN_PROGRESS
+        deleting = {"generation": 2, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        assert kstatus({"metadata": deleting, "status": status}) is KStatus.TERMINATING
 
 
 def test_an_object_nobody_has_seen_is_in_progress() -> None:
-    assert kstatus((), generation=1, observed_generation=-1) is KStatus.IN_PROGRESS
+    assert kstatus({"metadata": {"generation": 1}, "status": {"observedGeneration": -1}}) is KStatus.IN_PROGRESS
 
 
 def test_a_parked_job_becomes_eligible_again() -> None:

@@ -7,7 +7,6 @@ moves only when a status changes, so an unchanged state compares equal and needs
 
 from collections.abc import Iterable
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -38,15 +37,6 @@ class Condition(ApiModel):
 
 
 Conditions = tuple[Condition, ...]
-
-
-class KStatus(StrEnum):
-    """What `kstatus` (and with it flux, kpt and Argo CD's generic health) concludes."""
-
-    CURRENT = "Current"
-    IN_PROGRESS = "InProgress"
-    FAILED = "Failed"
-    TERMINATING = "Terminating"
 
 
 def get_condition(conditions: Iterable[Condition], condition_type: str) -> Condition | None:
@@ -175,24 +165,6 @@ def set_failed(
 def clear_failed(conditions: Iterable[Condition]) -> Conditions:
     """The conditions of a parked job that became eligible again (its policy's maxAttempts was raised)."""
     return remove_condition(remove_condition(conditions, ConditionType.FAILED), ConditionType.STALLED)
-
-
-def kstatus(
-    conditions: Iterable[Condition], *, generation: int, observed_generation: int, deleting: bool = False
-) -> KStatus:
-    """What generic tools conclude: deletion, then an outdated generation, Reconciling, Stalled, and at last Ready.
-
-    The same order as cli-utils `pkg/kstatus/status/generic.go`.
-    """
-    if deleting:
-        return KStatus.TERMINATING
-    known = tuple(conditions)
-    if observed_generation != generation or is_true(known, ConditionType.RECONCILING):
-        return KStatus.IN_PROGRESS
-    if is_true(known, ConditionType.STALLED):
-        return KStatus.FAILED
-    ready = get_condition(known, ConditionType.READY)
-    return KStatus.CURRENT if ready is None or ready.status is ConditionStatus.TRUE else KStatus.IN_PROGRESS
 
 
 def _abnormal(

@@ -1,0 +1,100 @@
+"""In every phase of their lives generic tools conclude the right thing about our kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compaction.api.enums import JobReason, PolicyReason
+from compaction.planning.reading import LogProblem
+from support.kstatus import KStatus, kstatus
+from support.world import A, F, P, S, U, World
+
+
+def of_policy(world: World) -> KStatus:
+    assert world.policy is not None
+    return kstatus(world.policy.to_object())
+
+
+def of_job(world: World, name: str) -> KStatus:
+    return kstatus(world.jobs[name].to_object())
+
+
+def ready_reason(world: World) -> str:
+    assert world.policy is not None
+    return next(one.reason for one in world.policy.status.conditions if one.type == "Ready")
+
+
+def test_a_policy_from_its_creation_to_its_deletion() -> None:
+    world = World()
+    assert of_policy(world) is KStatus.IN_PROGRESS, "nobody has looked at it: not done before it has begun"
+
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.NO_LOGS_FOUND)
+
+    world.add_log("/ra/a")
+    world.wall += 3600
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.COMPACTING)
+
+    world.announce()
+    world.rest()
+    job = world.only_job()
+    assert (world.state(job), of_job(world, job)) == (P, KStatus.IN_PROGRESS)
+
+    world.finish(job)
+    world.rest()
+    world.wall += 3600
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.SCHEDULED)
+
+    world.change_spec(trigger={"interval": "1h"})
+    assert of_policy(world) is KStatus.IN_PROGRESS, "the new spec has not been seen"
+    world.rest()
+    assert of_policy(world) is KStatus.CURRENT
+
+    world.change_spec(suspend=True)
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.SUSPENDED)
+
+    document: dict[str, Any] = world.policy.to_object() if world.policy else {}
+    document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert kstatus(document) is KStatus.TERMINATING
+
+
+def test_a_policy_that_needs_somebody_has_failed_until_it_is_mended() -> None:
+    world = World()
+    world.problem = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist")
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.FAILED, PolicyReason.ROOT_NOT_FOUND)
+    world.problem = None
+    world.wall += 3600
+    world.rest()
+    assert of_policy(world) is KStatus.CURRENT
+
+
+def test_a_job_that_is_tried_again_is_in_progress_and_one_that_gave_up_has_failed() -> None:
+    world = World(limits={"maxAttempts": 2})
+    world.add_log("/ra/a")
+    world.settle()
+    job = world.only_job()
+    assert (world.state(job), of_job(world, job)) == (U, KStatus.IN_PROGRESS)
+    world.announce()
+    seen = []
+    for _ in range(2):
+        world.settle()
+        assert (world.state(job), of_job(world, job)) == (P, KStatus.IN_PROGRESS)
+        world.report(job, outcome="Failed", reason=JobReason.STORE_UNREADABLE, message="no space left")
+        world.settle()
+        seen.append((world.state(job), of_job(world, job)))
+        world.wall += 61
+        world.renew_all()
+    assert seen == [(A, KStatus.IN_PROGRESS), (F, KStatus.FAILED)]
+
+    world.change_spec(limits={"maxAttempts": 3})
+    world.settle()
+    assert of_job(world, job) is KStatus.IN_PROGRESS, "eligible again"
+    world.announce()
+    world.settle()
+    world.finish(job)
+    world.settle()
+    assert (world.state(job), of_job(world, job)) == (S, KStatus.CURRENT)
