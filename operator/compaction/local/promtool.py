@@ -32,7 +32,7 @@ def find_promtool(environment: Mapping[str, str] | None = None) -> Path | None:
 
 
 def ensure_promtool(*, report: Report = lambda _: None, environment: Mapping[str, str] | None = None) -> Path:
-    """The program, built when it is not here yet (about six CPU-minutes). Safe to call from two processes at once.
+    """The program, built when it is not here yet (about three CPU-minutes). Safe to call from two processes at once.
 
     Raises:
         BinaryError: it could not be built; says why.

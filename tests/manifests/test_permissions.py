@@ -1,0 +1,154 @@
+"""The manifests grant what the operator and its workers really use, by the API server's audit log: not less (they run
+with it), and not more.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.local.binaries import Binaries
+from compaction.local.control_plane import start_control_plane
+from support.audit import Use, account, granted, roles_of, uses
+from support.cluster import Cluster, LogRoot
+from support.control_plane import ControlPlane
+from support.operators import OperatorFleet
+from support.rendered import NAMESPACED
+from support.waiting import eventually
+
+pytestmark = pytest.mark.apiserver
+
+SYSTEM = "compaction-system"
+OPERATOR, WORKER, EXECUTOR = "compaction-operator", "compaction-worker", "compaction-executor"
+GROUP, LEASES = "/apis/compaction.dev/v1alpha1", "/apis/coordination.k8s.io/v1"
+
+BEYOND: dict[str, dict[str, str]] = {
+    OPERATOR: {},
+    WORKER: {
+        "pods": "executors are made where a kubelet runs them: tests/node",
+        "configmaps": "the same",
+    },
+}
+"""What this run cannot reach, by account and resource, and where it is reached."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, binaries: Binaries) -> Iterator[ControlPlane]:
+    """The manifests, applied to an API server that writes down who does what."""
+    with start_control_plane(tmp_path / "plane", binaries, audit=True) as running:
+        plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
+        plane.kubectl("apply", "--server-side", "-k", str(NAMESPACED))
+        plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        yield plane
+
+
+@pytest.fixture
+def fleet(installed: ControlPlane, tmp_path: Path) -> Iterator[OperatorFleet]:
+    """Replicas and workers that are, to the API server, the service accounts of the manifests."""
+    directory = tmp_path / "operator"
+    directory.mkdir()
+
+    def kubeconfig(name: str) -> Path:
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{SYSTEM}")
+        path = directory / f"{name}.kubeconfig"
+        return installed.running.kubeconfig_for(account(SYSTEM, name), path, groups=groups, namespace=SYSTEM)
+
+    fleet = OperatorFleet(
+        kubeconfig=kubeconfig(OPERATOR),
+        worker_kubeconfig=kubeconfig(WORKER),
+        namespace=SYSTEM,
+        directory=directory,
+        light=("--task-seconds", "0.7"),
+    )
+    yield fleet
+    fleet.close()
+
+
+@contextmanager
+def meddling(plane: ControlPlane) -> Iterator[None]:
+    """Somebody annotates everything all the time, so that guarded writes meet other versions, and takes the Lease of a
+    running job away now and then.
+    """
+    ending = threading.Event()
+
+    def meddle() -> None:
+        dice = random.Random(1)
+        for turn in range(1_000_000):
+            for group, plural in ((GROUP, "compactionpolicies"), (GROUP, "compactionjobs"), (LEASES, "leases")):
+                path = f"{group}/namespaces/{SYSTEM}/{plural}"
+                for item in plane.admin.request("GET", path).json()["items"]:
+                    labels = item["metadata"].get("labels") or {}
+                    name = item["metadata"]["name"]
+                    patch = {"metadata": {"annotations": {"meddled": str(turn)}}}
+                    plane.admin.request("PATCH", f"{path}/{name}", patch, content_type="application/merge-patch+json")
+                    if labels.get("compaction.dev/component") == "job" and dice.random() < 0.05:
+                        plane.admin.request("DELETE", f"{path}/{name}")
+            if ending.wait(0.05):
+                return
+
+    thread = threading.Thread(target=meddle, name="meddler")
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def test_what_is_granted_is_what_is_used(
+    installed: ControlPlane, fleet: OperatorFleet, tmp_path: Path, rendered: Callable[[Path], list[dict[str, Any]]]
+) -> None:
+    objects = rendered(NAMESPACED)
+    log = installed.running.audit_log
+    cluster = Cluster(installed, SYSTEM)
+    logs = LogRoot(tmp_path / "ra", {})
+    logs.path.mkdir()
+
+    def missing(name: str) -> list[str]:
+        allowed = granted(roles_of(objects, name))
+        return sorted(str(use) for use in allowed - uses(log, account(SYSTEM, name))[0] if not _beyond(name, use))
+
+    fleet.start()
+    fleet.start()
+    made = 0
+
+    def work_goes_on() -> bool:
+        """Make a new log whenever there is nothing left to do, until every verb was used."""
+        nonlocal made
+        if not missing(OPERATOR) and not missing(WORKER):
+            return True
+        if not [job for job in cluster.jobs() if job.get("status", {}).get("state") != "Succeeded"]:
+            logs.add(f"log-{made}", entries_per_segment=64, payload_bytes=64, segments=13)
+            made += 1
+        return False
+
+    work_goes_on()
+    cluster.apply_policy(
+        logs.path,
+        workers={"max": 1, "slots": 2, "idleSeconds": 2, "launcher": "process"},
+        limits={"maxAttempts": 20},
+        successfulJobsHistoryLimit=0,
+    )
+    with meddling(installed):
+        eventually(lambda: work_goes_on(), "every permission to be used", pause=1.0)
+    cluster.kubectl("delete", "cpol", "logs")
+    eventually(lambda: not fleet.running_workers(), "the policy's workers to end")
+    logs.assert_unchanged()
+
+    for name in (OPERATOR, WORKER):
+        done, refused = uses(log, account(SYSTEM, name))
+        assert refused == frozenset(), name
+        assert done <= granted(roles_of(objects, name)), name
+        assert missing(name) == []
+    assert uses(log, account(SYSTEM, EXECUTOR))[0] == frozenset()
+    assert roles_of(objects, EXECUTOR) == []
+
+
+def _beyond(name: str, use: Use) -> bool:
+    return use.resource in BEYOND[name]
