@@ -177,8 +177,8 @@ WRONG_POLICIES = (
     Wrong(
         "spec/workers/imagePullSecrets", [{"name": "A_B"}], f"{WORKERS_FIELD}.imagePullSecrets[0].name", "lower case"
     ),
-    Wrong("spec/workers/driver", {"memory": "100Mi"}, f"{WORKERS_FIELD}.driver.memory", "must be at least 512Mi"),
-    Wrong("spec/workers/driver", {"memory": 1024}, f"{WORKERS_FIELD}.driver.memory", "must be at least 512Mi"),
+    Wrong("spec/workers/driver", {"memory": "100Mi"}, f"{WORKERS_FIELD}.driver.memory", "must be at least 768Mi"),
+    Wrong("spec/workers/driver", {"memory": 1024}, f"{WORKERS_FIELD}.driver.memory", "must be at least 768Mi"),
     Wrong("spec/workers/driver", {"cpu": "0m"}, f"{WORKERS_FIELD}.driver.cpu", "must be more than 0, such as 500m"),
     Wrong("spec/workers/executor", {"cpuLimit": "2 cores"}, f"{WORKERS_FIELD}.executor.cpuLimit", "such as 2, 0.5 or"),
     Wrong("spec/workers/executor", {"instances": -1}, f"{WORKERS_FIELD}.executor.instances", "or equal to 0"),

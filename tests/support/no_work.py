@@ -48,7 +48,7 @@ def operator(kubeconfig: Path, namespace: str, state_dir: Path) -> int:
         return run_operator(
             config,
             make_controller=PolicyController,
-            make_launcher=lambda: ProcessLauncher(state_dir, environment=environment, command=_command),
+            make_launcher=lambda _client: ProcessLauncher(state_dir, environment=environment, command=_command),
         )
     finally:
         if profile:

@@ -63,7 +63,7 @@ def main(kubeconfig: str, namespace: str, identity: str, journal: str) -> int:
     return run_operator(
         config,
         make_controller=lambda: Scribe(Path(journal)),
-        make_launcher=lambda: ProcessLauncher(config.state_dir),
+        make_launcher=lambda _client: ProcessLauncher(config.state_dir),
     )
 
 

@@ -57,6 +57,26 @@ class Launcher(StrEnum):
     POD = "pod"  # a driver pod, made directly
 
 
+class WorkerTrouble(StrEnum):
+    """Why a worker that was launched has not begun; as far as its launcher can tell."""
+
+    UNSCHEDULABLE = "Unschedulable"  # no node has room for its pod, or none may take it
+    QUEUED = "Queued"  # a queue (Kueue) has not admitted it yet, or has suspended it
+    IMAGE_PULL = "ImagePull"  # its image cannot be pulled
+    POD_CONFIG = "PodConfig"  # a volume, Secret or setting that its pod needs is missing or wrong
+    OPERATOR_SILENT = "OperatorSilent"  # nobody has taken up its SparkApplication
+
+
+class WorkerEnding(StrEnum):
+    """How a worker ended, as far as it matters to the jobs that it held."""
+
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    OUT_OF_MEMORY = "OutOfMemory"  # killed for using more memory than its pod has
+    DISRUPTED = "Disrupted"  # evicted or preempted, or its node is gone
+    DELETED = "Deleted"  # somebody deleted it
+
+
 class ImagePullPolicy(StrEnum):
     """When an image is pulled, as in a pod."""
 
@@ -156,6 +176,8 @@ class JobReason(StrEnum):
     TOO_MANY_ATTEMPTS = "TooManyAttempts"  # spec.limits.maxAttempts of the policy is used up
     LEASE_EXPIRED = "LeaseExpired"  # the worker went silent for longer than the lease
     WORKER_LOST = "WorkerLost"  # the worker's process ended or its Lease is gone
+    WORKER_DISRUPTED = "WorkerDisrupted"  # the worker was evicted or preempted, or its node is gone
+    WORKER_OUT_OF_MEMORY = "WorkerOutOfMemory"  # the worker was killed for using more memory than its pod has
     STALE_TOKEN = "StaleToken"  # the store has seen a larger fencing token
     REVOKED = "Revoked"  # the coordinator took the job back
     NOT_A_LOG = "NotALog"  # the job's path is no log directory (any more)

@@ -18,11 +18,17 @@ JOB_PLURAL: Final = "compactionjobs"
 
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "compaction-operator"
+LABEL_APP: Final = "app.kubernetes.io/name"
+LABEL_APP_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_APP_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_APP_PART_OF: Final = "app.kubernetes.io/part-of"
+WORKER_APP: Final = "compaction-worker"
 LABEL_POLICY: Final = f"{GROUP}/policy"
 LABEL_COMPONENT: Final = f"{GROUP}/component"
 LABEL_WORKER: Final = f"{GROUP}/worker"
 COMPONENT_JOB: Final = "job"
 COMPONENT_WORKER: Final = "worker"
+COMPONENT_EXECUTOR: Final = "executor"
 COMPONENT_COORDINATOR: Final = "coordinator"
 COMPONENT_DRILL: Final = "drill"
 
@@ -33,6 +39,13 @@ ANNOTATION_STOP: Final = f"{GROUP}/stop"
 ANNOTATION_PROGRESS: Final = f"{GROUP}/progress"
 ANNOTATION_REPORT: Final = f"{GROUP}/report"
 ANNOTATION_BYTES_PER_SECOND: Final = f"{GROUP}/bytes-per-second"
+
+ANNOTATION_EXECUTOR_TEMPLATE: Final = f"{GROUP}/executor-template"
+"""On a driver pod: the template of its executor pods, which the driver reads as a file."""
+EXECUTOR_SERVICE_ACCOUNT: Final = "compaction-executor"
+"""Service account of executor pods: it may do nothing, and its token is not mounted."""
+WORKER_IMAGE_ENVIRONMENT: Final = "COMPACTION_WORKER_IMAGE"
+"""Environment variable of the operator with the image of workers whose policy names none."""
 
 ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
 """On a policy: the hash of the plan that may be carried out (approval: Manual)."""
@@ -54,6 +67,9 @@ MAX_JOB_NAME: Final = 63
 NAME_STEM: Final = 40
 """Characters of a policy's name that the names of its jobs and workers begin with."""
 
+WORKER_STEM: Final = 30
+"""Characters of a policy's name that the names of its workers begin with: names of Services are made from them."""
+
 
 def name_stem(policy_name: str) -> str:
     """The part of a policy's name that its children's names begin with: at most 40 characters, ending in a letter or
@@ -62,6 +78,28 @@ def name_stem(policy_name: str) -> str:
     A cut that ends in `-` or `.` would make an invalid or ugly child name, so those are trimmed.
     """
     return policy_name[:NAME_STEM].rstrip("-.")
+
+
+def worker_stem(policy_name: str) -> str:
+    """The part of a policy's name that the names of its workers begin with: at most 30 characters, as a DNS label.
+
+    A Spark operator makes Services from a worker's name, and their names take no dots and no digit in front.
+    """
+    stem = policy_name.replace(".", "-")
+    stem = stem if stem[:1].isalpha() else f"c{stem}"
+    return stem[:WORKER_STEM].rstrip("-")
+
+
+def pod_labels(*, policy: str, worker: str, component: str, role: str) -> dict[str, str]:
+    """Labels of a worker's pods (component: worker, executor; role: driver, executor) and of its SparkApplication."""
+    return {
+        LABEL_APP: WORKER_APP,
+        LABEL_APP_INSTANCE: policy,
+        LABEL_APP_COMPONENT: role,
+        LABEL_APP_PART_OF: "compaction",
+        **child_labels(policy=policy, component=component),
+        LABEL_WORKER: worker,
+    }
 
 
 def child_labels(*, policy: str, component: str) -> dict[str, str]:

@@ -30,9 +30,9 @@ LabelValue = Annotated[str, StringConstraints(max_length=63)]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
 
 AT_LEAST_MEMORY: Final = Rule(
-    cel="!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('512Mi')) >= 0",
-    message="must be at least 512Mi, such as 2Gi: Spark does not start with less",
-    holds=lambda quantity: quantity >= 512 << 20,
+    cel="!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('768Mi')) >= 0",
+    message="must be at least 768Mi, such as 2Gi: Spark's JVM takes 512 MiB, Python needs the rest",
+    holds=lambda quantity: quantity >= 768 << 20,
 )
 SOME_CPU: Final = Rule(
     cel="type(self) == int ? self > 0 : !self.matches('^[0.]+m?$')",

@@ -1,13 +1,16 @@
 """`compactor operator`: one replica of the operator. Flags follow client-go's where it has one."""
 
 import logging
+import os
 from pathlib import Path
 
 import click
 
-from compaction.api.names import COORDINATOR_LEASE
+from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
 from compaction.cli.errors import errors_as_exit_code
+from compaction.kube.config import runs_in_a_pod
 from compaction.kube.controller import PolicyController
+from compaction.kube.launchers.backends import make_launcher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
 from compaction.kube.operator import OperatorConfig, default_state_dir, run_operator
@@ -94,5 +97,11 @@ def command(
         return run_operator(
             config,
             make_controller=PolicyController,
-            make_launcher=lambda: ProcessLauncher(config.state_dir, environment=environment),
+            make_launcher=lambda client: make_launcher(
+                client,
+                ProcessLauncher(config.state_dir, environment=environment),
+                namespace=config.namespace,
+                default_image=os.environ.get(WORKER_IMAGE_ENVIRONMENT, ""),
+                in_pod=runs_in_a_pod(),
+            ),
         )

@@ -18,7 +18,8 @@ import structlog
 from compaction.cli.errors import report
 from compaction.exceptions import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
-from compaction.kube.config import load_connection
+from compaction.kube.config import load_connection, own_server
+from compaction.kube.launchers.spark_conf import IN_CLUSTER_MASTER
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.spark_archive import archive_directory
 from compaction.rewrite.events import Ended, EndReason, Inbox
@@ -75,6 +76,8 @@ def command(
     _end_on_signals(inbox)
     identity = WorkerIdentity(name=name, namespace=namespace, policy=policy, lease_seconds=lease_seconds)
     try:
+        if master == IN_CLUSTER_MASTER:
+            master = f"k8s://{own_server()}"
         connect = lease_port(load_connection(kubeconfig, namespace=namespace), identity)
         # Spark first: its start must never be charged to the lease of a job.
         settings = SparkSettings(master=master, conf=conf, app_name=name, jobs=slots, archives=archive_directory())

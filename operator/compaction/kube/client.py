@@ -150,11 +150,20 @@ class ApiClient:
             following = query | {"continue": token}
 
     async def create(
-        self, resource: Resource, body: Obj, *, namespace: str | None = None, deadline: float | None = None
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        namespace: str | None = None,
+        strict: bool = False,
+        deadline: float | None = None,
     ) -> Obj:
-        """Create an object (namespace from the argument or the body). Raises AlreadyExistsError."""
+        """Create an object (namespace from the argument or the body). Raises AlreadyExistsError; with `strict`
+        InvalidObjectError for a field that the kind does not have, which is dropped otherwise.
+        """
         path = resource.path(namespace=namespace or body["metadata"].get("namespace"))
-        request = Request("create", resource.plural, "POST", path, body=_typed(resource, body))
+        query = _query(fieldValidation="Strict" if strict else None)
+        request = Request("create", resource.plural, "POST", path, query=query, body=_typed(resource, body))
         return await self._transport.call(request, deadline=deadline)
 
     async def replace(
@@ -198,10 +207,13 @@ class ApiClient:
         namespace: str | None = None,
         uid: str | None = None,
         resource_version: str | None = None,
+        grace_seconds: int | None = None,
         deadline: float | None = None,
     ) -> Obj:
         """Delete one object; the given preconditions must hold (ConflictError). Raises NotFoundError."""
         body: Obj = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         if preconditions := _query(uid=uid, resourceVersion=resource_version):
             body["preconditions"] = preconditions
         path = resource.path(namespace=namespace, name=name)

@@ -89,6 +89,22 @@ class Connection:
     server_hostname: str | None = None
 
 
+def own_server(env: Mapping[str, str] = os.environ) -> str:
+    """URL of the API server of the cluster whose pod we run in, from what every pod's environment says.
+
+    Raises ConnectionConfigError outside of a pod.
+    """
+    host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise ConnectionConfigError("KUBERNETES_SERVICE_HOST is not set: this process does not run inside a pod")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def runs_in_a_pod(env: Mapping[str, str] = os.environ) -> bool:
+    """True inside a pod with a service account."""
+    return bool(env.get("KUBERNETES_SERVICE_HOST")) and (SERVICE_ACCOUNT / "token").exists()
+
+
 def load_connection(
     kubeconfig: Path | str | None = None,
     *,
@@ -104,7 +120,7 @@ def load_connection(
         return from_kubeconfig(str(kubeconfig), context=context, namespace=namespace)
     if env.get("KUBECONFIG"):
         return from_kubeconfig(env["KUBECONFIG"], context=context, namespace=namespace)
-    if env.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
+    if runs_in_a_pod(env):
         return in_cluster(env, namespace=namespace)
     fallback = Path("~/.kube/config").expanduser()
     if fallback.exists():
@@ -119,17 +135,14 @@ def in_cluster(
     env: Mapping[str, str] = os.environ, *, directory: Path = SERVICE_ACCOUNT, namespace: str | None = None
 ) -> Connection:
     """The service account of the pod we run in."""
-    host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host:
-        raise ConnectionConfigError("KUBERNETES_SERVICE_HOST is not set: this process does not run inside a pod")
+    server = own_server(env)
     try:
         ssl_context = ssl.create_default_context(cafile=str(directory / "ca.crt"))
         own_namespace = (directory / "namespace").read_text().strip()
     except OSError as error:
         raise ConnectionConfigError(f"the service account mounted at {directory} is incomplete: {error}") from error
-    host = f"[{host}]" if ":" in host else host
     return Connection(
-        server=f"https://{host}:{port}",
+        server=server,
         ssl_context=ssl_context,
         token=file_token(directory / "token"),
         namespace=namespace or own_namespace,

@@ -226,6 +226,8 @@ class PolicyController:
                     ended=worker.ended,
                     age=max(0.0, now.wall - worker.started.timestamp()),
                     message=worker.message or worker.reason,
+                    trouble=worker.trouble,
+                    ending=worker.ending,
                 )
                 for worker in self._workers.get(key, ())
             ),

@@ -35,7 +35,7 @@ from compaction.exceptions import (
 from compaction.kube.assign import AssignmentSteps, Outcome, owner
 from compaction.kube.cache import Delta, ObjectKey
 from compaction.kube.events import EventType
-from compaction.kube.launchers.base import PolicyKey, WorkerRef, WorkerRequest
+from compaction.kube.launchers.base import PodRequest, PolicyKey, WorkerRef, WorkerRequest
 from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
 from compaction.kube.writes import GuardedWrites
@@ -227,6 +227,7 @@ class Executor:
             lease_seconds=policy.spec.lease.duration_seconds,
             master=workers.spark_master,
             conf=workers.spark_conf,
+            pod=pod_request(policy, memory=action.memory),
         )
         try:
             await self._rt.launcher.launch(request)
@@ -251,3 +252,15 @@ class Executor:
         if about is not None:
             kind = EventType.WARNING if event.warning else EventType.NORMAL
             self._rt.events.event(about, reason=event.reason, message=event.message, type=kind)
+
+
+def pod_request(policy: CompactionPolicy, *, memory: int) -> PodRequest:
+    """What the policy says about the pods of a worker whose driver gets `memory` bytes."""
+    logs = policy.spec.store.segment_logs
+    return PodRequest(
+        workers=policy.spec.workers,
+        owner_uid=policy.metadata.uid,
+        root=logs.root if logs is not None else "",
+        volume=logs.volume if logs is not None else None,
+        memory=memory,
+    )

@@ -67,8 +67,12 @@ class OperatorConfig:
     drain_seconds: float = 20.0
 
 
+MakeLauncher = Callable[[ApiClient], Launcher]
+"""Makes the launcher of one term, with the term's client."""
+
+
 def run_operator(
-    config: OperatorConfig, *, make_controller: Callable[[], Controller], make_launcher: Callable[[], Launcher]
+    config: OperatorConfig, *, make_controller: Callable[[], Controller], make_launcher: MakeLauncher
 ) -> int:
     """Run one replica until it is stopped or has lost its lease; returns the exit code. Main thread only.
 
@@ -115,7 +119,7 @@ class Replica:
         )
         self._deadman = Deadman(self._elector, overdue=self._stop_is_overdue)
 
-    def run(self, make_controller: Callable[[], Controller], make_launcher: Callable[[], Launcher]) -> int:
+    def run(self, make_controller: Callable[[], Controller], make_launcher: MakeLauncher) -> int:
         """Serve probes, wait to be elected, lead, and end in order."""
         servers = self._serve_probes()
         self._install_signal_handlers()
@@ -125,7 +129,7 @@ class Replica:
         try:
             self._wake.wait()
             if self._elector.is_leader() and not self._stop.by_signal:
-                self._lead(make_controller(), make_launcher())
+                self._lead(make_controller(), make_launcher)
             lost = not self._stop.by_signal and self._elector.standing is Standing.LOST
             # The guarded work is over. Released, the Lease is free at once; a lost one is not ours to touch.
             self._elector.stop(release=not lost)
@@ -139,7 +143,7 @@ class Replica:
         _log.info("ended", identity=self._config.identity, code=int(code), reason=code.name)
         return int(code)
 
-    def _lead(self, controller: Controller, launcher: Launcher) -> None:
+    def _lead(self, controller: Controller, make_launcher: MakeLauncher) -> None:
         settings = TermSettings(
             namespace=self._config.namespace,
             state_dir=self._config.state_dir,
@@ -152,7 +156,7 @@ class Replica:
             settings,
             elector=self._elector,
             controller=controller,
-            launcher=launcher,
+            make_launcher=make_launcher,
             metrics=self._metrics,
             heartbeat=self._heartbeat,
         )

@@ -9,6 +9,7 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +90,7 @@ class Term:
         *,
         elector: Elector,
         controller: Controller,
-        launcher: Launcher,
+        make_launcher: Callable[[ApiClient], Launcher],
         metrics: Metrics,
         heartbeat: Heartbeat,
     ) -> None:
@@ -97,7 +98,7 @@ class Term:
         self._settings = settings
         self._elector = elector
         self._controller = controller
-        self._launcher = launcher
+        self._make_launcher = make_launcher
         self._metrics = metrics
         self._heartbeat = heartbeat
         self._rng = random.Random()
@@ -125,7 +126,7 @@ class Term:
             client=client,
             cache=ObjectCache(),
             queue=WorkQueue(metrics=self._metrics.queue),
-            launcher=self._launcher,
+            launcher=self._make_launcher(client),
             events=EventRecorder(client, instance=self._elector.identity, metrics=self._metrics),
             metrics=self._metrics,
             is_leader=self._elector.is_leader,

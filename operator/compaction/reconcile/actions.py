@@ -81,9 +81,10 @@ class DeleteLease:
 
 @dataclass(frozen=True, slots=True)
 class LaunchWorker:
-    """Start a worker under a new name."""
+    """Start a worker under a new name. `memory`: bytes of its driver, where drivers have a pod."""
 
     name: str
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,7 @@ class Assigner:
         if names:
             launches = {**self.memory.launches, **dict.fromkeys(names, self.now.monotonic)}
             self.memory = replace(self.memory, launches=frozen(launches))
-        return tuple(LaunchWorker(name) for name in names)
+        return tuple(LaunchWorker(name, int(spec.workers.driver.memory)) for name in names)
 
     # -- what the others wait for -------------------------------------------------------------------------------------
 

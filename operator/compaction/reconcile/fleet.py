@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compaction.api.names import name_stem
+from compaction.api.names import worker_stem
 from compaction.api.policy import Workers
 from compaction.planning.scheduler import WorkerSlots
 from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
@@ -216,7 +216,7 @@ def worker_names(
     number = 0
     while len(names) < count:
         digest = hashlib.sha256(f"{owner_uid}/{seed!r}/{number}".encode()).hexdigest()[:5]
-        name = f"{name_stem(policy_name)}-w-{settings}-{digest}"
+        name = f"{worker_stem(policy_name)}-w-{settings}-{digest}"
         number += 1
         if name not in used:
             used.add(name)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TypeVar
 
+from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, PlanStatus
 from compaction.planning.planner import PlannedJob
@@ -134,12 +135,17 @@ class WorkerLease:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
-    """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start."""
+    """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start.
+
+    `trouble` says why it has not begun, `ending` how it ended, as far as the launcher can tell.
+    """
 
     name: str
     ended: bool
     age: float
     message: str = ""
+    trouble: WorkerTrouble | None = None
+    ending: WorkerEnding | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.api.store_spec import LogsVolume
+from compaction.api.workers_spec import Workers
+
 
 class PolicyKey(NamedTuple):
     """Which policy a worker belongs to."""
@@ -23,10 +27,24 @@ class PolicyKey(NamedTuple):
 class WorkerPhase(StrEnum):
     """Where a launched worker is in its life, as far as the launcher can tell."""
 
+    PENDING = "Pending"  # accepted, not running yet
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"  # ended by itself with exit code 0
     FAILED = "Failed"  # ended with another code, or by a signal
     LOST = "Lost"  # it is gone and nobody knows how it ended
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What a worker that runs in pods needs besides. `owner_uid` is the policy's; `root` where the logs are, on
+    `volume` if one is named; `memory` the bytes that the driver pod gets this time.
+    """
+
+    workers: Workers
+    owner_uid: str
+    root: str
+    memory: int
+    volume: LogsVolume | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,7 @@ class WorkerRequest:
     lease_seconds: int
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    pod: PodRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +72,10 @@ class WorkerRef:
 
 @dataclass(frozen=True, slots=True)
 class WorkerObservation:
-    """One worker as the launcher sees it now. Ended workers are reported until `forget` is called for them."""
+    """One worker as the launcher sees it now. Ended workers are reported until `forget` is called for them.
+
+    `trouble` says why one has not begun, `ending` how it ended; `ui` is the address of Spark's UI, where there is one.
+    """
 
     name: str
     policy: PolicyKey
@@ -62,11 +84,14 @@ class WorkerObservation:
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
+    trouble: WorkerTrouble | None = None
+    ending: WorkerEnding | None = None
+    ui: str = ""
 
     @property
     def ended(self) -> bool:
         """True when the worker will do nothing any more."""
-        return self.phase is not WorkerPhase.RUNNING
+        return self.phase not in (WorkerPhase.PENDING, WorkerPhase.RUNNING)
 
     @property
     def ref(self) -> WorkerRef:
@@ -75,7 +100,7 @@ class WorkerObservation:
 
 
 class Launcher(Protocol):
-    """Implemented per backend: a subprocess here; pods and Spark operators later."""
+    """Implemented for subprocesses (process.py) and for objects on the API server (objects.py)."""
 
     async def launch(self, request: WorkerRequest) -> WorkerRef:
         """Start a worker; the name must be new. Raises LaunchError naming the cause."""

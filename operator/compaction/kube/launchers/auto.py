@@ -1,0 +1,56 @@
+"""One launcher for all policies: each worker goes where its policy wants it, or where the cluster offers a place."""
+
+from dataclasses import dataclass
+
+import structlog
+
+from compaction.api.enums import Launcher
+from compaction.exceptions import ApiError
+from compaction.kube.launchers.base import Launcher as LauncherProtocol
+from compaction.kube.launchers.base import WorkerObservation, WorkerRef, WorkerRequest
+from compaction.kube.launchers.choice import Offer, choose
+from compaction.kube.launchers.objects import ObjectLauncher
+
+
+@dataclass(frozen=True, slots=True)
+class AutoLauncher:
+    """Implements `launchers.base.Launcher`. `in_pod`: the operator runs in a pod, so its workers may as well."""
+
+    processes: LauncherProtocol
+    objects: ObjectLauncher
+    in_pod: bool
+
+    async def launch(self, request: WorkerRequest) -> WorkerRef:
+        """See `launchers.base.Launcher`. Raises LaunchError also when the policy's launcher cannot be used here."""
+        wanted = request.pod.workers.launcher if request.pod is not None else Launcher.PROCESS
+        offer = Offer(await self.objects.offer(), in_pod=self.in_pod) if wanted is not Launcher.PROCESS else Offer()
+        launcher = choose(wanted, offer)
+        if launcher is Launcher.PROCESS:
+            return await self.processes.launch(request)
+        return await self.objects.launch_as(launcher, request)
+
+    async def observe(self) -> list[WorkerObservation]:
+        """See `launchers.base.Launcher`."""
+        return [*await self.processes.observe(), *await self.objects.observe()]
+
+    async def stop(self, ref: WorkerRef, *, grace: float) -> None:
+        """See `launchers.base.Launcher`."""
+        if not self.objects.knows(ref):
+            return await self.processes.stop(ref, grace=grace)
+        try:
+            await self.objects.stop(ref, grace=grace)
+        except ApiError as error:
+            # Its Lease is gone: it ends by itself, or is found again at the next look.
+            log.warning("worker could not be deleted", worker=ref.name, error=str(error))
+
+    async def forget(self, ref: WorkerRef) -> None:
+        """See `launchers.base.Launcher`."""
+        if not self.objects.knows(ref):
+            return await self.processes.forget(ref)
+        try:
+            await self.objects.forget(ref)
+        except ApiError as error:
+            log.warning("an ended worker could not be deleted yet", worker=ref.name, error=str(error))
+
+
+log = structlog.get_logger(__name__)

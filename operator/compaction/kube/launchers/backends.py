@@ -1,0 +1,40 @@
+"""The launchers put together: every kind of object this version can make, and processes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from compaction.api.enums import Launcher
+from compaction.kube.client import ApiClient
+from compaction.kube.launchers.auto import AutoLauncher
+from compaction.kube.launchers.base import Launcher as LauncherProtocol
+from compaction.kube.launchers.base import WorkerObservation, WorkerRequest
+from compaction.kube.launchers.driver_pod import driver_pod
+from compaction.kube.launchers.objects import Backend, ObjectLauncher
+from compaction.kube.launchers.pod_status import observe_pod
+from compaction.kube.resources import Obj
+
+
+@dataclass(frozen=True, slots=True)
+class PodBackend:
+    """Implements `objects.Backend`: the driver pod is the object."""
+
+    def build(self, request: WorkerRequest, default_image: str) -> Obj:
+        """See `objects.Backend`."""
+        return driver_pod(request, default_image=default_image)
+
+    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+        """See `objects.Backend`."""
+        return observe_pod(body, now=now)
+
+
+BACKENDS: Final[Mapping[Launcher, Backend]] = {Launcher.POD: PodBackend()}
+
+
+def make_launcher(
+    client: ApiClient, processes: LauncherProtocol, *, namespace: str | None, default_image: str, in_pod: bool
+) -> AutoLauncher:
+    """The launcher of a term. `namespace` None: policies of all namespaces."""
+    objects = ObjectLauncher(client, BACKENDS, namespace=namespace, default_image=default_image)
+    return AutoLauncher(processes, objects, in_pod=in_pod)

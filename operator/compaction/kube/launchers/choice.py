@@ -1,0 +1,65 @@
+"""Which launcher a worker gets: what the policy says, or what the cluster offers. Pure.
+
+`auto` takes the Spark operator that is there, because whoever installed one wants Spark run through it; then pods of
+our own where the operator is a pod itself; then processes beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from compaction.api.enums import Launcher
+from compaction.exceptions import LaunchError
+from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, PODS, Resource
+
+
+class Availability(StrEnum):
+    """What the API server said about a kind of object."""
+
+    ABSENT = "absent"  # it does not serve the kind
+    FORBIDDEN = "forbidden"  # it does, and the operator may not list it
+    USABLE = "usable"
+
+
+KINDS: Final[Mapping[Launcher, Resource]] = {
+    Launcher.KUBEFLOW: KUBEFLOW_APPLICATIONS,
+    Launcher.APACHE: APACHE_APPLICATIONS,
+    Launcher.POD: PODS,
+}
+"""The objects that launchers create, in the order in which `auto` prefers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What can be used here. `in_pod`: the operator runs in a pod."""
+
+    kinds: Mapping[Launcher, Availability] = field(default_factory=lambda: MappingProxyType({}))
+    in_pod: bool = False
+
+    def of(self, launcher: Launcher) -> Availability:
+        """Whether a launcher's kind can be used."""
+        return self.kinds.get(launcher, Availability.ABSENT)
+
+
+def choose(wanted: Launcher, offer: Offer) -> Launcher:
+    """The launcher to use. Raises LaunchError when the one that the policy names cannot be used, with what to do."""
+    if wanted is Launcher.AUTO:
+        usable = [
+            one for one in KINDS if offer.of(one) is Availability.USABLE and (one is not Launcher.POD or offer.in_pod)
+        ]
+        return usable[0] if usable else Launcher.PROCESS
+    kind = KINDS.get(wanted)
+    if kind is None or offer.of(wanted) is Availability.USABLE:
+        return wanted
+    name = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    if offer.of(wanted) is Availability.FORBIDDEN:
+        raise LaunchError(
+            f"spec.workers.launcher is {wanted}, but the operator's account may not list {name}: grant it get, list, "
+            f"create and delete on {name}, or choose another launcher"
+        )
+    raise LaunchError(
+        f"spec.workers.launcher is {wanted}, but the API server does not serve {name} in version {kind.version}: "
+        "install that Spark operator, or choose another launcher (auto takes what there is)"
+    )

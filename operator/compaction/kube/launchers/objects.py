@@ -1,0 +1,274 @@
+"""Workers as objects on the API server: created, looked at, deleted, and never changed.
+
+What each object looks like and means is the backends' (pure); here is the traffic. Invariants:
+
+* one worker is one object of its own name; an object that exists already is never taken for a new one;
+* an object that was seen alive and is gone was deleted by somebody: a fresh read confirms it before it is said;
+* looks are one LIST per kind with our labels, rarely while there is nothing to see.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import structlog
+
+from compaction.api.enums import Launcher, WorkerEnding
+from compaction.api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_WORKER, MANAGED_BY
+from compaction.exceptions import (
+    AlreadyExistsError,
+    ApiError,
+    ApiUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    InvalidObjectError,
+    LaunchError,
+    NotFoundError,
+)
+from compaction.kube.client import ApiClient
+from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
+from compaction.kube.launchers.choice import KINDS, Availability
+from compaction.kube.resources import PODS, Obj, Resource
+
+SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COMPONENT}={COMPONENT_WORKER}"
+VERBS: Final = ("get", "list", "create", "delete")
+"""What the operator does with pods and SparkApplications."""
+BUSY_SECONDS: Final = 2.0
+IDLE_SECONDS: Final = 10.0
+OFFER_SECONDS: Final = 30.0
+"""How often the API server is asked which kinds it serves: an operator that is installed later is found so soon."""
+KEPT_SECONDS: Final = 600.0
+"""How long a worker that failed stays for those who read its log."""
+
+
+class Backend(Protocol):
+    """What one kind of object looks like, and what it says about its worker. Pure."""
+
+    def build(self, request: WorkerRequest, default_image: str) -> Obj:
+        """The object to create. Raises LaunchError."""
+        ...
+
+    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+        """The worker, from its object and its driver pod, if that is seen."""
+        ...
+
+
+_Key = tuple[str, str]
+"""Namespace and name of a worker."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one worker last."""
+
+    launcher: Launcher
+    observation: WorkerObservation
+    uid: str
+    forgotten: float | None = None  # monotonic
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look: the objects of each kind, and which kinds could be looked at."""
+
+    kinds: dict[Launcher, Availability] = field(default_factory=dict)
+    objects: list[tuple[Launcher, Obj, Obj | None]] = field(default_factory=list)
+
+
+class ObjectLauncher:
+    """Implements `launchers.base.Launcher` for every kind of object at once; `launch_as` is told which one to make."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        backends: Mapping[Launcher, Backend],
+        *,
+        namespace: str | None,
+        default_image: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._backends = backends
+        self._namespace = namespace
+        self._default_image = default_image
+        self._monotonic = monotonic
+        self._wall = wall
+        self._seen: dict[_Key, _Seen] = {}
+        self._kinds: dict[Launcher, Availability] = {}
+        self._asked_at = self._looked_at = float("-inf")
+
+    async def offer(self) -> Mapping[Launcher, Availability]:
+        """Which kinds of objects can be used, as of a short while ago."""
+        if self._monotonic() - self._asked_at >= OFFER_SECONDS:
+            asked = {launcher: await self._availability(launcher) for launcher in self._backends}
+            if asked != self._kinds:
+                log.info("launchers of workers", **{launcher.value: found.value for launcher, found in asked.items()})
+            self._kinds, self._asked_at = asked, self._monotonic()
+        return self._kinds
+
+    async def launch_as(self, launcher: Launcher, request: WorkerRequest) -> WorkerRef:
+        """Create the object. Raises LaunchError with what the API server (or an admission rule) said."""
+        kind = KINDS[launcher]
+        body = self._backends[launcher].build(request, self._default_image)
+        try:
+            made = await self._client.create(kind, body, strict=True)
+        except AlreadyExistsError as error:
+            raise LaunchError(f"worker {request.name} was launched before; names are used once") from error
+        except (ForbiddenError, InvalidObjectError) as error:
+            raise LaunchError(f"the {kind.kind} of worker {request.name} was refused: {error}") from error
+        except ApiUnavailableError as error:
+            raise LaunchError(f"the {kind.kind} of worker {request.name} may not have been made: {error}") from error
+        except ApiError as error:
+            raise LaunchError(f"the {kind.kind} of worker {request.name} could not be made: {error}") from error
+        observation = self._backends[launcher].observe(made, None, self._wall())
+        self._seen[request.policy.namespace, request.name] = _Seen(launcher, observation, made["metadata"]["uid"])
+        self._looked_at = float("-inf")
+        log.info("worker launched", worker=request.name, kind=kind.kind, launcher=launcher.value)
+        return WorkerRef(request.name, request.policy, f"{kind.kind} {request.name}")
+
+    async def observe(self) -> list[WorkerObservation]:
+        """Every worker with an object, and those whose object has just gone."""
+        pause = BUSY_SECONDS if self._seen else IDLE_SECONDS
+        if self._monotonic() - self._looked_at >= pause:
+            self._looked_at = self._monotonic()
+            try:
+                await self._take(await self._look())
+                await self._clear_away()
+            except ApiUnavailableError as error:
+                # What was seen last stands: nothing is decided on the absence of an answer.
+                log.warning("workers could not be looked at", error=str(error))
+        return [seen.observation for seen in self._seen.values() if seen.forgotten is None]
+
+    def knows(self, ref: WorkerRef) -> bool:
+        """True for a worker that has an object here."""
+        return _key(ref) in self._seen
+
+    async def stop(self, ref: WorkerRef, *, grace: float) -> None:
+        """Delete the object; its pods get `grace` seconds where they are ours. What is not there has stopped."""
+        seen = self._seen.get(_key(ref))
+        if seen is not None and not seen.observation.ended:
+            await self._delete(seen, grace=grace)
+
+    async def forget(self, ref: WorkerRef) -> None:
+        """The worker's end was acted upon. What succeeded is deleted, what failed stays a while for its log."""
+        seen = self._seen.get(_key(ref))
+        if seen is None or not seen.observation.ended or seen.forgotten is not None:
+            return
+        if seen.observation.phase is not WorkerPhase.FAILED:
+            await self._delete(seen)
+            self._seen.pop(_key(ref), None)
+            return
+        seen.forgotten = self._monotonic()
+
+    # -- traffic -----------------------------------------------------------------------------------------------------
+
+    async def _availability(self, launcher: Launcher) -> Availability:
+        kind = KINDS[launcher]
+        try:
+            if kind.group:
+                served = await self._client.request("GET", f"/apis/{kind.group}/{kind.version}")
+                if kind.plural not in {one["name"] for one in served.get("resources", ())}:
+                    return Availability.ABSENT
+            await self._client.list(kind, namespace=self._namespace, labels=SELECTOR)
+        except NotFoundError:
+            return Availability.ABSENT
+        except ForbiddenError:
+            return Availability.FORBIDDEN
+        return Availability.USABLE
+
+    async def _look(self) -> _Look:
+        look = _Look(dict(await self.offer()))
+        pods = await self._list(PODS) if look.kinds.get(Launcher.POD) is Availability.USABLE else ()
+        drivers = {(_namespace(pod), _worker(pod)): pod for pod in pods}
+        for launcher, available in look.kinds.items():
+            if available is not Availability.USABLE:
+                continue
+            if launcher is Launcher.POD:
+                # A driver pod that somebody else made for his application is looked at with that application.
+                look.objects += [(launcher, pod, pod) for pod in pods if pod["metadata"]["name"] == _worker(pod)]
+                continue
+            for body in await self._list(KINDS[launcher]):
+                look.objects.append((launcher, body, drivers.get((_namespace(body), body["metadata"]["name"]))))
+        return look
+
+    async def _list(self, kind: Resource) -> Sequence[Obj]:
+        try:
+            return (await self._client.list(kind, namespace=self._namespace, labels=SELECTOR)).items
+        except (NotFoundError, ForbiddenError):
+            self._asked_at = float("-inf")  # it is not what it was: ask again
+            return ()
+
+    async def _take(self, look: _Look) -> None:
+        now = self._wall()
+        found: dict[_Key, _Seen] = {}
+        for launcher, body, pod in look.objects:
+            observation = self._backends[launcher].observe(body, pod, now)
+            key = _key(observation)
+            known = self._seen.get(key)
+            forgotten = known.forgotten if known is not None else None
+            found[key] = _Seen(launcher, observation, body["metadata"]["uid"], forgotten)
+        for key, seen in self._seen.items():
+            if key not in found and seen.forgotten is None:
+                gone = not await self._exists(seen)
+                found[key] = replace(seen, observation=_gone(seen.observation)) if gone else seen
+        self._seen = found
+
+    async def _exists(self, seen: _Seen) -> bool:
+        worker = seen.observation
+        try:
+            body = await self._client.get(KINDS[seen.launcher], worker.name, namespace=worker.policy.namespace)
+        except NotFoundError:
+            return False
+        return bool(body["metadata"]["uid"] == seen.uid)
+
+    async def _delete(self, seen: _Seen, *, grace: float | None = None) -> None:
+        kind, worker = KINDS[seen.launcher], seen.observation
+        seconds = int(grace) if grace is not None and kind is PODS else None
+        with suppress(NotFoundError, ConflictError):  # a namesake is not ours to delete
+            await self._client.delete(
+                kind, worker.name, namespace=worker.policy.namespace, uid=seen.uid, grace_seconds=seconds
+            )
+
+    async def _clear_away(self) -> None:
+        """Delete failed workers whose time is over."""
+        now = self._monotonic()
+        for key, seen in tuple(self._seen.items()):
+            if seen.forgotten is not None and now - seen.forgotten >= KEPT_SECONDS:
+                await self._delete(seen)
+                del self._seen[key]
+
+
+def _gone(last: WorkerObservation) -> WorkerObservation:
+    """What is said of a worker whose object has gone; one that had ended, ended as it did."""
+    if last.ended:
+        return last
+    disrupted = last.ending is WorkerEnding.DISRUPTED
+    words = last.message if disrupted else "its object was deleted by somebody else"
+    return replace(
+        last,
+        phase=WorkerPhase.LOST,
+        reason="Disrupted" if disrupted else "Deleted",
+        message=words,
+        trouble=None,
+        ending=WorkerEnding.DISRUPTED if disrupted else WorkerEnding.DELETED,
+        ui="",
+    )
+
+
+def _key(worker: WorkerRef | WorkerObservation) -> _Key:
+    return worker.policy.namespace, worker.name
+
+
+def _worker(body: Obj) -> str:
+    return str((body["metadata"].get("labels") or {}).get(LABEL_WORKER, ""))
+
+
+def _namespace(body: Obj) -> str:
+    return str(body["metadata"].get("namespace", ""))
+
+
+log = structlog.get_logger(__name__)

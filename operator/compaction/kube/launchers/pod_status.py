@@ -1,0 +1,141 @@
+"""What a driver pod's status says about its worker. Pure: a Pod object in, an observation out.
+
+A disruption (eviction, preemption, a drained or lost node) is told by the condition DisruptionTarget, or by the reasons
+that kubelets and node controllers have always written; being out of memory by OOMKilled of the container, or by the
+signal of the kernel's killer where a shell stands between (137 alone proves nothing: a deleted pod ends with it, too).
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.api.names import LABEL_POLICY
+from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
+from compaction.kube.launchers.spark_conf import UI_PORT
+from compaction.kube.resources import Obj
+
+_IMAGE: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+     "ImageInspectError", "SignatureValidationFailed"}
+)  # fmt: skip
+_CONFIG: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError", "StartError"}
+)
+_DISRUPTED: Final = frozenset(
+    {"Evicted", "Preempted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown", "NodeAffinity",
+     "DeletionByTaintManager", "DeletionByPodGC", "EvictionByEvictionAPI", "PreemptionByScheduler",
+     "TerminationByKubelet", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
+)  # fmt: skip
+_OOM: Final = "OOMKilled"
+CREATING_SECONDS: Final = 60.0
+"""A container that is still being made after so long waits for a volume or a Secret, as a rule."""
+
+
+def started_of(body: Obj) -> datetime:
+    """When the object was created, by the API server's clock."""
+    text = (body.get("metadata") or {}).get("creationTimestamp")
+    return datetime.fromisoformat(text) if text else datetime.now(UTC)
+
+
+def policy_of(body: Obj) -> PolicyKey:
+    """Whose worker an object is."""
+    metadata = body["metadata"]
+    return PolicyKey(metadata["namespace"], (metadata.get("labels") or {}).get(LABEL_POLICY, ""))
+
+
+def observe_pod(body: Obj, *, now: datetime, name: str = "") -> WorkerObservation:
+    """The worker that a driver pod is (or, named `name`, that it belongs to)."""
+    status = body.get("status") or {}
+    found = _ended(status) or _pending(body, status, now)
+    phase, reason, message, trouble, ending, code = found or (WorkerPhase.RUNNING, "Running", "", None, None, None)
+    return WorkerObservation(
+        name=name or body["metadata"]["name"],
+        policy=policy_of(body),
+        phase=phase,
+        started=started_of(body),
+        exit_code=code,
+        reason=reason,
+        message=message,
+        trouble=trouble,
+        ending=ending,
+        ui=_ui(body, status) if phase is WorkerPhase.RUNNING else "",
+    )
+
+
+_Found = tuple[WorkerPhase, str, str, WorkerTrouble | None, WorkerEnding | None, int | None]
+
+
+def _ended(status: Mapping[str, Any]) -> _Found | None:
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return None
+    terminated = _terminated(status.get("containerStatuses") or ())
+    code = terminated.get("exitCode")
+    words = str(terminated.get("message") or status.get("message") or "").strip()
+    if status["phase"] == "Succeeded":
+        return WorkerPhase.SUCCEEDED, "Completed", words, None, WorkerEnding.COMPLETED, code
+    disruption = _disruption(status)
+    if disruption is not None:
+        reason, said = disruption
+        return WorkerPhase.FAILED, reason, f"{reason}: {said or words}", None, WorkerEnding.DISRUPTED, code
+    if terminated.get("reason") == _OOM:
+        words = "killed for using more memory than its pod has"
+        return WorkerPhase.FAILED, _OOM, words, None, WorkerEnding.OUT_OF_MEMORY, code
+    reason = str(terminated.get("reason") or status.get("reason") or "Failed")
+    words = ": ".join(filter(None, (f"exit code {code}", words)))
+    return WorkerPhase.FAILED, reason, words, None, WorkerEnding.FAILED, code
+
+
+def _terminated(statuses: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """How the container that runs Spark ended: the first one that failed, else the first that ended."""
+    ends = [(one.get("state") or {}).get("terminated") or {} for one in statuses]
+    return next((end for end in ends if end.get("exitCode")), next((end for end in ends if end), {}))
+
+
+def _disruption(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return str(condition.get("reason") or "Disrupted"), str(condition.get("message") or "")
+    if status.get("reason") in _DISRUPTED:
+        return str(status["reason"]), str(status.get("message") or "")
+    return None
+
+
+def _pending(body: Obj, status: Mapping[str, Any], now: datetime) -> _Found | None:
+    if status.get("phase", "Pending") != "Pending":
+        return None
+    if body["spec"].get("schedulingGates"):
+        gates = ", ".join(gate["name"] for gate in body["spec"]["schedulingGates"])
+        return _waits("SchedulingGated", f"its pod is held back by {gates}", WorkerTrouble.QUEUED)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            message = str(condition.get("message") or "the scheduler found no node for its pod")
+            return _waits(str(condition.get("reason") or "Unschedulable"), message, WorkerTrouble.UNSCHEDULABLE)
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "")
+        message = str(waiting.get("message") or f"image {one.get('image', '')}")
+        if reason in _IMAGE:
+            return _waits(reason, message, WorkerTrouble.IMAGE_PULL)
+        if reason in _CONFIG:
+            return _waits(reason, message, WorkerTrouble.POD_CONFIG)
+    age = (now - started_of(body)).total_seconds()
+    if status.get("conditions") and age > CREATING_SECONDS:
+        message = (
+            f"its container has not been made within {CREATING_SECONDS:.0f} s: a volume or a Secret is missing, as a "
+            f"rule (kubectl describe pod {body['metadata']['name']})"
+        )
+        return _waits("ContainerCreating", message, WorkerTrouble.POD_CONFIG)
+    return WorkerPhase.PENDING, "Pending", "", None, None, None
+
+
+def _waits(reason: str, message: str, trouble: WorkerTrouble) -> _Found:
+    return WorkerPhase.PENDING, reason, message, trouble, None, None
+
+
+def _ui(body: Obj, status: Mapping[str, Any]) -> str:
+    ports = [port for container in body["spec"]["containers"] for port in container.get("ports") or ()]
+    if status.get("podIP") and any(port.get("containerPort") == UI_PORT for port in ports):
+        address = str(status["podIP"])
+        return f"http://[{address}]:{UI_PORT}" if ":" in address else f"http://{address}:{UI_PORT}"
+    return ""

@@ -1,0 +1,157 @@
+"""The driver pod as an object: what the policy says is in it, once, and it satisfies `restricted`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from compaction.exceptions import LaunchError
+from compaction.kube.launchers.driver_pod import TEMPLATE_DIRECTORY, driver_pod
+from support.pods import FULL, IMAGE, request_of
+
+
+def pod_of(workers: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return driver_pod(request_of(workers, **options), default_image="the-default:1")
+
+
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    (only,) = pod["spec"]["containers"]
+    return only  # type: ignore[no-any-return]
+
+
+def conf_of(pod: dict[str, Any]) -> dict[str, str]:
+    args = container(pod)["args"]
+    pairs = [args[i + 1] for i, word in enumerate(args) if word == "--conf"]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def test_a_driver_alone_needs_nothing_but_itself() -> None:
+    pod = pod_of({})
+    worker = container(pod)
+    assert worker["image"] == "the-default:1"
+    assert worker["args"][:2] == ["compactor", "worker"]
+    assert worker["args"][worker["args"].index("--master") + 1] == "local[2]"
+    assert worker["resources"] == {
+        "requests": {"memory": str(2 << 30), "cpu": "500m"},
+        "limits": {"memory": str(2 << 30)},
+    }
+    assert not [key for key in conf_of(pod) if "kubernetes" in key or "executor" in key]
+    assert pod["metadata"]["name"] == "logs-w-abcd-12345"
+    assert "annotations" not in pod["metadata"]
+    (owner,) = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["controller"]) == ("CompactionPolicy", True)
+
+
+def test_what_restricted_asks_for() -> None:
+    spec = pod_of({})["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = spec["containers"][0]["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["readOnlyRootFilesystem"] is True
+    mounted = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+    assert {"/tmp", "/opt/spark/work-dir"} <= mounted, "a read-only root needs room to write"
+
+
+def test_everything_the_policy_says_is_in_the_pod() -> None:
+    pod = pod_of(FULL)
+    spec, worker, meta = pod["spec"], container(pod), pod["metadata"]
+    assert (worker["image"], worker["imagePullPolicy"]) == (IMAGE, "IfNotPresent")
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["serviceAccountName"] == "compaction-worker"
+    assert spec["nodeSelector"] == {"disk": "fast"}
+    assert [one["key"] for one in spec["tolerations"]] == ["spot", "team"]
+    assert spec["priorityClassName"] == "system-node-critical"
+    assert meta["labels"]["kueue.x-k8s.io/queue-name"] == "compaction"
+    assert worker["envFrom"] == [{"secretRef": {"name": "credentials"}}]
+    mounts = {one["mountPath"]: one for one in worker["volumeMounts"]}
+    assert mounts["/data/ra"] == {"name": "logs", "mountPath": "/data/ra", "subPath": "ra"}
+    assert mounts["/etc/certificates"]["readOnly"] is True
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    assert volumes["logs"]["persistentVolumeClaim"] == {"claimName": "segment-logs"}
+    assert worker["resources"]["limits"] == {"memory": str(2 << 30), "cpu": "2"}
+    assert {"name": "spark-ui", "containerPort": 4040, "protocol": "TCP"} in worker["ports"]
+
+
+def test_a_users_template_is_merged_and_our_words_stay() -> None:
+    pod = pod_of(FULL)
+    worker = container(pod)
+    assert worker["name"] == "worker"
+    assert worker["args"][0] == "compactor", "what is run is not the template's to say"
+    assert {"name": "TZ", "value": "UTC"} in worker["env"]
+    assert {one["name"] for one in worker["env"]} == {"POD_NAME", "POD_IP", "TZ"}
+    assert pod["spec"]["securityContext"]["fsGroup"] == 100
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert "extra" in {one["name"] for one in pod["spec"]["volumes"]}
+    labels = pod["metadata"]["labels"]
+    assert (labels["team"], labels["compaction.dev/worker"]) == ("storage", "logs-w-abcd-12345")
+    assert pod["metadata"]["annotations"]["note"] == "x"
+
+
+def test_executors_are_made_by_the_driver_from_a_template_it_carries() -> None:
+    pod = pod_of(FULL)
+    conf = conf_of(pod)
+    assert conf["spark.executor.instances"] == "2"
+    assert (conf["spark.executor.memory"], conf["spark.executor.memoryOverhead"]) == ("512m", "512m")
+    assert (conf["spark.kubernetes.executor.request.cores"], conf["spark.kubernetes.executor.limit.cores"]) == (
+        "1",
+        "1500m",
+    )
+    assert conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)", "executors are owned by the driver"
+    assert conf["spark.default.parallelism"] == "4"
+    assert conf["spark.decommission.enabled"] == "true"
+    assert conf["spark.eventLog.dir"] == "/tmp/spark-events"
+    template = json.loads(pod["metadata"]["annotations"]["compaction.dev/executor-template"])
+    assert template["spec"]["automountServiceAccountToken"] is False
+    assert template["spec"]["serviceAccountName"] == "compaction-executor"
+    (executor,) = template["spec"]["containers"]
+    assert executor["name"] == conf["spark.kubernetes.executor.podTemplateContainerName"]
+    assert "args" not in executor, "Spark's own"
+    assert template["metadata"]["labels"]["compaction.dev/component"] == "executor"
+    volume = next(one for one in pod["spec"]["volumes"] if one["name"] == "executor-template")
+    (item,) = volume["downwardAPI"]["items"]
+    assert conf["spark.kubernetes.executor.podTemplateFile"] == f"{TEMPLATE_DIRECTORY}/{item['path']}"
+
+
+def test_executors_may_come_and_go() -> None:
+    conf = conf_of(pod_of({"dynamicAllocation": {"minExecutors": 1, "maxExecutors": 5, "idleSeconds": 30}}))
+    assert conf["spark.dynamicAllocation.enabled"] == "true"
+    assert conf["spark.dynamicAllocation.initialExecutors"] == "1"
+    assert conf["spark.dynamicAllocation.executorIdleTimeout"] == "30s"
+    assert conf["spark.default.parallelism"] == "5"
+    assert "spark.executor.instances" not in conf
+
+
+def test_a_setting_that_looks_like_a_variable_is_none() -> None:
+    args = container(pod_of({"sparkConf": {"spark.app.note": "$(POD_IP)"}}))["args"]
+    assert "spark.app.note=$$(POD_IP)" in args, "the kubelet writes $( for it"
+
+
+@pytest.mark.parametrize(
+    ("workers", "advice"),
+    [
+        ({"sparkConf": {"spark.driver.memory": "2g"}}, "spark.driver.memory (2g) does not fit into"),
+        ({"sparkConf": {"spark.driver.memory": "much"}}, "write a size such as 512m or 2g"),
+        ({"podTemplate": {"spec": {"containers": {}}}}, "podTemplate.spec.containers must be a list"),
+        ({"podTemplate": {"spec": {"volumes": [{}]}}}, "podTemplate.spec.volumes[0] must be an object with name"),
+        ({"podTemplate": {"spec": {"securityContext": 1}}}, "podTemplate.spec.securityContext must be an object"),
+    ],
+)
+def test_what_cannot_be_put_together_says_what_to_do(workers: dict[str, Any], advice: str) -> None:
+    with pytest.raises(LaunchError) as refusal:
+        pod_of(workers)
+    assert advice in str(refusal.value)
+
+
+def test_without_any_image_there_is_advice() -> None:
+    with pytest.raises(LaunchError, match=r"set spec.workers.image, or COMPACTION_WORKER_IMAGE"):
+        driver_pod(request_of({}), default_image="")
+
+
+@pytest.mark.parametrize(("heap", "overhead"), [("1g", "1024m"), ("768m", "1280m"), ("1048576k", "1024m")])
+def test_a_heap_in_any_unit_leaves_the_rest_to_python(heap: str, overhead: str) -> None:
+    workers = {"executor": {"instances": 1, "memory": "2Gi"}, "sparkConf": {"spark.executor.memory": heap}}
+    assert conf_of(pod_of(workers))["spark.executor.memoryOverhead"] == overhead

@@ -1,0 +1,89 @@
+"""What a driver pod's status says about its worker: every way to wait and to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.kube.launchers.base import WorkerPhase
+from compaction.kube.launchers.pod_status import observe_pod
+from support.pods import NOW, pod_object, terminated, waiting
+
+
+def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
+    return {"conditions": [{"type": kind, "status": status, "reason": reason, "message": message}]}
+
+
+DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "preempted by a pod of higher priority")
+
+
+@pytest.mark.parametrize(
+    ("status", "trouble", "words"),
+    [
+        ({}, None, ""),
+        ({"phase": "Pending"}, None, ""),
+        (waiting("ContainerCreating"), None, ""),
+        (
+            {"phase": "Pending"} | condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available"),
+            WorkerTrouble.UNSCHEDULABLE,
+            "0/3 nodes are available",
+        ),
+        (waiting("ImagePullBackOff", "not found"), WorkerTrouble.IMAGE_PULL, "not found"),
+        (waiting("ErrImageNeverPull"), WorkerTrouble.IMAGE_PULL, "image registry.example"),
+        (waiting("CreateContainerConfigError", 'secret "c" not found'), WorkerTrouble.POD_CONFIG, "secret"),
+        (
+            {"phase": "Pending"} | condition("PodScheduled", "True", ""),
+            WorkerTrouble.POD_CONFIG,
+            "a volume or a Secret is missing",
+        ),
+    ],
+)
+def test_a_pod_that_has_not_begun_says_why(status: dict[str, Any], trouble: WorkerTrouble | None, words: str) -> None:
+    pod = pod_object(status, creationTimestamp="2026-11-21T11:58:00Z")
+    seen = observe_pod(pod, now=NOW)
+    assert (seen.phase, seen.trouble, seen.ended) == (WorkerPhase.PENDING, trouble, False)
+    assert words in seen.message
+
+
+def test_a_pod_in_a_queue_waits_for_its_turn() -> None:
+    pod = pod_object({"phase": "Pending"} | condition("PodScheduled", "False", "SchedulingGated"))
+    pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    seen = observe_pod(pod, now=NOW)
+    assert (seen.trouble, "kueue.x-k8s.io/admission" in seen.message) == (WorkerTrouble.QUEUED, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "ending"),
+    [
+        (terminated(0, reason="Completed"), WorkerEnding.COMPLETED),
+        (terminated(1, message="Spark did not start"), WorkerEnding.FAILED),
+        (terminated(137, reason="OOMKilled"), WorkerEnding.OUT_OF_MEMORY),
+        (terminated(137), WorkerEnding.FAILED),
+        (terminated(143, **DISRUPTED), WorkerEnding.DISRUPTED),
+        (terminated(137, reason="OOMKilled", **DISRUPTED), WorkerEnding.DISRUPTED),
+        ({"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}, WorkerEnding.DISRUPTED),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, WorkerEnding.DISRUPTED),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, WorkerEnding.FAILED),
+    ],
+)
+def test_how_a_pod_ended(status: dict[str, Any], ending: WorkerEnding) -> None:
+    seen = observe_pod(pod_object(status), now=NOW)
+    assert (seen.ending, seen.ended) == (ending, True)
+    assert seen.phase is (WorkerPhase.SUCCEEDED if ending is WorkerEnding.COMPLETED else WorkerPhase.FAILED)
+
+
+def test_the_end_of_the_log_is_in_the_message() -> None:
+    seen = observe_pod(pod_object(terminated(1, message="error: Spark did not start\n")), now=NOW)
+    assert (seen.exit_code, seen.message) == (1, "exit code 1: error: Spark did not start")
+
+
+@pytest.mark.parametrize(
+    ("address", "url"), [("10.1.2.3", "http://10.1.2.3:4040"), ("fd00::1", "http://[fd00::1]:4040")]
+)
+def test_a_running_pod_shows_its_web_page(address: str, url: str) -> None:
+    pod = pod_object({"phase": "Running", "podIP": address})
+    assert observe_pod(pod, now=NOW).ui == url
+    pod["spec"]["containers"][0]["ports"] = []
+    assert observe_pod(pod, now=NOW).ui == "", "it is off"
