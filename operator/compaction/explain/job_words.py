@@ -100,6 +100,15 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         "The worker's process ended, or its Lease is gone.",
         f"{_UNCHARGED} The loss is not charged to the job.",
     ),
+    JobReason.WORKER_DISRUPTED: Meaning(
+        "The worker's pod was evicted or preempted, or its node is gone.",
+        f"{_UNCHARGED} A disruption is not charged to the job.",
+    ),
+    JobReason.WORKER_OUT_OF_MEMORY: Meaning(
+        "The worker's pod was killed for using more memory than it has.",
+        "The next driver gets twice as much, up to workers.driver.maxMemory.",
+        "If that is not enough, raise workers.driver.maxMemory, or lower slots: kubectl edit cpol {policy} {n}",
+    ),
     JobReason.STALE_TOKEN: Meaning(
         "The store has seen a larger token: another attempt took over, and this one committed nothing.",
         "The newest attempt decides about the job.",

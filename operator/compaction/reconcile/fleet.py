@@ -69,7 +69,8 @@ def gone_workers(snapshot: Snapshot) -> Mapping[str, GoneWorker]:
         if not name:
             continue
         if name in ended:
-            gone[name] = GoneWorker(f"{name} ended: {ended[name].message or 'no reason is known'}")
+            process = ended[name]
+            gone[name] = GoneWorker(f"{name} ended: {process.message or 'no reason is known'}", ending=process.ending)
         elif name not in leases:
             gone[name] = GoneWorker(f"the Lease of {name} is gone", absent_lease=name)
     return gone

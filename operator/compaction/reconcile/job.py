@@ -10,12 +10,12 @@ Every function takes a status and returns a new one; states change through `plan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from compaction.api.conditions import clear_failed, get_condition, set_complete, set_failed, set_reconciling
-from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
+from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, WorkerEnding
 from compaction.api.job import Attempt, CompactionJobStatus
 from compaction.planning.transitions import JobEvent, next_state
 from compaction.reconcile.observations import JobLease, Moment
@@ -42,6 +42,10 @@ NOT_THE_SOURCES: Final = frozenset(
     {JobReason.STORE_UNREADABLE, JobReason.STORE_LOCKED, JobReason.LIVE_SET_UNKNOWN, JobReason.SOURCES_CHANGED}
 )
 """Failures of the whole log: splitting the job would not help."""
+_LOSSES: Final[Mapping[WorkerEnding | None, JobReason]] = {
+    WorkerEnding.OUT_OF_MEMORY: JobReason.WORKER_OUT_OF_MEMORY,
+    WorkerEnding.DISRUPTED: JobReason.WORKER_DISRUPTED,
+}
 _NO_BACKOFF: Final = frozenset({JobReason.WORKER_STOPPED, JobReason.ENGINE_LOST})
 
 
@@ -303,17 +307,26 @@ def with_progress(status: CompactionJobStatus, percent: int) -> CompactionJobSta
     return evolve(status, progress_percent=max(0, min(99, percent)))
 
 
-def lease_ending(lease: JobLease | None, *, worker: str, worker_gone: str, now_token: int) -> Ending | None:
+def lease_ending(
+    lease: JobLease | None,
+    *,
+    worker: str,
+    worker_gone: str,
+    now_token: int,
+    worker_ending: WorkerEnding | None = None,
+) -> Ending | None:
     """Whether the attempt with `now_token` is over without a report, judged by its Lease and its worker.
 
-    `worker_gone` says why the worker is known to be gone, or is empty.
+    `worker_gone` says why the worker is known to be gone, or is empty; `worker_ending` how it ended, if that is known.
     """
     if lease is None or not lease.holder:
         return Ending(AttemptOutcome.LOST, JobReason.WORKER_LOST, "the job's Lease is gone", charged=False)
     if lease.token != now_token or lease.holder != worker:
         return Ending(AttemptOutcome.REVOKED, JobReason.REVOKED, "the job's Lease was changed by hand", charged=False)
     if worker_gone:
-        return Ending(AttemptOutcome.LOST, JobReason.WORKER_LOST, worker_gone, charged=False)
+        reason = _LOSSES.get(worker_ending, JobReason.WORKER_LOST)
+        # More memory than it has is what the job asked for; the other losses are nobody's fault.
+        return Ending(AttemptOutcome.LOST, reason, worker_gone, charged=reason is JobReason.WORKER_OUT_OF_MEMORY)
     if not lease.is_live:
         message = f"{worker} did not renew its lease for {lease.silence:.0f} s (token {now_token})"
         return Ending(AttemptOutcome.EXPIRED, JobReason.LEASE_EXPIRED, message, charged=True)

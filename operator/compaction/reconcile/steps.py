@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compaction.api.enums import JobReason, JobState
+from compaction.api.enums import JobReason, JobState, WorkerEnding
 from compaction.api.job import CompactionJob, CompactionJobStatus, SkippedSource
 from compaction.api.names import ANNOTATION_RETRY
 from compaction.api.text import mark_of
@@ -41,10 +41,13 @@ PROGRESS_STEP = 34
 
 @dataclass(frozen=True, slots=True)
 class GoneWorker:
-    """Why a worker is known to be gone. `absent_lease`: known only because its Lease is not there."""
+    """Why a worker is known to be gone. `absent_lease`: known only because its Lease is not there; `ending`: how its
+    launcher says that it ended.
+    """
 
     message: str
     absent_lease: str = ""
+    ending: WorkerEnding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,13 @@ def _watch(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
     status, lease = step.status, step.lease
     worker = status.worker or ""
     gone = rules.gone(worker)
-    ending = lease_ending(lease, worker=worker, worker_gone=gone.message if gone else "", now_token=token_of(status))
+    ending = lease_ending(
+        lease,
+        worker=worker,
+        worker_gone=gone.message if gone else "",
+        worker_ending=gone.ending if gone else None,
+        now_token=token_of(status),
+    )
     if ending is None:
         return _with_progress(step)
     after = ended(
