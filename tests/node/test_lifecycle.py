@@ -16,7 +16,7 @@ from compaction.local.node import cgroups
 from compaction.local.node.images import TOOLS_IMAGE
 from compaction.local.node.layout import NodeLayout
 from compaction.local.node.running import RunningNode, adopt
-from compaction.local.node.start import start_node
+from compaction.local.node.start import start_node, stop_node
 from compaction.local.state import read_state
 from support.host_state import HostState, assert_no_trace, look, processes_in
 from support.node import kubectl
@@ -133,6 +133,14 @@ def test_a_killed_keeper_takes_everything_along(separate: Path) -> None:
     # Nobody was left to remove them; the next start, or the stop, does.
     assert cgroups.remaining(layout.cgroup)
     node.stop()
+
+
+def test_stopping_a_node_that_another_one_has_replaced_spares_the_other(separate: Path) -> None:
+    first = start_node(separate)
+    stop_node(separate)
+    with start_node(separate) as second:
+        first.stop()
+        assert kubectl(second, "get", "node", "node1", "--no-headers").split()[1] == "Ready"
 
 
 def test_a_detached_node_outlives_its_command_and_is_found_again(separate: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from compaction.exceptions import NodeError
 from compaction.local.node import cgroups, packages, relay
-from compaction.local.node.images import write_archive
+from compaction.local.node.images import full_name, write_archive
 from compaction.local.node.layout import NodeLayout
 from compaction.local.node.running import mounts_below
 from compaction.local.node.start import start_node, stop_node
@@ -96,3 +96,16 @@ def test_the_relay_passes_bytes_both_ways_and_ends_a_call_nobody_answers() -> No
     target.close()
     with socket.create_connection(server.getsockname()) as client:
         assert client.recv(100) == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("worker:1", "docker.io/library/worker:1"),
+        ("team/worker:1", "docker.io/team/worker:1"),
+        ("localhost/worker:1", "localhost/worker:1"),
+        ("registry.example:5000/worker:1", "registry.example:5000/worker:1"),
+    ],
+)
+def test_names_of_images_are_those_that_a_kubelet_asks_for(name: str, full: str) -> None:
+    assert full_name(name) == full

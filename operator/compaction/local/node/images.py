@@ -135,7 +135,15 @@ def _names(archive: Path) -> list[str]:
         manifest = tar.extractfile("manifest.json")
         if manifest is None:
             raise NodeError(f"{archive} is no archive of images")
-        return sorted(name for image in json.load(manifest) for name in image.get("RepoTags") or ())
+        return sorted(full_name(name) for image in json.load(manifest) for name in image.get("RepoTags") or ())
+
+
+def full_name(name: str) -> str:
+    """A name as containerd keeps it: what names no registry is of the default one."""
+    registry, slash, _ = name.partition("/")
+    if slash and (registry == "localhost" or "." in registry or ":" in registry):
+        return name
+    return f"docker.io/{name}" if slash else f"docker.io/library/{name}"
 
 
 def forget_images(layout: NodeLayout) -> None:

@@ -12,10 +12,11 @@ from types import TracebackType
 from compaction.exceptions import NodeError
 from compaction.local.certs import Authority
 from compaction.local.control_plane import RunningControlPlane
+from compaction.local.locks import exclusive
 from compaction.local.node import cgroups
 from compaction.local.node.layout import NodeLayout
 from compaction.local.process import ProcessId
-from compaction.local.state import LocalState, remove_state
+from compaction.local.state import LocalState, read_state, remove_state
 
 STOP_SECONDS = 60.0
 
@@ -60,7 +61,11 @@ class RunningNode:
         Raises:
             NodeError: a process or a control group is left; names it.
         """
-        end(self.layout, self.keeper)
+        with exclusive(self.layout.lock, what=f"the node in {self.layout.directory}", report=lambda _: None):
+            state = read_state(self.layout.directory)
+            # Somebody else may have stopped it, and started another one here.
+            if state is not None and self.keeper in state.processes:
+                end(self.layout, self.keeper)
 
     def __enter__(self) -> RunningNode:
         return self
@@ -72,7 +77,11 @@ class RunningNode:
 
 
 def end(layout: NodeLayout, keeper: ProcessId) -> None:
-    """Stop the keeper (which stops the node), then look whether anything is left. Raises NodeError as `stop` does."""
+    """Stop the keeper (which stops the node), then look whether anything is left; the caller holds the lock.
+
+    Raises:
+        NodeError: as `RunningNode.stop`.
+    """
     keeper.stop(patience=STOP_SECONDS)
     left = remains(layout)
     if left:
