@@ -74,3 +74,43 @@ def test_an_editor_writes_specs_and_no_status(control_plane: Any, namespace: str
     patch = ("patch", "cpol/logs", "--as=editor", "--type=merge", "--subresource=status", "-p", '{"status":{}}')
     refused = kubectl(*patch, namespace=namespace, check=False)
     assert "Forbidden" in refused.stderr
+
+
+@pytest.mark.apiserver
+def test_the_roles_of_people(control_plane: Any, namespace: str) -> None:
+    """One line each: who may do what to policies and jobs."""
+    kubectl = control_plane.kubectl
+    kubectl("apply", "-f", str(RBAC))
+    verbs = ("get", "list", "watch", "create", "update", "patch", "delete", "approve")
+    expected = {
+        "compaction-viewer": {"get", "list", "watch"},
+        "compaction-approver": {"get", "list", "watch", "patch", "approve"},
+        "compaction-editor": {"get", "list", "watch", "create", "update", "patch", "delete"},
+    }
+    for role, allowed in expected.items():
+        kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", namespace=namespace)
+        answers = {
+            verb
+            for verb in verbs
+            if kubectl(
+                "auth",
+                "can-i",
+                verb,
+                "compactionpolicies.compaction.dev",
+                f"--as={role}",
+                namespace=namespace,
+                check=False,
+            ).stdout.strip()
+            == "yes"
+        }
+        assert answers == allowed, role
+    labels = {role["metadata"]["name"]: role["metadata"]["labels"] for role in yaml.safe_load_all(RBAC.read_text())}
+    aggregated = {
+        name: {key.rpartition("-to-")[2] for key in found if "aggregate-to" in key} for name, found in labels.items()
+    }
+    assert aggregated == {
+        "compaction-operator": set(),
+        "compaction-viewer": {"view"},
+        "compaction-editor": {"edit", "admin"},
+        "compaction-approver": {"admin"},
+    }

@@ -65,7 +65,7 @@ def test_the_pods_are_admitted_where_restricted_is_enforced(empty_plane: Control
 
 
 def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp_path: Path) -> None:
-    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "grafana")
+    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "grafana", "approval")
     applied = empty_plane.kubectl(*APPLY, "-k", str(directory))
     assert "networkpolicy.networking.k8s.io/compaction-operator" in applied.stdout
     assert "Warning" not in applied.stderr

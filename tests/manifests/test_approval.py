@@ -1,0 +1,54 @@
+"""Four eyes on a real API server: with components/approval editors cannot approve and approvers cannot edit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.control_plane import ControlPlane
+from support.rendered import NAMESPACED, with_components
+from support.waiting import eventually
+
+pytestmark = pytest.mark.apiserver
+
+SYSTEM = "compaction-system"
+POLICY = """\
+apiVersion: compaction.dev/v1alpha1
+kind: CompactionPolicy
+metadata: {name: logs}
+spec:
+  approval: Manual
+  store: {segmentLogs: {root: /data/ra}}
+"""
+
+
+def test_who_writes_a_policy_does_not_approve_its_plans(empty_plane: ControlPlane, tmp_path: Path) -> None:
+    kubectl = empty_plane.kubectl
+    kubectl("apply", "--server-side", "-k", str(with_components(tmp_path / "mine", NAMESPACED, "approval")))
+    kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    for user in ("editor", "approver"):
+        role = f"--clusterrole=compaction-{user}"
+        kubectl("create", "rolebinding", user, role, f"--user={user}", namespace=SYSTEM)
+
+    def attempt(user: str, *command: str, input: str | None = None) -> str:
+        answer = kubectl(*command, f"--as={user}", namespace=SYSTEM, input=input, check=False)
+        return "" if answer.returncode == 0 else answer.stderr
+
+    assert attempt("editor", "create", "-f", "-", input=POLICY) == ""
+    approve = ("annotate", "cpol", "logs", "--overwrite")
+    edit = ("patch", "cpol", "logs", "--type=merge", "-p")
+
+    # The API server takes a moment to see a new admission policy.
+    eventually(
+        lambda: "may approve a plan" in attempt("editor", *approve, "compaction.dev/approve=a1"),
+        "the refusal of an editor",
+    )
+    assert attempt("approver", *approve, "compaction.dev/approve=b2") == ""
+    assert attempt("approver", *approve, "compaction.dev/release=all") == ""
+    refused = attempt("approver", *edit, '{"spec": {"suspend": true}}')
+    assert "approvers annotate" in refused
+    assert attempt("editor", *edit, '{"spec": {"suspend": true}}') == "", "an approval that stays is no approval"
+    assert "may approve a plan" in attempt("editor", *approve, "compaction.dev/approve-")
+    already = POLICY.replace("{name: logs}", "{name: other, annotations: {compaction.dev/approve: c3}}")
+    assert "may approve a plan" in attempt("editor", "create", "-f", "-", input=already)
