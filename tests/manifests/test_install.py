@@ -21,6 +21,7 @@ Rendered = Callable[[Path], list[Object]]
 OVERLAYS = [NAMESPACED, CLUSTER]
 APPLY = ("apply", "--server-side", "--validate=strict")
 FURTHER = MANIFESTS / "examples" / "namespace"
+INSTALLATION = MANIFESTS / "examples" / "installation"
 SYSTEM = "compaction-system"
 
 
@@ -29,6 +30,7 @@ def test_applied_twice_there_is_no_difference_and_deleted_nothing_is_left(
     empty_plane: ControlPlane, overlay: Path
 ) -> None:
     kubectl = empty_plane.kubectl
+    kubectl("create", "namespace", "storage")
     before = everything(empty_plane)
     for directory in (overlay, FURTHER):
         first = kubectl(*APPLY, "-k", str(directory))
@@ -43,25 +45,42 @@ def test_applied_twice_there_is_no_difference_and_deleted_nothing_is_left(
     kubectl("apply", "-f", str(MANIFESTS / "examples" / "policy.yaml"), namespace=SYSTEM)
     for directory in (FURTHER, overlay):
         kubectl("delete", "--wait=false", "-k", str(directory))
-    finish_deleted_namespaces(empty_plane, SYSTEM, "storage")
+    finish_deleted_namespaces(empty_plane, SYSTEM)
     assert everything(empty_plane) - before == set()
 
 
-def test_the_pods_are_admitted_where_restricted_is_enforced(empty_plane: ControlPlane, rendered: Rendered) -> None:
+@pytest.mark.parametrize("directory", [NAMESPACED, INSTALLATION], ids=lambda path: path.name)
+def test_the_pods_are_admitted_where_restricted_is_enforced(
+    empty_plane: ControlPlane, rendered: Rendered, directory: Path
+) -> None:
     kubectl = empty_plane.kubectl
-    kubectl(*APPLY, "-k", str(NAMESPACED))
-    (deployment,) = (found for found in rendered(NAMESPACED) if found["kind"] == "Deployment")
-    template = deployment["spec"]["template"]
+    kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
+    applied = kubectl(*APPLY, "-k", str(directory))
+    assert "Warning" not in applied.stderr
+    (deployment,) = (found for found in rendered(directory) if found["kind"] == "Deployment")
+    template, namespace = deployment["spec"]["template"], deployment["metadata"]["namespace"]
     pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "tried"}}
     create = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
 
-    admitted = kubectl(*create, input=json.dumps(pod), namespace=SYSTEM)
+    admitted = kubectl(*create, input=json.dumps(pod), namespace=namespace)
     assert admitted.stderr == "", "no warning"
 
     # The check is worth something: the same pod as root is refused there.
     pod["spec"] = {**pod["spec"], "securityContext": {}}
-    refused = kubectl(*create, input=json.dumps(pod), namespace=SYSTEM, check=False)
+    refused = kubectl(*create, input=json.dumps(pod), namespace=namespace, check=False)
     assert 'violates PodSecurity "restricted:latest"' in refused.stderr
+
+
+def test_an_installation_beside_the_logs_goes_and_leaves_them(empty_plane: ControlPlane) -> None:
+    kubectl = empty_plane.kubectl
+    kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
+    before = everything(empty_plane)
+    kubectl(*APPLY, "-k", str(INSTALLATION))
+    difference = kubectl("diff", "--server-side", "-k", str(INSTALLATION), check=False)
+    assert (difference.returncode, difference.stdout) == (0, "")
+    kubectl("delete", "-k", str(INSTALLATION), "--timeout=60s")
+    assert everything(empty_plane) == before
+    kubectl("get", "pvc", "segment-logs", namespace="storage")
 
 
 def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp_path: Path) -> None:

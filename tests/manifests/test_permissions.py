@@ -141,6 +141,8 @@ def test_what_is_granted_is_what_is_used(
     eventually(lambda: not fleet.running_workers(), "the policy's workers to end")
     logs.assert_unchanged()
 
+    difference = installed.kubectl("diff", "--server-side", "-k", str(NAMESPACED), check=False)
+    assert (difference.returncode, difference.stdout) == (0, ""), "what runs leaves what was applied as it is"
     for name in (OPERATOR, WORKER):
         done, refused = uses(log, account(SYSTEM, name))
         assert refused == frozenset(), name

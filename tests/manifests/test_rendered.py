@@ -152,3 +152,29 @@ def test_what_selects_the_operators_pods_selects_them(rendered: Rendered, tmp_pa
     for found in objects:
         if found["kind"] not in {"Namespace", "CustomResourceDefinition", "ClusterRole"}:
             assert found["metadata"]["namespace"] == "compaction-system", found["kind"]
+
+
+def test_the_example_installation_fits_the_example_policy(rendered: Rendered) -> None:
+    examples = MANIFESTS / "examples"
+    objects = rendered(examples / "installation")
+    storage = documents((examples / "installation" / "storage.yaml").read_text())
+    claim = one(storage, "PersistentVolumeClaim", "segment-logs")
+    spec = pod_of(objects)["spec"]
+    (container,) = spec["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]: mounts[volume["name"]]
+        for volume in spec["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    (policy,) = documents((examples / "policy-in-pods.yaml").read_text())
+    store = policy["spec"]["store"]["segmentLogs"]
+    assert claims == {store["volume"]["claimName"]: store["root"]}
+    assert claim["metadata"]["namespace"] == one(objects, "Deployment")["metadata"]["namespace"] == "storage"
+    assert {"Namespace", "PersistentVolumeClaim"}.isdisjoint(found["kind"] for found in objects), (
+        "deleted with the rest"
+    )
+    assert "/tmp" in mounts.values(), "what the base mounts stays"
+    worker_image = next(one for one in container["env"] if one["name"] == "COMPACTION_WORKER_IMAGE")
+    assert worker_image["value"] == f"compaction-worker:{VERSION}"
+    assert container["image"] == f"compaction-operator:{VERSION}"
