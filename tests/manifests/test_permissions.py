@@ -29,7 +29,7 @@ OPERATOR, WORKER, EXECUTOR = "compaction-operator", "compaction-worker", "compac
 GROUP, LEASES = "/apis/compaction.dev/v1alpha1", "/apis/coordination.k8s.io/v1"
 
 BEYOND: dict[str, dict[str, str]] = {
-    OPERATOR: {},
+    OPERATOR: {"pods": "driver pods are made where a kubelet runs them: tests/node, and tests/kube/launchers"},
     WORKER: {
         "pods": "executors are made where a kubelet runs them: tests/node",
         "configmaps": "the same",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,14 +64,6 @@ class Bench:
     async def pods(self) -> set[str]:
         listed = await self.client.list(PODS, namespace=self.namespace)
         return {pod["metadata"]["name"] for pod in listed.items}
-
-
-@pytest.fixture
-def restricted(control_plane: Any, namespace: str) -> Iterator[str]:
-    """A namespace that refuses every pod that is not `restricted`."""
-    control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-    yield namespace
-    control_plane.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", namespace=namespace, check=False)
 
 
 @pytest.fixture

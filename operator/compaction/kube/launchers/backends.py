@@ -7,10 +7,12 @@ from typing import Final
 
 from compaction.api.enums import Launcher
 from compaction.kube.client import ApiClient
+from compaction.kube.launchers.apache import ApacheBackend
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
 from compaction.kube.launchers.base import WorkerObservation, WorkerRequest
 from compaction.kube.launchers.driver_pod import driver_pod
+from compaction.kube.launchers.kubeflow import KubeflowBackend
 from compaction.kube.launchers.objects import Backend, ObjectLauncher
 from compaction.kube.launchers.pod_status import observe_pod
 from compaction.kube.resources import Obj
@@ -29,7 +31,11 @@ class PodBackend:
         return observe_pod(body, now=now)
 
 
-BACKENDS: Final[Mapping[Launcher, Backend]] = {Launcher.POD: PodBackend()}
+BACKENDS: Final[Mapping[Launcher, Backend]] = {
+    Launcher.KUBEFLOW: KubeflowBackend(),
+    Launcher.APACHE: ApacheBackend(),
+    Launcher.POD: PodBackend(),
+}
 
 
 def make_launcher(

@@ -10,6 +10,7 @@ import json
 from typing import Final
 
 from compaction.api.names import ANNOTATION_EXECUTOR_TEMPLATE
+from compaction.kube.launchers.applications import EXECUTOR_CONTAINER
 from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.pods import (
     QUEUE_LABEL,
@@ -37,8 +38,6 @@ from compaction.kube.resources import Obj
 
 TEMPLATE_DIRECTORY: Final = "/etc/compaction"
 _TEMPLATE_FILE: Final = "executor.json"
-EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
-"""What Spark and both Spark operators call the container of an executor."""
 
 
 def driver_pod(request: WorkerRequest, *, default_image: str) -> Obj:

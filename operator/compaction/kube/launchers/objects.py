@@ -98,6 +98,7 @@ class ObjectLauncher:
         self._monotonic = monotonic
         self._wall = wall
         self._seen: dict[_Key, _Seen] = {}
+        self._deleted: set[str] = set()
         self._kinds: dict[Launcher, Availability] = {}
         self._asked_at = self._looked_at = float("-inf")
 
@@ -160,7 +161,7 @@ class ObjectLauncher:
             return
         if seen.observation.phase is not WorkerPhase.FAILED:
             await self._delete(seen)
-            self._seen.pop(_key(ref), None)
+            self._drop(_key(ref), seen)
             return
         seen.forgotten = self._monotonic()
 
@@ -205,7 +206,11 @@ class ObjectLauncher:
     async def _take(self, look: _Look) -> None:
         now = self._wall()
         found: dict[_Key, _Seen] = {}
+        # A finalizer of somebody else's may keep what was deleted for long: it is not our worker any more.
+        self._deleted &= {body["metadata"]["uid"] for _, body, _ in look.objects}
         for launcher, body, pod in look.objects:
+            if body["metadata"]["uid"] in self._deleted:
+                continue
             observation = self._backends[launcher].observe(body, pod, now)
             key = _key(observation)
             known = self._seen.get(key)
@@ -233,13 +238,17 @@ class ObjectLauncher:
                 kind, worker.name, namespace=worker.policy.namespace, uid=seen.uid, grace_seconds=seconds
             )
 
+    def _drop(self, key: _Key, seen: _Seen) -> None:
+        self._seen.pop(key, None)
+        self._deleted.add(seen.uid)
+
     async def _clear_away(self) -> None:
         """Delete failed workers whose time is over."""
         now = self._monotonic()
         for key, seen in tuple(self._seen.items()):
             if seen.forgotten is not None and now - seen.forgotten >= KEPT_SECONDS:
                 await self._delete(seen)
-                del self._seen[key]
+                self._drop(key, seen)
 
 
 def _gone(last: WorkerObservation) -> WorkerObservation:

@@ -1,0 +1,163 @@
+"""A worker as a SparkApplication of Apache's operator (`spark.apache.org/v1`; research/operator.md §2).
+
+That operator moves on from Succeeded to ResourceReleased within seconds, and from there nothing can be read but the
+history: what was the last state that says how it ended is looked up in `status.stateTransitionHistory`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from compaction.api.enums import WorkerEnding
+from compaction.kube.launchers.applications import (
+    DRIVER_CONTAINER,
+    EXECUTOR_CONTAINER,
+    MAIN_FILE,
+    TTL_SECONDS,
+    application_metadata,
+    driver_of,
+    failed,
+    main_arguments,
+    not_taken_up,
+    pod_templates,
+    seen,
+    waiting_or_running,
+)
+from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
+from compaction.kube.launchers.pod_status import observe_pod
+from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
+from compaction.kube.launchers.spark_conf import SPARK_VERSION, heap_and_overhead, spark_conf
+from compaction.kube.resources import APACHE_APPLICATIONS, Obj
+
+_WAITING: Final = frozenset({"Submitted", "DriverRequested", "ScheduledToRestart"})
+_RUNNING: Final = frozenset(
+    {
+        "DriverStarted",
+        "DriverReady",
+        "InitializedBelowThresholdExecutors",
+        "RunningHealthy",
+        "RunningWithPartialCapacity",
+        "RunningWithBelowThresholdExecutors",
+    }
+)
+_FAILED: Final = frozenset(
+    {"Failed", "DriverStartTimedOut", "DriverReadyTimedOut", "ExecutorsStartTimedOut", "SchedulingFailure"}
+)
+_SAY_NOTHING: Final = frozenset({"ResourceReleased", "TerminatedWithoutReleaseResources"})
+"""Terminal, and silent about success."""
+_DAY_MILLIS: Final = 86_400_000
+_RETAINED_MILLIS: Final = 900_000
+
+
+@dataclass(frozen=True, slots=True)
+class ApacheBackend:
+    """Implements `objects.Backend`."""
+
+    def build(self, request: WorkerRequest, default_image: str) -> Obj:
+        """See `objects.Backend`."""
+        return apache_application(request, default_image=default_image)
+
+    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+        """See `objects.Backend`."""
+        return observe_apache(body, pod, now=now)
+
+
+def apache_application(request: WorkerRequest, *, default_image: str) -> Obj:
+    """The SparkApplication object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
+    workers = pods_of(request).workers
+    image = image_of(workers, default_image)
+    templates = pod_templates(request, image=image)
+    if workers.queue_name:
+        templates[Role.DRIVER]["metadata"]["labels"][QUEUE_LABEL] = workers.queue_name
+    spec: Obj = {
+        "runtimeVersions": {"sparkVersion": SPARK_VERSION},
+        "deploymentMode": "ClusterMode",
+        "pyFiles": MAIN_FILE,
+        "driverArgs": main_arguments(request),
+        "sparkConf": _conf(request, image=image),
+        "driverSpec": {"podTemplateSpec": templates[Role.DRIVER]},
+        "executorSpec": {"podTemplateSpec": templates[Role.EXECUTOR]},
+        "applicationTolerations": {
+            "restartConfig": {"restartPolicy": "Never"},
+            # A pod that waits for room waits: whether that takes too long is ours to say.
+            "applicationTimeoutConfig": {
+                "driverStartTimeoutMillis": _DAY_MILLIS,
+                "driverReadyTimeoutMillis": _DAY_MILLIS,
+                "executorStartTimeoutMillis": _DAY_MILLIS,
+            },
+            "instanceConfig": {"initExecutors": 0, "minExecutors": 0},
+            "resourceRetainPolicy": "OnFailure",
+            "resourceRetainDurationMillis": _RETAINED_MILLIS,
+            "ttlAfterStopMillis": TTL_SECONDS * 1000,
+        },
+    }
+    kind = APACHE_APPLICATIONS
+    metadata = application_metadata(request)
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+
+
+def _conf(request: WorkerRequest, *, image: str) -> dict[str, str]:
+    pod = pods_of(request)
+    workers = pod.workers
+    _, overhead = heap_and_overhead(workers.spark_conf, role="driver", memory=pod.memory)
+    conf = spark_conf(request, image=image) | {
+        "spark.kubernetes.namespace": request.policy.namespace,
+        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": workers.service_account_name,
+        "spark.kubernetes.driver.podTemplateContainerName": DRIVER_CONTAINER,
+        "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_CONTAINER,
+        "spark.kubernetes.driver.request.cores": str(workers.driver.cpu),
+        "spark.driver.cores": str(workers.driver.cores),
+        "spark.driver.memoryOverhead": f"{overhead}m",
+    }
+    if workers.driver.cpu_limit is not None:
+        conf["spark.kubernetes.driver.limit.cores"] = str(workers.driver.cpu_limit)
+    if workers.image_pull_policy is not None:
+        conf["spark.kubernetes.container.image.pullPolicy"] = workers.image_pull_policy.value
+    if workers.image_pull_secrets:
+        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(one.name for one in workers.image_pull_secrets)
+    return conf
+
+
+def observe_apache(body: Obj, pod: Obj | None, *, now: datetime) -> WorkerObservation:
+    """What the application's status says about its worker (research/operator.md §2.2); pure."""
+    status = body.get("status") or {}
+    entry = _telling(status)
+    state, message = str(entry.get("currentStateSummary") or ""), str(entry.get("message") or "")
+    driver = driver_of(body, pod, now)
+    if not state:
+        return not_taken_up(body, now, APACHE_APPLICATIONS)
+    if state in _SAY_NOTHING:
+        message = "its application has ended, and its history does not say how"
+        return seen(body, WorkerPhase.LOST, reason=state, message=message)
+    if state == "Succeeded":
+        return seen(body, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
+    if state == "DriverEvicted":
+        words = message or "its driver pod was evicted"
+        return seen(body, WorkerPhase.FAILED, reason=state, message=words, ending=WorkerEnding.DISRUPTED)
+    if state in _FAILED:
+        return failed(
+            body, driver or _last_driver(body, entry, now), reason=state, message=message, ending=WorkerEnding.FAILED
+        )
+    return waiting_or_running(body, driver, running=state in _RUNNING, reason=state)
+
+
+def _telling(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The newest state that says something: the current one, or the last one before the resources were released."""
+    current: Mapping[str, Any] = status.get("currentState") or {}
+    if current.get("currentStateSummary") not in _SAY_NOTHING:
+        return current
+    history = status.get("stateTransitionHistory") or {}
+    for number in sorted((number for number in history if number.isdecimal()), key=int, reverse=True):
+        if history[number].get("currentStateSummary") not in _SAY_NOTHING:
+            return dict(history[number])
+    return current
+
+
+def _last_driver(body: Obj, entry: Mapping[str, Any], now: datetime) -> WorkerObservation | None:
+    """The driver pod as that operator saw it last: by now it may be gone."""
+    status = entry.get("lastObservedDriverStatus")
+    if not status:
+        return None
+    return observe_pod({"metadata": body["metadata"], "spec": {"containers": []}, "status": status}, now=now)

@@ -1,0 +1,119 @@
+"""What workers as SparkApplications have in common, whichever Spark operator runs them.
+
+The application is one attempt: created and deleted, never changed (Kubeflow's operator would run a changed one again),
+never restarted by their operator (restarts are ours to decide), and gone by itself at last should we be.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
+from compaction.kube.launchers.pod_status import observe_pod, policy_of, started_of
+from compaction.kube.launchers.pods import Role, metadata_of, object_labels, owner_of, pod_spec, pods_of
+from compaction.kube.launchers.spark_conf import has_executors, local_master, worker_arguments
+from compaction.kube.resources import Obj, Resource
+
+MAIN_FILE: Final = "local:///opt/compaction/worker.py"
+DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
+EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+"""What Spark and both Spark operators call the containers they look for."""
+SILENT_SECONDS: Final = 60.0
+"""An application without a status after so long has no operator that looks at it."""
+TTL_SECONDS: Final = 4200
+"""Ended applications are deleted by us; should we be gone, their operator does it after so long."""
+
+
+def application_metadata(request: WorkerRequest) -> Obj:
+    """Name, labels and owner of the application."""
+    return {
+        "name": request.name,
+        "namespace": request.policy.namespace,
+        "labels": object_labels(request),
+        "ownerReferences": owner_of(request),
+    }
+
+
+def pod_templates(request: WorkerRequest, *, image: str) -> dict[Role, Obj]:
+    """The templates of driver and executor pods. Raises LaunchError when the user's cannot be merged."""
+    containers = {Role.DRIVER: DRIVER_CONTAINER, Role.EXECUTOR: EXECUTOR_CONTAINER}
+    return {
+        role: {
+            "metadata": metadata_of(request, role),
+            "spec": pod_spec(request, role, image=image, container=container),
+        }
+        for role, container in containers.items()
+    }
+
+
+def main_arguments(request: WorkerRequest) -> list[str]:
+    """The main file's arguments. A driver without executors says so itself: their operator always says k8s://."""
+    workers = pods_of(request).workers
+    alone = [] if has_executors(workers) else ["--master", local_master(workers)]
+    return [*worker_arguments(request), *alone, "--log-format", "json"]
+
+
+def seen(
+    body: Obj,
+    phase: WorkerPhase,
+    *,
+    reason: str,
+    message: str = "",
+    trouble: WorkerTrouble | None = None,
+    ending: WorkerEnding | None = None,
+    ui: str = "",
+) -> WorkerObservation:
+    """The observation of an application's worker."""
+    return WorkerObservation(
+        name=body["metadata"]["name"],
+        policy=policy_of(body),
+        phase=phase,
+        started=started_of(body),
+        reason=reason,
+        message=message,
+        trouble=trouble,
+        ending=ending,
+        ui=ui,
+    )
+
+
+def not_taken_up(body: Obj, now: datetime, kind: Resource) -> WorkerObservation:
+    """An application without a status: young, or nobody looks at it."""
+    if (now - started_of(body)).total_seconds() <= SILENT_SECONDS:
+        return seen(body, WorkerPhase.PENDING, reason="New")
+    metadata = body["metadata"]
+    message = (
+        f"nobody has taken up {kind.kind} {metadata['namespace']}/{metadata['name']} ({kind.api_version}) within "
+        f"{SILENT_SECONDS:.0f} s: its Spark operator does not run, or does not look at this namespace. Mend that, or "
+        "set spec.workers.launcher to pod"
+    )
+    return seen(body, WorkerPhase.PENDING, reason="NoStatus", message=message, trouble=WorkerTrouble.OPERATOR_SILENT)
+
+
+def driver_of(body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation | None:
+    """What the driver pod says, where it is seen: it knows more about waiting and ending than the application."""
+    return observe_pod(pod, now=now, name=body["metadata"]["name"]) if pod is not None else None
+
+
+def waiting_or_running(
+    body: Obj, driver: WorkerObservation | None, *, running: bool, reason: str, ui: str = ""
+) -> WorkerObservation:
+    """An application that goes on. A driver pod that still waits says for what; one that has ended is not the last word
+    before its application has ended, too.
+    """
+    if driver is not None and driver.phase is WorkerPhase.PENDING:
+        return driver
+    if driver is not None and driver.phase is WorkerPhase.RUNNING:
+        return replace(driver, reason=reason, ui=ui)
+    phase = WorkerPhase.RUNNING if running else WorkerPhase.PENDING
+    return seen(body, phase, reason=reason, ui=ui)
+
+
+def failed(
+    body: Obj, driver: WorkerObservation | None, *, reason: str, message: str, ending: WorkerEnding
+) -> WorkerObservation:
+    """An application that failed: as its driver pod says, where that has ended and is seen."""
+    if driver is not None and driver.phase is WorkerPhase.FAILED:
+        return driver
+    return seen(body, WorkerPhase.FAILED, reason=reason, message=message, ending=ending)

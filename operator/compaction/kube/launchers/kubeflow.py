@@ -1,0 +1,169 @@
+"""A worker as a SparkApplication of Kubeflow's operator (`sparkoperator.k8s.io/v1beta2`; research/operator.md §2).
+
+Whatever concerns pods stands in pod templates, not in the fields that need that operator's mutating webhook.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
+from compaction.kube.launchers.applications import (
+    MAIN_FILE,
+    TTL_SECONDS,
+    application_metadata,
+    driver_of,
+    failed,
+    main_arguments,
+    not_taken_up,
+    pod_templates,
+    seen,
+    waiting_or_running,
+)
+from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
+from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
+from compaction.kube.launchers.spark_conf import (
+    SPARK_VERSION,
+    has_executors,
+    heap_and_overhead,
+    spark_conf,
+    ui_enabled,
+)
+from compaction.kube.resources import KUBEFLOW_APPLICATIONS, Obj
+
+_QUEUED: Final = frozenset({"SUSPENDED", "SUSPENDING", "RESUMING"})
+_WAITING: Final = frozenset({"SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
+_RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING", "UNKNOWN"})
+"""FAILING is not final: the driver's exit code is still to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeflowBackend:
+    """Implements `objects.Backend`."""
+
+    def build(self, request: WorkerRequest, default_image: str) -> Obj:
+        """See `objects.Backend`."""
+        return kubeflow_application(request, default_image=default_image)
+
+    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+        """See `objects.Backend`."""
+        return observe_kubeflow(body, pod, now=now)
+
+
+def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
+    """The SparkApplication object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
+    pod = pods_of(request)
+    workers = pod.workers
+    image = image_of(workers, default_image)
+    templates = pod_templates(request, image=image)
+    metadata = application_metadata(request)
+    if workers.queue_name:
+        # On the application, never on its pods: the queue would admit them twice.
+        metadata["labels"][QUEUE_LABEL] = workers.queue_name
+    spec: Obj = {
+        "type": "Python",
+        "pythonVersion": "3",
+        "mode": "cluster",
+        "sparkVersion": SPARK_VERSION,
+        "image": image,
+        "mainApplicationFile": MAIN_FILE,
+        "arguments": main_arguments(request),
+        "sparkConf": spark_conf(request, image=image),
+        "restartPolicy": {"type": "Never"},
+        "timeToLiveSeconds": TTL_SECONDS,
+        "driver": _driver(request, templates[Role.DRIVER]),
+        "executor": _executor(request, templates[Role.EXECUTOR]),
+    }
+    if workers.image_pull_policy is not None:
+        spec["imagePullPolicy"] = workers.image_pull_policy.value
+    if workers.image_pull_secrets:
+        spec["imagePullSecrets"] = [one.name for one in workers.image_pull_secrets]
+    if workers.dynamic_allocation is not None:
+        spec["dynamicAllocation"] = {
+            "enabled": True,
+            "initialExecutors": max(workers.executor.instances, workers.dynamic_allocation.min_executors),
+            "minExecutors": workers.dynamic_allocation.min_executors,
+            "maxExecutors": workers.dynamic_allocation.max_executors,
+        }
+    kind = KUBEFLOW_APPLICATIONS
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+
+
+def _driver(request: WorkerRequest, template: Obj) -> Obj:
+    pod = pods_of(request)
+    driver = pod.workers.driver
+    heap, overhead = heap_and_overhead(pod.workers.spark_conf, role="driver", memory=pod.memory)
+    found: Obj = {
+        "cores": driver.cores,
+        "coreRequest": str(driver.cpu),
+        "memory": heap,
+        "memoryOverhead": f"{overhead}m",
+        "serviceAccount": pod.workers.service_account_name,
+        "template": template,
+    }
+    return found | ({"coreLimit": str(driver.cpu_limit)} if driver.cpu_limit is not None else {})
+
+
+def _executor(request: WorkerRequest, template: Obj) -> Obj:
+    workers = pods_of(request).workers
+    if not has_executors(workers):
+        return {}  # fewer than one instance cannot be written; the driver's own master asks for none
+    executor = workers.executor
+    heap, overhead = heap_and_overhead(workers.spark_conf, role="executor", memory=int(executor.memory))
+    found: Obj = {
+        "cores": executor.cores,
+        "coreRequest": str(executor.cpu),
+        "memory": heap,
+        "memoryOverhead": f"{overhead}m",
+        "serviceAccount": EXECUTOR_SERVICE_ACCOUNT,
+        "deleteOnTermination": True,
+        "template": template,
+    }
+    if executor.instances:
+        found["instances"] = executor.instances
+    return found | ({"coreLimit": str(executor.cpu_limit)} if executor.cpu_limit is not None else {})
+
+
+def observe_kubeflow(body: Obj, pod: Obj | None, *, now: datetime) -> WorkerObservation:
+    """What the application's status says about its worker (research/operator.md §2.2); pure."""
+    status = body.get("status") or {}
+    found = status.get("applicationState") or {}
+    state, error = str(found.get("state") or ""), str(found.get("errorMessage") or "")
+    driver = driver_of(body, pod, now)
+    if not state:
+        return not_taken_up(body, now, KUBEFLOW_APPLICATIONS)
+    if state in _QUEUED:
+        message = f"its SparkApplication is {state}: a queue, or somebody, holds it back"
+        return seen(body, WorkerPhase.PENDING, reason=state, message=message, trouble=WorkerTrouble.QUEUED)
+    if state in _WAITING or state in _RUNNING:
+        return waiting_or_running(body, driver, running=state in _RUNNING, reason=state, ui=_ui(body, status))
+    if state == "COMPLETED":
+        return seen(body, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
+    if state == "SUBMISSION_FAILED":
+        # A submission whose answer was lost is made again and refused, because the driver of the first one lives.
+        if driver is not None and not driver.ended:
+            return driver
+        return failed(body, driver, reason=state, message=error, ending=WorkerEnding.FAILED)
+    if state == "FAILED":
+        return failed(body, driver, reason=state, message=error, ending=_ending(error))
+    return waiting_or_running(body, driver, running=False, reason=state)
+
+
+def _ending(error: str) -> WorkerEnding:
+    """How a driver ended whose pod is not there to be asked."""
+    if "OOMKilled" in error:
+        return WorkerEnding.OUT_OF_MEMORY
+    if "evicted" in error.lower() or "preempt" in error.lower():
+        return WorkerEnding.DISRUPTED
+    if "not found" in error.lower():
+        return WorkerEnding.DELETED
+    return WorkerEnding.FAILED
+
+
+def _ui(body: Obj, status: Obj) -> str:
+    if not ui_enabled(body["spec"].get("sparkConf") or {}):
+        return ""
+    info = status.get("driverInfo") or {}
+    address = str(info.get("webUIIngressAddress") or info.get("webUIAddress") or "")
+    return address if "://" in address or not address else f"http://{address}"

@@ -1,0 +1,204 @@
+"""What the applications of both Spark operators say about their workers: each of their states, and the traps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.kube.launchers.apache import observe_apache
+from compaction.kube.launchers.base import WorkerPhase
+from compaction.kube.launchers.kubeflow import observe_kubeflow
+from support.pods import NOW, pod_object, terminated, waiting
+
+PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
+    WorkerPhase.PENDING,
+    WorkerPhase.RUNNING,
+    WorkerPhase.SUCCEEDED,
+    WorkerPhase.FAILED,
+    WorkerPhase.LOST,
+)
+NAME = "logs-w-abcd-12345"
+
+
+def application(status: dict[str, Any], *, spark_conf: dict[str, str] | None = None, age: float = 30) -> dict[str, Any]:
+    created = (NOW - timedelta(seconds=age)).isoformat()
+    labels = {"compaction.dev/policy": "logs", "compaction.dev/worker": NAME}
+    metadata = {"name": NAME, "namespace": "default", "creationTimestamp": created, "labels": labels}
+    return {"metadata": metadata, "spec": {"sparkConf": spark_conf or {}}, "status": status}
+
+
+def kubeflow(state: str, error: str = "", pod: dict[str, Any] | None = None) -> Any:
+    status = {"applicationState": {"state": state, "errorMessage": error}, "driverInfo": {}}
+    return observe_kubeflow(application(status), pod, now=NOW)
+
+
+def apache(state: str, pod: dict[str, Any] | None = None, **current: Any) -> Any:
+    return observe_apache(application({"currentState": {"currentStateSummary": state, **current}}), pod, now=NOW)
+
+
+DRIVER = f"{NAME}-driver"
+
+KUBEFLOW_STATES = {
+    "": PENDING,
+    "SUSPENDED": PENDING,
+    "SUSPENDING": PENDING,
+    "RESUMING": PENDING,
+    "SUBMITTED": PENDING,
+    "PENDING_RERUN": PENDING,
+    "INVALIDATING": PENDING,
+    "RUNNING": RUNNING,
+    "SUCCEEDING": RUNNING,
+    "FAILING": RUNNING,
+    "UNKNOWN": RUNNING,
+    "COMPLETED": SUCCEEDED,
+    "FAILED": FAILED,
+    "SUBMISSION_FAILED": FAILED,
+    "A_STATE_OF_A_LATER_RELEASE": PENDING,
+}
+APACHE_STATES = {
+    "Submitted": PENDING,
+    "DriverRequested": PENDING,
+    "ScheduledToRestart": PENDING,
+    "DriverStarted": RUNNING,
+    "DriverReady": RUNNING,
+    "InitializedBelowThresholdExecutors": RUNNING,
+    "RunningHealthy": RUNNING,
+    "RunningWithPartialCapacity": RUNNING,
+    "RunningWithBelowThresholdExecutors": RUNNING,
+    "Succeeded": SUCCEEDED,
+    "Failed": FAILED,
+    "DriverEvicted": FAILED,
+    "DriverStartTimedOut": FAILED,
+    "DriverReadyTimedOut": FAILED,
+    "ExecutorsStartTimedOut": FAILED,
+    "SchedulingFailure": FAILED,
+    "ResourceReleased": LOST,
+    "TerminatedWithoutReleaseResources": LOST,
+}
+
+
+@pytest.mark.parametrize(("state", "phase"), KUBEFLOW_STATES.items())
+def test_kubeflows_states(state: str, phase: WorkerPhase) -> None:
+    assert kubeflow(state).phase is phase
+
+
+@pytest.mark.parametrize(("state", "phase"), APACHE_STATES.items())
+def test_apaches_states(state: str, phase: WorkerPhase) -> None:
+    assert apache(state).phase is phase
+
+
+def test_every_state_that_apaches_definition_allows_is_known(shared_fixtures: Any) -> None:
+    text = (shared_fixtures / "spark-operators" / "apache-sparkapplications.yaml").read_text()
+    (version,) = (one for one in yaml.safe_load(text)["spec"]["versions"] if one["name"] == "v1")
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    assert set(status["currentState"]["properties"]["currentStateSummary"]["enum"]) == set(APACHE_STATES)
+
+
+@pytest.mark.parametrize("observe", [observe_kubeflow, observe_apache])
+def test_an_operator_that_does_not_run_is_named_after_a_while(observe: Any) -> None:
+    young, old = application({}, age=30), application({}, age=90)
+    assert observe(young, None, now=NOW).trouble is None
+    seen = observe(old, None, now=NOW)
+    assert (seen.phase, seen.trouble) == (PENDING, WorkerTrouble.OPERATOR_SILENT)
+    assert f"nobody has taken up SparkApplication default/{NAME}" in seen.message
+    assert "set spec.workers.launcher to pod" in seen.message
+    later = observe(application({}, age=900), None, now=NOW)
+    assert later.message == seen.message, "else every look would be news"
+
+
+def test_a_suspended_application_waits_for_its_queue() -> None:
+    assert kubeflow("SUSPENDED").trouble is WorkerTrouble.QUEUED
+
+
+@pytest.mark.parametrize("of", [lambda pod: kubeflow("SUBMITTED", pod=pod), lambda pod: apache("DriverRequested", pod)])
+def test_the_driver_pod_says_what_is_waited_for(of: Any) -> None:
+    seen = of(pod_object(waiting("ImagePullBackOff", "manifest unknown"), name=DRIVER))
+    assert (seen.name, seen.phase, seen.trouble) == (NAME, PENDING, WorkerTrouble.IMAGE_PULL)
+    assert seen.message == "manifest unknown"
+    room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+    seen = of(pod_object({"phase": "Pending", "conditions": [room]}, name=DRIVER))
+    assert seen.trouble is WorkerTrouble.UNSCHEDULABLE
+
+
+DISRUPTED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
+
+
+@pytest.mark.parametrize("of", [lambda pod: kubeflow("FAILED", pod=pod), lambda pod: apache("Failed", pod)])
+@pytest.mark.parametrize(
+    ("status", "ending"),
+    [
+        (terminated(137, reason="OOMKilled"), WorkerEnding.OUT_OF_MEMORY),
+        (terminated(143, **DISRUPTED), WorkerEnding.DISRUPTED),
+        (terminated(1, message="no Java"), WorkerEnding.FAILED),
+    ],
+)
+def test_the_driver_pod_says_how_it_ended(of: Any, status: dict[str, Any], ending: WorkerEnding) -> None:
+    seen = of(pod_object(status, name=DRIVER))
+    assert (seen.name, seen.phase, seen.ending) == (NAME, FAILED, ending)
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        ("driver container failed with ExitCode: 137, Reason: OOMKilled", WorkerEnding.OUT_OF_MEMORY),
+        ("driver pod failed: the pod was evicted: the node was low on resource: memory", WorkerEnding.DISRUPTED),
+        ("driver pod logs-driver not found", WorkerEnding.DELETED),
+        ("driver container failed with ExitCode: 1, Reason: Error", WorkerEnding.FAILED),
+    ],
+)
+def test_without_its_pod_kubeflows_message_is_all_there_is(error: str, ending: WorkerEnding) -> None:
+    seen = kubeflow("FAILED", error)
+    assert (seen.ending, seen.message) == (ending, error)
+
+
+def test_a_failed_submission_with_a_live_driver_is_no_failure() -> None:
+    live = pod_object({"phase": "Running"}, name=DRIVER)
+    assert kubeflow("SUBMISSION_FAILED", "pods already exists", live).phase is RUNNING
+    assert kubeflow("SUBMISSION_FAILED", "admission webhook denied the request").ending is WorkerEnding.FAILED
+    ended = pod_object(terminated(1, message="no Java"), name=DRIVER)
+    assert kubeflow("SUBMISSION_FAILED", "pods already exists", ended).message == "exit code 1: no Java"
+
+
+def test_executors_that_are_lost_do_not_end_a_worker() -> None:
+    """Spark runs their tasks again; the driver's word counts."""
+    status = {"applicationState": {"state": "RUNNING"}, "driverInfo": {}, "executorState": {"e-1": "FAILED"}}
+    assert observe_kubeflow(application(status), None, now=NOW).phase is RUNNING
+    assert apache("RunningWithBelowThresholdExecutors").phase is RUNNING
+
+
+def history(*states: str, **last: Any) -> dict[str, Any]:
+    entries = {str(number): {"currentStateSummary": state} for number, state in enumerate(states)}
+    entries[str(len(states) - 1)] |= last
+    return {"currentState": entries[str(len(states) - 1)], "stateTransitionHistory": entries}
+
+
+def test_released_resources_say_nothing_and_the_history_does() -> None:
+    steps = ["Submitted", "DriverRequested", "DriverStarted", "DriverReady", "RunningHealthy"]
+    steps += ["RunningWithPartialCapacity", "RunningHealthy"] * 3  # past 9: sorted as numbers, not as text
+    seen = observe_apache(application(history(*steps, "Succeeded", "ResourceReleased")), None, now=NOW)
+    assert (seen.phase, seen.ending) == (SUCCEEDED, WorkerEnding.COMPLETED)
+    seen = observe_apache(application(history(*steps, "Failed", "TerminatedWithoutReleaseResources")), None, now=NOW)
+    assert seen.phase is FAILED
+    seen = observe_apache(application(history("ResourceReleased")), None, now=NOW)
+    assert (seen.phase, seen.ending) == (LOST, None)
+
+
+def test_apache_remembers_a_driver_pod_that_is_gone() -> None:
+    seen = apache("Failed", lastObservedDriverStatus=terminated(137, reason="OOMKilled"), message="driver failed")
+    assert (seen.name, seen.ending) == (NAME, WorkerEnding.OUT_OF_MEMORY)
+    assert apache("DriverEvicted", message="evicted").ending is WorkerEnding.DISRUPTED
+    assert apache("SchedulingFailure", message="quota exceeded").message == "quota exceeded"
+
+
+def test_kubeflows_web_page_is_told_when_there_is_one() -> None:
+    info = {"webUIAddress": "10.96.1.2:4040"}
+    status = {"applicationState": {"state": "RUNNING"}, "driverInfo": info}
+    on = application(status, spark_conf={"spark.ui.enabled": "true"})
+    assert observe_kubeflow(on, None, now=NOW).ui == "http://10.96.1.2:4040"
+    assert observe_kubeflow(application(status), None, now=NOW).ui == "", "it is off"
+    info["webUIIngressAddress"] = "https://spark.example/logs"
+    assert observe_kubeflow(on, None, now=NOW).ui == "https://spark.example/logs"

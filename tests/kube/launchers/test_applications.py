@@ -1,0 +1,327 @@
+"""SparkApplications of both operators on a real API server that holds their definitions, with strict validation.
+
+The test writes their states to the status in their operators' place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.api.enums import Launcher, WorkerEnding, WorkerTrouble
+from compaction.exceptions import LaunchError
+from compaction.kube.client import ApiClient
+from compaction.kube.config import load_connection
+from compaction.kube.launchers.apache import apache_application
+from compaction.kube.launchers.applications import DRIVER_CONTAINER
+from compaction.kube.launchers.auto import AutoLauncher
+from compaction.kube.launchers.backends import BACKENDS
+from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef
+from compaction.kube.launchers.choice import KINDS
+from compaction.kube.launchers.driver_pod import driver_pod
+from compaction.kube.launchers.kubeflow import kubeflow_application
+from compaction.kube.launchers.objects import ObjectLauncher
+from compaction.kube.launchers.process import ProcessLauncher
+from compaction.kube.launchers.spark_conf import SPARK_VERSION
+from compaction.kube.resources import PODS
+from support.pods import FULL, IMAGE, request_of, terminated
+from support.spark_operators import define
+
+NAME = "logs-w-abcd-12345"
+BOTH = pytest.mark.parametrize("launcher", [Launcher.KUBEFLOW, Launcher.APACHE])
+Work = Callable[["Bench"], Awaitable[None]]
+
+STATES = {
+    Launcher.KUBEFLOW: {
+        "running": {"applicationState": {"state": "RUNNING"}, "driverInfo": {}},
+        "done": {"applicationState": {"state": "COMPLETED"}, "driverInfo": {}},
+        "failed": {"applicationState": {"state": "FAILED", "errorMessage": "exit code 1"}, "driverInfo": {}},
+    },
+    Launcher.APACHE: {
+        "running": {"currentState": {"currentStateSummary": "RunningHealthy"}},
+        "done": {
+            "currentState": {"currentStateSummary": "ResourceReleased"},
+            "stateTransitionHistory": {
+                "0": {"currentStateSummary": "RunningHealthy"},
+                "1": {"currentStateSummary": "Succeeded"},
+                "2": {"currentStateSummary": "ResourceReleased"},
+            },
+        },
+        "failed": {"currentState": {"currentStateSummary": "Failed", "message": "exit code 1"}},
+    },
+}
+
+
+@dataclass
+class Bench:
+    client: ApiClient
+    namespace: str
+    launcher: Launcher
+    seconds: float = 0.0
+    objects: ObjectLauncher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.objects = ObjectLauncher(
+            self.client, BACKENDS, namespace=self.namespace, default_image="w:1", monotonic=lambda: self.seconds
+        )
+
+    async def launch(self, workers: dict[str, Any]) -> WorkerRef:
+        return await self.objects.launch_as(self.launcher, request_of(workers, name=NAME, namespace=self.namespace))
+
+    async def look(self) -> list[WorkerObservation]:
+        self.seconds += 60
+        return await self.objects.observe()
+
+    async def only(self) -> WorkerObservation:
+        (seen,) = await self.look()
+        return seen
+
+    async def write(self, what: str) -> None:
+        """Their operator writes a state."""
+        kind = KINDS[self.launcher]
+        body = await self.client.get(kind, NAME, namespace=self.namespace)
+        await self.client.replace_status(kind, body | {"status": STATES[self.launcher][what]})
+
+    async def driver(self, status: dict[str, Any]) -> None:
+        """Their operator makes the driver's pod, from our template, and the kubelet writes its status."""
+        body = driver_pod(request_of({}, name=NAME, namespace=self.namespace), default_image="w:1")
+        body["metadata"]["name"] = f"{NAME}-driver"
+        made = await self.client.create(PODS, body)
+        await self.client.replace_status(PODS, made | {"status": status})
+
+
+@pytest.fixture
+def bench(control_plane: Any, restricted: str, spark_operators: None) -> Callable[[Launcher, Work], None]:
+    def run(launcher: Launcher, work: Work) -> None:
+        async def main() -> None:
+            async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
+                await work(Bench(client, restricted, launcher))
+
+        asyncio.run(main())
+
+    return run
+
+
+Run = Callable[[Launcher, Work], None]
+
+VARIANTS = {
+    "plain": {},
+    "full": FULL,
+    "dynamic": FULL | {"dynamicAllocation": {"minExecutors": 0, "maxExecutors": 3}, "executor": {"instances": 0}},
+}
+
+
+@BOTH
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_their_definitions_take_our_objects_and_lose_nothing(bench: Run, launcher: Launcher, variant: str) -> None:
+    async def work(b: Bench) -> None:
+        sent = BACKENDS[launcher].build(request_of(VARIANTS[variant], name=NAME, namespace=b.namespace), "w:1")
+        await b.launch(VARIANTS[variant])
+        kept = await b.client.get(KINDS[launcher], NAME, namespace=b.namespace)
+        assert _within(sent["spec"], kept["spec"])
+
+    bench(launcher, work)
+
+
+def _within(sent: Any, kept: Any) -> bool:
+    """True when everything that was sent is there; their definitions may add defaults."""
+    if isinstance(sent, dict):
+        return all(key in kept and _within(value, kept[key]) for key, value in sent.items())
+    return bool(sent == kept)
+
+
+@BOTH
+def test_a_worker_lives_and_is_cleared_away(bench: Run, launcher: Launcher) -> None:
+    async def work(b: Bench) -> None:
+        ref = await b.launch({})
+        assert (await b.only()).phase is WorkerPhase.PENDING
+        await b.write("running")
+        assert (await b.only()).phase is WorkerPhase.RUNNING
+        await b.write("done")
+        assert (await b.only()).ending is WorkerEnding.COMPLETED
+        await b.objects.forget(ref)
+        assert await b.look() == []
+        listed = await b.client.list(KINDS[launcher], namespace=b.namespace)
+        assert listed.items == ()
+
+    bench(launcher, work)
+
+
+@BOTH
+def test_its_driver_pod_is_no_worker_of_its_own_and_says_how_it_ended(bench: Run, launcher: Launcher) -> None:
+    async def work(b: Bench) -> None:
+        await b.launch({})
+        await b.driver(terminated(137, reason="OOMKilled"))
+        await b.write("failed")
+        seen = await b.only()
+        assert (seen.name, seen.ending) == (NAME, WorkerEnding.OUT_OF_MEMORY)
+
+    bench(launcher, work)
+
+
+def test_a_live_driver_beside_a_failed_submission(bench: Run) -> None:
+    async def work(b: Bench) -> None:
+        await b.launch({})
+        await b.driver({"phase": "Running"})
+        failed = {"applicationState": {"state": "SUBMISSION_FAILED", "errorMessage": "exists"}, "driverInfo": {}}
+        kind = KINDS[b.launcher]
+        body = await b.client.get(kind, NAME, namespace=b.namespace)
+        await b.client.replace_status(kind, body | {"status": failed})
+        assert (await b.only()).phase is WorkerPhase.RUNNING
+
+    bench(Launcher.KUBEFLOW, work)
+
+
+@BOTH
+def test_an_operator_of_theirs_that_does_not_run(bench: Run, launcher: Launcher) -> None:
+    async def work(b: Bench) -> None:
+        await b.launch({})
+        later = ObjectLauncher(
+            b.client,
+            BACKENDS,
+            namespace=b.namespace,
+            wall=lambda: b.objects._wall().replace(year=b.objects._wall().year + 1),
+        )
+        (seen,) = await later.observe()
+        assert seen.trouble is WorkerTrouble.OPERATOR_SILENT
+
+    bench(launcher, work)
+
+
+@BOTH
+@pytest.mark.parametrize("before", ["running", "done"])
+def test_an_application_that_goes_by_hand_or_by_its_ttl(bench: Run, launcher: Launcher, before: str) -> None:
+    async def work(b: Bench) -> None:
+        await b.launch({})
+        await b.write(before)
+        last = await b.only()
+        await b.client.delete(KINDS[launcher], NAME, namespace=b.namespace)
+        seen = await b.only()
+        if last.ended:
+            assert seen == last, "it ended as it did, whoever cleared it away"
+        else:
+            assert (seen.phase, seen.ending) == (WorkerPhase.LOST, WorkerEnding.DELETED)
+
+    bench(launcher, work)
+
+
+def test_a_finalizer_that_nobody_takes_away_does_not_hold_us_up(bench: Run) -> None:
+    """Apache's operator has one: while it is down, its applications stay."""
+
+    async def work(b: Bench) -> None:
+        kind = KINDS[b.launcher]
+        ref = await b.launch({})
+        finalizers = {"metadata": {"finalizers": ["spark.apache.org/finalizer"]}}
+        await b.client.patch(kind, NAME, finalizers, namespace=b.namespace)
+        await b.write("done")
+        await b.only()
+        await b.objects.forget(ref)
+        assert await b.look() == []
+        assert await b.look() == []
+        await b.client.patch(kind, NAME, {"metadata": {"finalizers": None}}, namespace=b.namespace)
+
+    bench(Launcher.APACHE, work)
+
+
+def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
+    control_plane: Any, restricted: str, tmp_path: Path, shared_fixtures: Path, spark_operators: None
+) -> None:
+    kubectl = control_plane.kubectl
+
+    async def work() -> None:
+        seconds = 0.0
+        async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
+            objects = ObjectLauncher(
+                client, BACKENDS, namespace=restricted, default_image="w", monotonic=lambda: seconds
+            )
+            launcher = AutoLauncher(ProcessLauncher(tmp_path), objects, in_pod=True)
+
+            async def kind_of_next(name: str) -> str:
+                ref = await launcher.launch(request_of({}, name=name, namespace=restricted))
+                return ref.detail.partition(" ")[0] + str(objects._seen[restricted, name].launcher)
+
+            assert await kind_of_next("logs-w-1") == "SparkApplicationkubeflow"
+            kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
+            seconds += 60
+            assert await kind_of_next("logs-w-2") == "SparkApplicationapache"
+            with pytest.raises(LaunchError, match=r"does not serve sparkapplications.sparkoperator.k8s.io"):
+                await launcher.launch(request_of({"launcher": "kubeflow"}, name="logs-w-3", namespace=restricted))
+            kubectl("delete", "crd", "sparkapplications.spark.apache.org", "--timeout=60s")
+            seconds += 60
+            assert await kind_of_next("logs-w-4") == "Podpod"
+            define(kubectl, shared_fixtures)
+            seconds += 60
+            assert await kind_of_next("logs-w-5") == "SparkApplicationkubeflow"
+
+    asyncio.run(work())
+
+
+class TestBuilders:
+    """What is in the objects, without a server."""
+
+    def test_spark_is_the_version_that_is_installed(self) -> None:
+        assert version("pyspark") == SPARK_VERSION
+
+    def test_kubeflow_gets_what_it_has_fields_for(self) -> None:
+        spec = kubeflow_application(request_of(FULL), default_image="w:1")["spec"]
+        assert (spec["image"], spec["imagePullPolicy"], spec["imagePullSecrets"]) == (
+            IMAGE,
+            "IfNotPresent",
+            ["registry"],
+        )
+        assert spec["restartPolicy"] == {"type": "Never"}
+        driver, executor = spec["driver"], spec["executor"]
+        assert (driver["memory"], driver["memoryOverhead"]) == ("512m", "1536m"), "together what the policy says"
+        assert (driver["coreRequest"], driver["coreLimit"], driver["serviceAccount"]) == (
+            "250m",
+            "2",
+            "compaction-worker",
+        )
+        assert (executor["instances"], executor["cores"], executor["serviceAccount"]) == (2, 2, "compaction-executor")
+
+    def test_a_driver_alone_says_so_itself(self) -> None:
+        spec = kubeflow_application(request_of({}), default_image="w:1")["spec"]
+        assert spec["executor"] == {}
+        assert spec["arguments"][spec["arguments"].index("--master") + 1] == "local[2]"
+        distributed = kubeflow_application(request_of(FULL), default_image="w:1")["spec"]
+        assert "--master" not in distributed["arguments"]
+
+    def test_the_queue_is_on_the_application_or_on_the_driver_never_on_both(self) -> None:
+        label = "kueue.x-k8s.io/queue-name"
+        application = kubeflow_application(request_of(FULL), default_image="w:1")
+        assert application["metadata"]["labels"][label] == "compaction"
+        assert label not in application["spec"]["driver"]["template"]["metadata"]["labels"]
+        application = apache_application(request_of(FULL), default_image="w:1")
+        assert label not in application["metadata"]["labels"]
+        templates = [application["spec"][role]["podTemplateSpec"] for role in ("driverSpec", "executorSpec")]
+        assert [one["metadata"]["labels"].get(label) for one in templates] == ["compaction", None]
+
+    def test_apache_gets_everything_else_as_settings_of_spark(self) -> None:
+        conf = apache_application(request_of(FULL), default_image="w:1")["spec"]["sparkConf"]
+        assert conf["spark.kubernetes.container.image"] == IMAGE
+        assert conf["spark.kubernetes.container.image.pullSecrets"] == "registry"
+        assert conf["spark.kubernetes.authenticate.driver.serviceAccountName"] == "compaction-worker"
+        assert (conf["spark.driver.memory"], conf["spark.driver.memoryOverhead"]) == ("512m", "1536m")
+        assert conf["spark.kubernetes.driver.limit.cores"] == "2"
+
+    @pytest.mark.parametrize("build", [kubeflow_application, apache_application])
+    def test_pods_are_as_ours(self, build: Callable[..., dict[str, Any]]) -> None:
+        spec = build(request_of(FULL), default_image="w:1")["spec"]
+        template = spec["driver"]["template"] if "driver" in spec else spec["driverSpec"]["podTemplateSpec"]
+        (container,) = template["spec"]["containers"]
+        assert container["name"] == DRIVER_CONTAINER
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert "args" not in container
+        assert {"name": "TZ", "value": "UTC"} in container["env"]
+        assert "/data/ra" in {one["mountPath"] for one in container["volumeMounts"]}
+
+    @pytest.mark.parametrize("build", [kubeflow_application, apache_application, driver_pod])
+    def test_a_driver_gets_the_memory_it_is_given_this_time(self, build: Callable[..., dict[str, Any]]) -> None:
+        text = str(build(request_of({}, memory=4 << 30), default_image="w:1"))
+        assert "3584m" in text or str(4 << 30) in text
