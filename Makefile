@@ -26,7 +26,7 @@ DEMO_FLAGS += --keep
 endif
 
 ##@ Use
-.PHONY: help setup demo
+.PHONY: help setup demo images
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control p
 demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
 	@$(BIN)/compactor local check
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
+
+images: setup ## The operator's and the worker's image as archives, with docker or buildah (ARGS="--only worker" for one)
+	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
 .PHONY: test e2e check simulate bench fuzz format crds manifests lock
@@ -84,6 +87,9 @@ lock: setup ## Pin every dependency again, with hashes
 	@$(LOCK) --extra dev -c requirements.txt -o requirements-dev.txt
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['fuzz'], sep='\n')" \
 		| $(LOCK:pyproject.toml=-) -o requirements-fuzz.txt
+	@for image in operator worker; do \
+		$(BIN)/python -c "import sys, tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies'][sys.argv[1]], sep='\n')" $$image-image \
+		| $(LOCK:pyproject.toml=-) -c requirements.txt -o requirements-$$image.txt; done
 
 ##@ Clean
 .PHONY: clean distclean

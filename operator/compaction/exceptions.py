@@ -503,6 +503,10 @@ class NodeError(CompactionError):
     """A node could not be started, or left something behind; names it and says what to do."""
 
 
+class ImageError(CompactionError):
+    """An image could not be built; names the step, and says what is missing or what was printed."""
+
+
 class DemoError(CompactionError):
     """The demo could not be carried through; says at which step and what was seen."""
 

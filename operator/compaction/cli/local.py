@@ -10,6 +10,7 @@ from types import FrameType
 
 import click
 
+from compaction.cli import images
 from compaction.exceptions import CompactionError
 from compaction.local import lifecycle
 from compaction.local.binaries import find_binaries
@@ -32,6 +33,9 @@ NODE = "node"
 @click.group()
 def group() -> None:
     """A real control plane (etcd and kube-apiserver) on loopback, or a whole node, for one person or a test run."""
+
+
+group.add_command(images.command)
 
 
 @group.command()

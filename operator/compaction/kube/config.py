@@ -1,8 +1,9 @@
 """How to reach the API server: a plain, frozen `Connection`, wherever it came from.
 
 Order: the kubeconfig named explicitly; `KUBECONFIG`; the service account mounted into a pod; `~/.kube/config`.
-The `kubernetes` package is used for one thing only, reading kubeconfig files (with their exec plugins); nothing of it
-leaves this module. Invariant: a `Connection` holds no secret in a field that a log line or a repr would show.
+The `kubernetes` package is used for one thing only, reading kubeconfig files (with their exec plugins), and loaded for
+that only: the images do without its 120 MB, because a pod has a service account. Nothing of it leaves this module.
+Invariant: a `Connection` holds no secret in a field that a log line or a repr would show.
 """
 
 import os
@@ -11,13 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
-from kubernetes.client import Configuration
-from kubernetes.config import ConfigException, kube_config
 
 from compaction.api.text import MESSAGE_LIMIT, cut, printable
 from compaction.exceptions import ConnectionConfigError
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFETIME_SECONDS = 60.0
@@ -151,6 +154,14 @@ def in_cluster(
 
 def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | None = None) -> Connection:
     """The current (or named) context of a kubeconfig; `path` may be a colon-separated list as in KUBECONFIG."""
+    try:
+        from kubernetes.client import Configuration
+        from kubernetes.config import ConfigException, kube_config
+    except ModuleNotFoundError as error:
+        raise ConnectionConfigError(
+            f"kubeconfig {path} cannot be read here: the Python package `kubernetes` is not installed. In a pod give "
+            "no kubeconfig, then its service account is used; elsewhere `pip install kubernetes`"
+        ) from error
     config = Configuration(host="")
     # The package would otherwise take a proxy from the environment for every host, loopback included.
     config.proxy = None
@@ -182,14 +193,14 @@ def _told(error: Exception) -> str:
     return printable(cut(" ".join(str(error).split()) or type(error).__name__, MESSAGE_LIMIT))
 
 
-def _authorization(config: Configuration) -> str | None:
+def _authorization(config: "Configuration") -> str | None:
     # Runs the refresh hook: exec plugins and token files are read again when they expired. The package keeps `Basic`
     # credentials in the same place; releases before 37 knew it by the name of the header.
     header = config.get_api_key_with_prefix("BearerToken", "authorization")
     return str(header) if header else None
 
 
-def _ssl_context(config: Configuration, path: str) -> ssl.SSLContext:
+def _ssl_context(config: "Configuration", path: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=config.ssl_ca_cert or None)
         if config.cert_file:

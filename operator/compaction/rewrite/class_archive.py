@@ -24,6 +24,10 @@ WRITING_SECONDS: Final = 300.0
 """How long the JVM may take to write one at its end (10 s here)."""
 
 
+ARCHIVE_VARIABLE: Final = "COMPACTION_CLASS_ARCHIVE"
+"""Names an archive made together with the Java runtime and the jars it belongs to, as in the worker image."""
+
+
 def archive_path(directory: Path, java: Java) -> Path:
     """Where the archive of this Java, this PySpark and this installation of it belongs."""
     spec = importlib.util.find_spec("pyspark")
@@ -37,10 +41,13 @@ def archive_path(directory: Path, java: Java) -> Path:
 
 
 def options_to_use(directory: Path | None, java: Java) -> str:
-    """JVM options for a start with the archive; empty when there is none."""
-    if directory is None:
+    """JVM options for a start with the archive: the one the environment names, else ours; empty when there is none."""
+    if os.environ.get(ARCHIVE_VARIABLE):
+        archive = Path(os.environ[ARCHIVE_VARIABLE])
+    elif directory is not None:
+        archive = archive_path(directory, java)
+    else:
         return ""
-    archive = archive_path(directory, java)
     return f"-XX:SharedArchiveFile={archive} {_QUIET}" if os.access(archive, os.R_OK) else ""
 
 

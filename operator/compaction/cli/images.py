@@ -1,0 +1,24 @@
+"""`compactor local images`: the operator's and the worker's image, built and saved as archives."""
+
+from __future__ import annotations
+
+import click
+
+from compaction.local.images.build import BuildSettings, ensure_images
+from compaction.local.images.model import Image
+
+
+@click.command("images")
+@click.option("--only", type=click.Choice([image.value for image in Image]), help="Build one of the two.")
+@click.option("--base-image", metavar="IMAGE", help="Debian (bookworm) to build on; default: pulled, or made here.")
+@click.option("--engine", type=click.Choice(["auto", "docker", "buildah"]), default="auto", show_default=True)
+@click.option("--fresh", is_flag=True, help="Make the base anew and use no earlier layer: takes in what Debian has fixed.")
+def command(*, only: str | None, base_image: str | None, engine: str, fresh: bool) -> None:
+    """Build the images of this checkout, or say that nothing in them has changed.
+
+    Prints one line for each: name, archive (what `docker load` and `ctr images import` read), size.
+    """
+    settings = BuildSettings(base_image=base_image, engine=engine, fresh=fresh)
+    images = tuple(Image) if only is None else (Image(only),)
+    for built in ensure_images(images, report=lambda line: click.echo(line, err=True), settings=settings):
+        click.echo(f"{built.tag}\t{built.archive}\t{built.bytes >> 20} MiB")

@@ -1,0 +1,80 @@
+"""The two images: their names, their Dockerfiles, and what each is made from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from compaction.exceptions import ImageError
+
+CHECKOUT: Final = Path(__file__).parents[4]
+"""The repository: images are made from a checkout, not from an installed package."""
+RELEASE: Final = "bookworm"
+"""Debian's release below both images; the Dockerfiles' own BASE_IMAGE is the published image of it."""
+
+
+class Image(StrEnum):
+    """What is built."""
+
+    OPERATOR = "operator"
+    WORKER = "worker"
+
+    @property
+    def tag(self) -> str:
+        """Name and version, as manifests and policies write it."""
+        return f"compaction-{self}:{version('compaction-operator')}"
+
+    @property
+    def dockerfile(self) -> Path:
+        """Its recipe, relative to the checkout."""
+        return Path("Dockerfile") if self is Image.OPERATOR else Path("spark-images/Dockerfile")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltImage:
+    """An image as a docker-archive (what `docker load` and `ctr images import` read). `bytes`: size of the archive,
+    which is not compressed.
+    """
+
+    image: Image
+    archive: Path
+    bytes: int
+    reused: bool
+
+    @property
+    def tag(self) -> str:
+        """Its name in the archive."""
+        return self.image.tag
+
+
+def sources(image: Image, checkout: Path = CHECKOUT) -> Iterator[Path]:
+    """The files that make the image what it is, sorted.
+
+    Raises:
+        ImageError: `checkout` is none of this project.
+    """
+    if not (checkout / image.dockerfile).is_file():
+        raise ImageError(f"{checkout} has no {image.dockerfile}: images are built from a checkout of the project")
+    yield checkout / image.dockerfile
+    for name in (".dockerignore", "README.md", "pyproject.toml", "requirements-build.txt", f"requirements-{image}.txt"):
+        yield checkout / name
+    for path in sorted((checkout / "spark-images").iterdir()):
+        if path.is_file():
+            yield path
+    for path in sorted((checkout / "operator").rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path):
+            yield path
+
+
+def content_key(image: Image, *, base: str, checkout: Path = CHECKOUT) -> str:
+    """16 hex digits that change when anything in the image may: its sources, its base, its version."""
+    digest = hashlib.sha256(f"{image.tag}|{base}".encode())
+    for path in sources(image, checkout):
+        digest.update(f"|{path.relative_to(checkout)}|{path.stat().st_mode & 0o111:o}|".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
