@@ -1,7 +1,7 @@
 """Steps of the image builds that keep an image small; runs in build stages only, with the standard library.
 
-    trim.py packages VENV               drop tests and headers, let the venv find the project's own code, compile
-    trim.py spark VENV SPARK_HOME JARS  move PySpark's programs and the jars that JARS names; drop what is never loaded
+trim.py packages VENV               drop tests and headers, let the venv find the project's own code, compile
+trim.py spark VENV SPARK_HOME JARS  move PySpark's programs and the jars that JARS names; drop what is never loaded
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 
 OWN_CODE = Path("/opt/compaction")
 UNUSED = ("numpy/f2py", "numpy/_core/include", "numpy/_core/lib", "numpy/random/lib", "numpy/testing/tests")
-UNUSED_PYSPARK = ("ml", "mllib", "pandas", "pipelines", "streaming", "sql/connect/proto/*.pyi", "examples", "data", "python",
-                  "sbin", "R", "bin", "jars")  # fmt: skip
+UNUSED_PYSPARK = (
+    "ml", "mllib", "pandas", "pipelines", "streaming", "examples", "data", "python", "sbin", "R", "bin", "jars",
+)  # fmt: skip
 PROGRAMS = ("spark-submit", "spark-class", "load-spark-env.sh", "find-spark-home")
 CLASS_PATH = "spark.jar"
 EPOCH = 1_700_000_000
@@ -81,21 +82,23 @@ def wanted(names: Path) -> list[str]:
 
 
 def chosen(jars: Path, artifacts: list[str]) -> Iterator[Path]:
-    """The jar of each artifact, in order of name; of one that has a native part, the one for this processor. Ends the build
-    when one is not there, or there twice.
+    """The jar of each artifact, in order of name; of one that has a native part, the one for this processor. Ends the
+    build when one is not there, or there twice.
     """
     native = f"linux-{ {'aarch64': 'aarch_64'}.get(platform.machine(), platform.machine()) }"
     for artifact in sorted(artifacts):
         form = re.compile(rf"{re.escape(artifact)}-\d[^-]*(-(?!linux|osx|windows).+)?(-{native})?\.jar")
         found = [jar for jar in jars.glob("*.jar") if form.fullmatch(jar.name)]
         if len(found) != 1:
-            sys.exit(f"error: jars.txt names {artifact}, and PySpark has {[jar.name for jar in found] or 'no such jar'}")
+            sys.exit(
+                f"error: jars.txt names {artifact}, and PySpark has {[jar.name for jar in found] or 'no such jar'}"
+            )
         yield found[0]
 
 
 def class_path(jar: Path, names: list[str]) -> None:
-    """A jar that stands for others: `jars/*` is expanded in the order of the directory, which differs from file system to
-    file system, and an archive of classes holds for one order only.
+    """A jar that stands for others: `jars/*` is expanded in the order of the directory, which differs from file system
+    to file system, and an archive of classes holds for one order only.
     """
     text = "Class-Path: " + " ".join(f"lib/{name}" for name in names)
     # Lines of a manifest have at most 72 bytes with their end; continuations begin with a space.

@@ -1,7 +1,7 @@
-"""Main file of SparkApplications (`local:///opt/compaction/worker.py`): `compactor worker` with the settings of the driver.
+"""Main file of SparkApplications (`local:///opt/compaction/worker.py`): `compactor worker` with the driver's settings.
 
-    worker.py ARGUMENTS                                        the arguments of `compactor worker`
-    worker.py driver --properties-file FILE ... MAIN ARGUMENTS what a driver's container is told (entrypoint.sh)
+worker.py ARGUMENTS                                        the arguments of `compactor worker`
+worker.py driver --properties-file FILE ... MAIN ARGUMENTS what a driver's container is told (entrypoint.sh)
 """
 
 from __future__ import annotations

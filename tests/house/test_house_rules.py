@@ -77,7 +77,15 @@ def test_no_test_is_skipped_or_timed() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.txt", "requirements-dev.txt", "requirements-build.txt", "requirements-fuzz.txt"]
+    "name",
+    [
+        "requirements.txt",
+        "requirements-dev.txt",
+        "requirements-build.txt",
+        "requirements-fuzz.txt",
+        "requirements-operator.txt",
+        "requirements-worker.txt",
+    ],
 )
 def test_requirements_are_pinned_by_hash_and_name_no_host(name: str) -> None:
     text = (ROOT / name).read_text()

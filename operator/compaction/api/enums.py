@@ -115,13 +115,14 @@ class PlanApproval(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """Types of conditions. Ready is always present; Reconciling and Stalled only while they are True (kstatus)."""
+    """Types of conditions. Ready is always present, the others only while they are True (kstatus)."""
 
     READY = "Ready"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
     COMPLETE = "Complete"  # jobs: finished with a receipt
     FAILED = "Failed"  # jobs: parked as Faulty
+    WORKER_VERSION_SKEW = "WorkerVersionSkew"  # policies: workers of another version than the operator run
 
 
 class ConditionStatus(StrEnum):

@@ -12,7 +12,9 @@ from compaction.local.images.model import Image
 @click.option("--only", type=click.Choice([image.value for image in Image]), help="Build one of the two.")
 @click.option("--base-image", metavar="IMAGE", help="Debian (bookworm) to build on; default: pulled, or made here.")
 @click.option("--engine", type=click.Choice(["auto", "docker", "buildah"]), default="auto", show_default=True)
-@click.option("--fresh", is_flag=True, help="Make the base anew and use no earlier layer: takes in what Debian has fixed.")
+@click.option(
+    "--fresh", is_flag=True, help="Make the base anew and use no earlier layer: takes in what Debian has fixed."
+)
 def command(*, only: str | None, base_image: str | None, engine: str, fresh: bool) -> None:
     """Build the images of this checkout, or say that nothing in them has changed.
 

@@ -51,6 +51,9 @@ def explain_policy(
     _tell_waits(telling, status, ready.reason if ready is not None else "")
     _tell_jobs(telling, status, jobs, leases)
     _tell_damage(telling, status)
+    skew = get_condition(status.conditions, ConditionType.WORKER_VERSION_SKEW)
+    if skew is not None:
+        telling.now(f"{skew.type}, for {telling.age(skew.last_transition_time)}: {skew.message}.")
     _tell_left_out(telling, status)
     _tell_times(telling, policy)
     if meta.is_deleting:

@@ -30,6 +30,7 @@ from compaction.api.names import (
     ANNOTATION_REPORT,
     ANNOTATION_SLOTS,
     ANNOTATION_STOP,
+    ANNOTATION_VERSION,
     API_VERSION,
     COMPONENT_JOB,
     COMPONENT_WORKER,
@@ -54,6 +55,7 @@ from compaction.exceptions import (
 )
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, WatchEvent
 from compaction.kube.config import Connection
+from compaction.kube.release import OWN_VERSION
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.rewrite.ports import Assignment, LeasePort, Offer
 from compaction.rewrite.receipts import JobReport
@@ -141,6 +143,7 @@ class KubeLeasePort:
                 ANNOTATION_SLOTS: str(slots),
                 ANNOTATION_PID: str(os.getpid()),
                 ANNOTATION_HOST: socket.gethostname(),
+                ANNOTATION_VERSION: OWN_VERSION,
             },
             owner_references=(owner,),
         )

@@ -233,6 +233,7 @@ class PolicyController:
             ),
             reading=state.reading,
             memory=state.memory,
+            version=runtime.version,
         )
 
     def _open(self, state: _PolicyState, policy: CompactionPolicy, runtime: Runtime) -> None:

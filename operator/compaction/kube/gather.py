@@ -20,12 +20,13 @@ from compaction.api.names import (
     ANNOTATION_REPORT,
     ANNOTATION_SLOTS,
     ANNOTATION_STOP,
+    ANNOTATION_VERSION,
     COMPONENT_WORKER,
     JOB_KIND,
     LABEL_COMPONENT,
     POLICY_KIND,
 )
-from compaction.api.text import INT64_MAX, number_in
+from compaction.api.text import INT64_MAX, cut, number_in, printable
 from compaction.api.workers_spec import MAX_SLOTS
 from compaction.exceptions import MalformedLeaseError, MalformedReportError
 from compaction.kube.cache import key_of
@@ -38,6 +39,7 @@ from compaction.reconcile.reports import WorkerReport, parse_report
 log = structlog.get_logger(__name__)
 
 DEFAULT_LEASE_SECONDS = 15.0
+LONGEST_VERSION = 64
 Model = TypeVar("Model", bound=ApiModel)
 Uid = str
 
@@ -111,6 +113,7 @@ def worker_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> WorkerL
         silence=silence_of(observer, body, now),
         owner_uid=next((str(o.get("uid", "")) for o in owners if o.get("kind") == POLICY_KIND), ""),
         stopping=annotations.get(ANNOTATION_STOP) == "true",
+        version=printable(cut(str(annotations.get(ANNOTATION_VERSION, "")), LONGEST_VERSION)),
     )
 
 

@@ -9,6 +9,7 @@ from compaction.kube.cache import ObjectKey
 from compaction.kube.metrics import Metrics
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.skew import skewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ def measure(
     states = [view.job.status.state for view in snapshot.jobs]
     metrics.set_jobs(key, {state.value: states.count(state) for state in JobState})
     metrics.workers.labels(*key).set(len(snapshot.workers))
+    metrics.skewed_workers.labels(*key).set(len(skewed(snapshot)))
     metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
     metrics.cleanup_overdue_seconds.labels(*key).set(cleanup.overdue)
     metrics.cleanup_problems.labels(*key).set(cleanup.problems)

@@ -134,6 +134,7 @@ class Metrics:
         self.cleanup_problems = per_policy("cleanup_problems", "Segment logs that the last sweep could not clean")
         self.jobs = per_policy("jobs", "Jobs by state; Faulty ones whose sources changed included", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
+        self.skewed_workers = per_policy("workers_of_other_version", "Workers of another version than the operator's")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
         self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")
         self.granted_bytes_per_second = per_policy(
@@ -161,6 +162,7 @@ class Metrics:
             self.log_errors,
             self.quarantined,
             self.workers,
+            self.skewed_workers,
             self.granted_bytes_per_second,
             self.cleanup_overdue_seconds,
             self.cleanup_problems,

@@ -18,6 +18,7 @@ from compaction.kube.events import EventRecorder
 from compaction.kube.launchers.base import Launcher
 from compaction.kube.metrics import Metrics
 from compaction.kube.queue import WorkQueue
+from compaction.kube.release import OWN_VERSION
 from compaction.kube.resources import Resource
 
 
@@ -40,6 +41,7 @@ class Runtime:
     identity: str
     namespace: str | None
     state_dir: Path
+    version: str = OWN_VERSION
 
 
 class Controller(Protocol):

@@ -8,12 +8,13 @@ from compaction.api.enums import JobState
 from compaction.api.formatting import format_bytes, plural
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.planning.planner import Plan
+from compaction.reconcile import skew
 from compaction.reconcile.actions import Announce
 from compaction.reconcile.steps import JobStep
 
 
 def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus, planned: Plan | None) -> list[Announce]:
-    """Events on the policy: jobs were planned, sources were set aside."""
+    """Events on the policy: jobs were planned, sources were set aside, workers are of another version."""
     events = []
     if planned is not None and planned.jobs:
         gain, cost = format_bytes(planned.gain_bytes), format_bytes(planned.cost_bytes)
@@ -24,6 +25,7 @@ def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus, pla
         if (entry.log, entry.segment) not in known:
             where = f"{entry.log}/{entry.segment}"
             events.append(Announce("Quarantined", f"{where} is set aside: {entry.message}", warning=True))
+    events += skew.announced(before.conditions, after.conditions)
     return events
 
 

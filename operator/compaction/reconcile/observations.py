@@ -113,7 +113,9 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLease:
-    """A worker that announced itself. `owner_uid` is the uid of the policy it was started for."""
+    """A worker that announced itself. `owner_uid` is the uid of the policy it was started for; `version` is what it
+    says, if it does.
+    """
 
     identity: Identity
     slots: int
@@ -121,6 +123,7 @@ class WorkerLease:
     silence: float
     owner_uid: str
     stopping: bool = False
+    version: str = ""
 
     @property
     def name(self) -> str:
@@ -210,7 +213,7 @@ class Memory:
 class Snapshot:
     """The picture. `policy` is None when it does not exist (any more); its children then have to go.
 
-    `stray_leases` are job Leases without a job.
+    `stray_leases` are job Leases without a job. `version` is the operator's own.
     """
 
     namespace: str
@@ -223,3 +226,4 @@ class Snapshot:
     processes: tuple[WorkerProcess, ...] = ()
     reading: Reading | None = None
     memory: Memory = field(default_factory=Memory)
+    version: str = ""

@@ -41,6 +41,7 @@ from compaction.reconcile.assigning import Assigner, soonest
 from compaction.reconcile.job import is_finished, token_of
 from compaction.reconcile.observations import Identity, Memory, Snapshot, frozen
 from compaction.reconcile.refusals import Refusals, with_waits
+from compaction.reconcile.skew import skew_of
 from compaction.reconcile.steps import JobStep, StepRules, log_of, take_step
 from compaction.reconcile.teardown import orphaned, tear_down
 from compaction.reconcile.timing import noted, pending_release, timing
@@ -112,6 +113,7 @@ class _Reconcile:
                 clock=self.clock,
                 granted=assigned.granted,
                 released=self._released(steps),
+                skew=skew_of(self.snapshot),
             )
         )
         write, gap = self._status_write(after)

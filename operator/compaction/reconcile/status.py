@@ -28,6 +28,7 @@ from compaction.reconcile import evictions
 from compaction.reconcile.counting import Totals
 from compaction.reconcile.eta import eta
 from compaction.reconcile.observations import Memory, Moment, Reading
+from compaction.reconcile.skew import with_skew
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.timing import Timing
 from compaction.reconcile.waits import for_window
@@ -43,7 +44,8 @@ STALLED_AFTER_LAUNCHES: Final = 3
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts the jobs
-    that are being created; `granted` are the bytes per second of the running jobs.
+    that are being created; `granted` are the bytes per second of the running jobs; `skew` tells of workers of another
+    version.
     """
 
     policy: CompactionPolicy
@@ -59,6 +61,7 @@ class Facts:
     clock: Timing
     granted: int | None
     released: str
+    skew: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,12 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
     known_success = [before.last_success_time] if before.last_success_time is not None else []
     changes: dict[str, Any] = {
         "observed_generation": facts.policy.metadata.generation,
-        "conditions": _conditions(facts, counts, debt),
+        "conditions": with_skew(
+            _conditions(facts, counts, debt),
+            facts.skew,
+            observed_generation=facts.policy.metadata.generation,
+            now=facts.now.time,
+        ),
         "store": facts.policy.spec.store.kind,
         "plan": facts.memory.plan or before.plan,
         "active": counts.active,

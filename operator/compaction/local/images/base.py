@@ -19,7 +19,7 @@ from compaction.exceptions import ImageError
 from compaction.local.images.running import Report, run
 from compaction.local.images.secrets import debian_mirror
 
-RECIPE: Final = "1"
+RECIPE: Final = "2"
 """Grows when what is done here changes, so that a base made before is not used any more."""
 _USELESS: Final = (
     "usr/share/info/*",
@@ -33,6 +33,8 @@ _USELESS: Final = (
     "var/log/*",
     "tmp/*",
     "etc/hostname",
+    "etc/hosts",
+    "etc/resolv.conf",
     "etc/apt/sources.list",
     "etc/apt/sources.list.d/*",
 )
@@ -116,8 +118,8 @@ def check_can_make() -> None:
     """Raises ImageError when this machine cannot make a base; says what to install or to give instead."""
     if sys.platform != "linux" or shutil.which("debootstrap") is None:
         raise ImageError(
-            "no base image: install debootstrap (Debian, Ubuntu: apt-get install --no-install-recommends debootstrap), or "
-            "name an image with --base-image that is here or can be pulled"
+            "no base image: install debootstrap (Debian, Ubuntu: apt-get install --no-install-recommends debootstrap), "
+            "or name an image with --base-image that is here or can be pulled"
         )
     if os.geteuid() != 0:
         raise ImageError("debootstrap needs root: run it with sudo, or name an image with --base-image")

@@ -2,7 +2,7 @@
 
     ~/.cache/compaction-operator/images/
         compaction-worker-<version>-<key>.tar     the result; its name carries the key of its content
-        store/                                    buildah's layers, base image and downloads (may be removed at any time)
+        store/                                    buildah's layers, base image and downloads; may be removed
 
 The newest archive of each image is kept. A second run with nothing changed reads the sources and answers in a second.
 """
@@ -30,8 +30,8 @@ _BASE: Final = f"localhost/compaction-base:{RELEASE}-{base.RECIPE}"
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """How to build. `base_image`: instead of Debian's; `engine`: auto, docker or buildah; `fresh`: make the base anew and
-    use no layer of an earlier build.
+    """How to build. `base_image`: instead of Debian's; `engine`: auto, docker or buildah; `fresh`: make the base anew,
+    and with it every layer.
     """
 
     base_image: str | None = None

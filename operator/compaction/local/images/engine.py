@@ -41,8 +41,6 @@ class Build:
 class Engine(Protocol):
     """What is needed of either."""
 
-    name: str
-
     def has(self, image: str) -> bool:
         """True when the image is in its store."""
         ...
@@ -60,11 +58,8 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Docker:
     """A docker engine: it has its own store and pulls what a recipe names."""
-
-    name: str = "docker"
 
     def has(self, image: str) -> bool:
         """See `Engine`."""
@@ -96,7 +91,6 @@ class Buildah:
 
     home: Path
     driver: str
-    name: str = "buildah"
 
     def command(self, *arguments: str) -> list[str]:
         """A call on this store."""
@@ -134,7 +128,7 @@ class Buildah:
         run(self.command("push", *self._policy(), "--quiet", f"localhost/{tag}", target), what=tag, report=report)
 
     def _policy(self) -> list[str]:
-        """Debian's packages leave the policy about signatures to another package; without any file it refuses to work."""
+        """Debian leaves the policy about signatures to another package; without the file buildah refuses to work."""
         if _POLICY.is_file():
             return []
         policy = self.home / "policy.json"

@@ -13,15 +13,15 @@ from compaction.exceptions import ImageError
 
 Report = Callable[[str], None]
 
-TAIL_LINES: Final = 20
+TAIL_LINES: Final = 60
 REPORT_SECONDS: Final = 15.0
 
 
 def run(
     command: Sequence[str], *, what: str, report: Report, step: str = "$^", environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run to the end and return the last lines of output. A line is reported when it begins as the expression `step` says,
-    or 15 s after the last one.
+    """Run to the end and return the last lines of output. A line is reported when it begins as the expression `step`
+    says, or 15 s after the last one.
 
     Raises:
         ImageError: it failed; has its last lines.

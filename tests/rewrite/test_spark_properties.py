@@ -1,0 +1,114 @@
+"""What a SparkApplication's driver is told, in Spark's own words, becomes options of `compactor worker`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.exceptions import EngineStartError
+from compaction.rewrite.spark_properties import DriverCall, parse_properties, worker_options
+
+# As Spark 4.3 writes it into the ConfigMap of a driver (java.util.Properties.store).
+WRITTEN = """\
+#Java properties built from Kubernetes config map with name: spark-drv-1-conf-map
+#Sat Nov 21 10:00:00 UTC 2026
+spark.master=k8s\\://https\\://kubernetes.default.svc\\:443
+spark.submit.deployMode=cluster
+spark.app.name=logs-w-0123-abcde
+spark.driver.host=logs-driver-svc.ns.svc
+spark.driver.port=7078
+spark.executor.extraJavaOptions=-Da\\=b -Dc\\=d
+spark.kubernetes.executor.podTemplateFile=/opt/spark/template.yaml
+spark.submit.pyFiles=
+"""
+WORDS = [
+    "--properties-file", "FILE", "--class", "org.apache.spark.deploy.PythonRunner",
+    "local:///opt/compaction/worker.py", "--namespace", "ns", "--policy", "logs", "--name", "logs-w-0123-abcde",
+]  # fmt: skip
+
+
+def told(tmp_path: Path, *, environment: dict[str, str] | None = None) -> list[str]:
+    file = tmp_path / "spark.properties"
+    file.write_text(WRITTEN)
+    call = DriverCall.parse([str(file) if word == "FILE" else word for word in WORDS])
+    return worker_options(call, environment or {})
+
+
+def test_master_settings_and_the_main_files_own_arguments(tmp_path: Path) -> None:
+    options = told(tmp_path, environment={"SPARK_DRIVER_BIND_ADDRESS": "10.1.2.3"})
+    assert options[:2] == ["--master", "k8s://https://kubernetes.default.svc:443"]
+    assert options[-6:] == WORDS[-6:]
+    settings = {options[i + 1] for i, word in enumerate(options) if word == "--conf"}
+    assert "spark.driver.bindAddress=10.1.2.3" in settings
+    assert "spark.executor.extraJavaOptions=-Da=b -Dc=d" in settings
+    assert not {one for one in settings if one.startswith(("spark.submit.", "spark.app.name", "spark.master"))}
+
+
+def test_options_of_the_submission_win_over_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "spark.properties"
+    file.write_text(WRITTEN)
+    words = ["--conf", "spark.driver.port=1", "--properties-file", str(file), "/opt/compaction/worker.py"]
+    assert "spark.driver.port=1" in worker_options(DriverCall.parse(words), {})
+
+
+@pytest.mark.parametrize("words", [[], ["--class", "x"], ["local:///opt/other.py"], ["--properties-file"]])
+def test_another_main_file_is_refused(words: list[str]) -> None:
+    with pytest.raises(EngineStartError, match=r"no main file"):
+        DriverCall.parse(words)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    call = DriverCall.parse(["--properties-file", str(tmp_path / "none"), "/opt/compaction/worker.py"])
+    with pytest.raises(EngineStartError, match="none cannot be read"):
+        worker_options(call, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a : b", {"a": "b"}),
+        ("a b c", {"a": "b c"}),
+        ("a", {"a": ""}),
+        ("! no\n# no\n\n  a = b  ", {"a": "b  "}),
+        ("a\\ b\\=c=d", {"a b=c": "d"}),
+        ("a=b\\\n   c", {"a": "bc"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("a=\\u00e9\\t\\n", {"a": "é\t\n"}),
+        ("a=1\na=2", {"a": "2"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, settings: dict[str, str]) -> None:
+    assert parse_properties(text) == settings
+
+
+def stored(text: str, *, key: bool) -> str:
+    """As java.util.Properties.store writes it."""
+    out = ""
+    for at, letter in enumerate(text):
+        if letter == " " and (key or at == 0):
+            out += "\\ "
+        elif letter in "\t\n\r\f":
+            out += {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}[letter]
+        elif letter in "=:#!\\":
+            out += "\\" + letter
+        else:
+            out += letter if " " <= letter <= "~" else f"\\u{ord(letter):04x}"
+    return out
+
+
+_TEXT = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=30)
+
+
+@given(st.dictionaries(_TEXT.filter(bool), _TEXT, max_size=5))
+def test_whatever_java_stores_is_read_back(settings: dict[str, str]) -> None:
+    text = "\n".join(f"{stored(key, key=True)}={stored(value, key=False)}" for key, value in settings.items())
+    assert parse_properties(text) == settings
+
+
+@given(st.text(max_size=200))
+def test_any_text_has_some_reading(text: str) -> None:
+    assert "" not in parse_properties(text)
