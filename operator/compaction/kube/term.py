@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import kopf
 import structlog
@@ -36,6 +36,9 @@ from compaction.leases.elector import Elector
 _HEARTBEAT_SECONDS: Final = 1.0
 _LIST_RETRY_SECONDS: Final = 2.0
 _FLUSH_SECONDS: Final = 2.0
+_UNUSED_IDENTITY: Final[Any] = "compaction-operator"
+"""For Kopf's peering, which is off; left to itself Kopf asks for the user's name, and a container's user may have none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ class Term:
             registry=build_registry(feed, self._connection),
             settings=build_settings(rng=self._rng),
             standalone=True,
+            identity=_UNUSED_IDENTITY,
             clusterwide=namespace is None,
             namespaces=() if namespace is None else (namespace,),
             stop_flag=kopf_stop,
