@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from compaction.api.policy_spec import CompactionPolicySpec
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.triggers import LogHistory, Trigger, reason_not_due
 from compaction.stores.adapter import SenseRequest, open_store
+from compaction.stores.segments import fence, lock
+from compaction.stores.segments.compact import compact_groups
 from compaction.stores.segments.generate import generate_log
+from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.plan import GroupCheck, plan_log
+from compaction.stores.segments.records import GroupReceipt
+from compaction.stores.segments.view import open_log
 
 
 def test_an_orphaned_output_does_not_wait_for_a_grace_that_begins_anew_with_every_look(tmp_path: Path) -> None:
@@ -66,3 +73,36 @@ def test_a_store_that_cannot_be_read_was_asked_then_too(tmp_path: Path) -> None:
     spec = CompactionPolicySpec.model_validate({"store": {"segmentLogs": {"root": str(tmp_path / "nowhere")}}})
     store = open_store(spec, holder="test", clock=lambda: 12.0)
     assert store.sense(SenseRequest(number=1, generation=1, asked=10.0)).reading.started == 10.0
+
+
+def test_a_deletion_that_is_due_and_does_not_happen_is_overdue(tmp_path: Path) -> None:
+    log = tmp_path / "a"
+    generate_log(log, segments=5, entries_per_segment=16, payload_bytes=32, sync=False)
+    spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}, "cleanup": {"delay": "1h"}}
+    store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
+    request = SenseRequest(number=1, generation=1, asked=0.0)
+    assert store.sense(request).overdue == 0, "nothing was replaced yet"
+    store.claim(str(log), job="job", token=1)
+    view = open_log(log)
+    assert view.live is not None
+    (outcome,) = compact_groups(
+        log,
+        groups=[group.sources for group in plan_log(view, SegmentLimits()).groups],
+        check=GroupCheck(view, view.live),
+        live=view.live,
+        limits=SegmentLimits(),
+        job="job",
+        token=1,
+        holder="test",
+    )
+    assert isinstance(outcome, GroupReceipt)
+    assert store.sense(request).overdue == 0, "the grace has just begun"
+
+    record = fence.read(log)
+    assert record.tombstones
+    long_ago = tuple(replace(one, since=one.since - 2 * 3600) for one in record.tombstones)
+    with lock.hold(log, holder="test") as held:
+        fence.write(log, replace(record, tombstones=long_ago), held=held)
+    assert 3590 < store.sense(request).overdue < 3700
+    store.sweep(active=frozenset())
+    assert store.sense(request).overdue == 0

@@ -1,0 +1,77 @@
+"""What alerts rest on: counters that exist before their first event, and numbers that say what happened."""
+
+from __future__ import annotations
+
+from compaction.api.enums import JobReason
+from compaction.kube.cache import ObjectKey
+from compaction.kube.measure import Cleanup, measure
+from compaction.kube.metrics import Metrics
+from compaction.reconcile.actions import Decision
+from support.world import World
+
+KEY = ObjectKey("ns", "logs")
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, {"namespace": "ns", "policy": "logs", **labels})
+
+
+def measured(world: World, metrics: Metrics, cleanup: Cleanup | None = None) -> Decision:
+    """One reconcile as the controller does it: decide, measure, act."""
+    snapshot = world.snapshot()
+    decision = world.reconcile()
+    measure(metrics, KEY, snapshot, decision, cleanup or Cleanup())
+    return decision
+
+
+def started() -> tuple[World, str]:
+    world = World()
+    world.add_log("/ra/a")
+    world.settle()
+    world.announce()
+    world.settle()
+    return world, world.only_job()
+
+
+def test_counters_are_there_before_their_first_event() -> None:
+    """A rate needs a sample before the event: the first one of a series that appears with it is never seen."""
+    world, metrics = World(), Metrics()
+    measured(world, metrics)
+    assert value(metrics, "compaction_fenced_commits_total") == 0
+    assert value(metrics, "compaction_cleanup_bytes_total") == 0
+    for outcome in ("Succeeded", "Failed", "Expired", "Lost", "Revoked"):
+        assert value(metrics, "compaction_job_attempts_total", outcome=outcome) == 0
+    assert value(metrics, "compaction_job_attempts_total", outcome="Running") is None
+
+
+def test_a_commit_that_the_store_refused_is_counted_once() -> None:
+    world, job = started()
+    metrics = Metrics()
+    measured(world, metrics)
+    world.report(job, outcome="Failed", reason=JobReason.STALE_TOKEN, charged=False)
+    for _ in range(3):
+        measured(world, metrics)
+    assert value(metrics, "compaction_fenced_commits_total") == 1
+    assert value(metrics, "compaction_job_attempts_total", outcome="Failed") == 1
+
+
+def test_a_lease_that_went_silent_is_an_expired_attempt_and_no_refused_commit() -> None:
+    world, job = started()
+    metrics = Metrics()
+    measured(world, metrics)
+    world.wall += world.leases[job].duration + 1
+    measured(world, metrics)
+    assert value(metrics, "compaction_job_attempts_total", outcome="Expired") == 1
+    assert value(metrics, "compaction_fenced_commits_total") == 0
+
+
+def test_a_late_cleanup_is_told_until_it_is_done_and_forgotten_with_the_policy() -> None:
+    world, metrics = World(), Metrics()
+    measured(world, metrics, Cleanup(overdue=7200.0, problems=2))
+    assert value(metrics, "compaction_cleanup_overdue_seconds") == 7200
+    assert value(metrics, "compaction_cleanup_problems") == 2
+    measured(world, metrics, Cleanup())
+    assert value(metrics, "compaction_cleanup_overdue_seconds") == 0
+    metrics.forget_policy(KEY)
+    assert value(metrics, "compaction_cleanup_overdue_seconds") is None
+    assert value(metrics, "compaction_cleanup_problems") is None
