@@ -26,10 +26,11 @@ pytestmark = pytest.mark.apiserver
 
 SYSTEM = "compaction-system"
 OPERATOR, WORKER, EXECUTOR = "compaction-operator", "compaction-worker", "compaction-executor"
+IN_PODS = "in-pods"
 GROUP, LEASES = "/apis/compaction.dev/v1alpha1", "/apis/coordination.k8s.io/v1"
 
 BEYOND: dict[str, dict[str, str]] = {
-    OPERATOR: {"pods": "driver pods are made where a kubelet runs them: tests/node, and tests/kube/launchers"},
+    OPERATOR: {},
     WORKER: {
         "pods": "executors are made where a kubelet runs them: tests/node",
         "configmaps": "the same",
@@ -101,6 +102,16 @@ def meddling(plane: ControlPlane) -> Iterator[None]:
         thread.join()
 
 
+def pods_come_and_go(cluster: Cluster, done: frozenset[Use]) -> None:
+    """No kubelet starts the driver pods here. One is taken away by hand, the next one goes with its policy."""
+    if not cluster.list("pod"):
+        return
+    if Use("", "pods", "get") not in done:
+        cluster.kubectl("delete", "pods", "--all")
+    elif Use("", "pods", "delete") not in done:
+        cluster.kubectl("delete", "cpol", IN_PODS, "--ignore-not-found")
+
+
 def test_what_is_granted_is_what_is_used(
     installed: ControlPlane, fleet: OperatorFleet, tmp_path: Path, rendered: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
@@ -121,9 +132,11 @@ def test_what_is_granted_is_what_is_used(
     def work_goes_on() -> bool:
         """Make a new log whenever there is nothing left to do, until every verb was used."""
         nonlocal made
+        pods_come_and_go(cluster, uses(log, account(SYSTEM, OPERATOR))[0])
         if not missing(OPERATOR) and not missing(WORKER):
             return True
-        if not [job for job in cluster.jobs() if job.get("status", {}).get("state") != "Succeeded"]:
+        mine = [job for job in cluster.jobs() if job["spec"]["policyRef"]["name"] == "logs"]
+        if not [job for job in mine if job.get("status", {}).get("state") != "Succeeded"]:
             logs.add(f"log-{made}", entries_per_segment=64, payload_bytes=64, segments=13)
             made += 1
         return False
@@ -135,9 +148,16 @@ def test_what_is_granted_is_what_is_used(
         limits={"maxAttempts": 20},
         successfulJobsHistoryLimit=0,
     )
+    cluster.apply_policy(
+        logs.path / "elsewhere",
+        name=IN_PODS,
+        store={"segmentLogs": {"root": str(tmp_path / "elsewhere"), "volume": {"claimName": "segment-logs"}}},
+        workers={"launcher": "pod", "image": "compaction-worker:0.1.0"},
+    )
+    LogRoot(tmp_path / "elsewhere", {}).add("log", entries_per_segment=64, payload_bytes=64, segments=13)
     with meddling(installed):
         eventually(lambda: work_goes_on(), "every permission to be used", pause=1.0)
-    cluster.kubectl("delete", "cpol", "logs")
+    cluster.kubectl("delete", "cpol", "--all")
     eventually(lambda: not fleet.running_workers(), "the policy's workers to end")
     logs.assert_unchanged()
 
