@@ -1,0 +1,91 @@
+"""Argo CD's health script (Lua, as its own interpreter runs it) agrees with kstatus in every phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lupa.lua51 import LuaRuntime
+
+from compaction.api.enums import JobReason, PolicyReason
+from compaction.planning.reading import LogProblem
+from support.kstatus import KStatus, kstatus
+from support.rendered import MANIFESTS
+from support.world import World
+
+SCRIPT = (MANIFESTS / "examples" / "argocd" / "health.lua").read_text()
+SAME = {
+    KStatus.CURRENT: {"Healthy", "Suspended"},
+    KStatus.IN_PROGRESS: {"Progressing"},
+    KStatus.FAILED: {"Degraded"},
+}
+
+
+def health(found: dict[str, Any]) -> tuple[str, str]:
+    """(status, message) for an object."""
+    lua = LuaRuntime(register_eval=False, register_builtins=False)
+    judge = lua.execute(f"return function(obj)\n{SCRIPT}\nend")
+    answer = judge(lua.table_from(found, recursive=True))
+    return str(answer["status"]), str(answer["message"])
+
+
+def policies() -> list[tuple[str, dict[str, Any]]]:
+    """A policy in its phases, with the health that is expected."""
+    world = World()
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    def note(expected: str) -> None:
+        assert world.policy is not None
+        seen.append((expected, world.policy.to_object()))
+
+    note("Progressing")
+    world.rest()
+    note("Healthy")
+    world.add_log("/ra/a")
+    world.wall += 3600
+    world.rest()
+    note("Progressing")
+    world.announce()
+    world.rest()
+    world.finish(world.only_job())
+    world.rest()
+    world.wall += 3600
+    world.rest()
+    note("Healthy")
+    world.change_spec(suspend=True)
+    note("Progressing")
+    world.rest()
+    note("Suspended")
+    world.change_spec(suspend=False)
+    world.problem = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
+    world.rest()
+    note("Degraded")
+    return seen
+
+
+@pytest.mark.parametrize(("expected", "found"), policies())
+def test_a_policy_in_its_phases(expected: str, found: dict[str, Any]) -> None:
+    status, message = health(found)
+    assert status == expected
+    assert status in SAME[kstatus(found)]
+    assert message
+
+
+def test_what_is_wrong_is_said() -> None:
+    assert health(policies()[-1][1])[1] == "RootNotFound: /ra does not exist: create it"
+
+
+def test_a_job_in_its_states() -> None:
+    world = World(limits={"maxAttempts": 1})
+    world.add_log("/ra/a")
+    world.add_log("/ra/b")
+    world.settle()
+    world.announce()
+    world.settle()
+    failed, done = sorted(world.jobs)
+    before = {health(world.jobs[name].to_object())[0] for name in (failed, done)}
+    world.report(failed, outcome="Failed", reason=JobReason.STORE_UNREADABLE)
+    world.finish(done)
+    world.settle()
+    after = [health(world.jobs[name].to_object())[0] for name in (failed, done)]
+    assert (before, after) == ({"Progressing"}, ["Degraded", "Healthy"])
