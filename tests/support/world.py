@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compaction.api.enums import JobState
+from compaction.api.enums import JobState, WorkerEnding, WorkerTrouble
 from compaction.api.job import CompactionJob, CompactionJobStatus
 from compaction.api.names import API_VERSION, GROUP, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
@@ -68,6 +68,10 @@ class SimWorker:
     has_lease: bool = False
     process: str = "running"  # running | ended | none
     started: float = 0.0
+    message: str = "exit code 1"
+    trouble: WorkerTrouble | None = None
+    ending: WorkerEnding | None = None
+    memory: int = 0
 
 
 @dataclass
@@ -219,7 +223,15 @@ class World:
                 if w.has_lease
             ),
             processes=tuple(
-                WorkerProcess(name, w.process == "ended", self.wall - w.started, "exit code 1")
+                WorkerProcess(
+                    name,
+                    w.process == "ended",
+                    self.wall - w.started,
+                    w.message,
+                    trouble=w.trouble,
+                    ending=w.ending,
+                    memory=w.memory,
+                )
                 for name, w in sorted(self.workers.items())
                 if w.process != "none"
             ),
@@ -333,6 +345,7 @@ class World:
                     uid=f"w{self.bump()}",
                     owner=self.policy.metadata.uid,
                     started=self.wall,
+                    memory=launch.memory,
                 )
                 yield
         if decision.policy_status is not None and self.policy is not None:

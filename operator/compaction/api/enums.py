@@ -57,6 +57,14 @@ class Launcher(StrEnum):
     POD = "pod"  # a driver pod, made directly
 
 
+class WorkerState(StrEnum):
+    """Where a worker is in its life."""
+
+    PENDING = "Pending"  # created, and waits for something that its reason names
+    STARTING = "Starting"  # it, or its Spark, is being started
+    READY = "Ready"  # it has announced itself and takes jobs
+
+
 class WorkerTrouble(StrEnum):
     """Why a worker that was launched has not begun; as far as its launcher can tell."""
 
@@ -191,6 +199,7 @@ class WaitReason(StrEnum):
     JUST_PLANNED = "JustPlanned"  # the jobs of a new plan: they are looked at next
     NO_FREE_SLOT = "NoFreeSlot"  # all slots of all workers are taken
     WORKER_STARTING = "WorkerStarting"  # a worker was launched and has not announced itself
+    WORKER_PENDING = "WorkerPending"  # a worker was created and waits: for room, in a queue, for its image; see message
     WORKERS_FAILING = "WorkersFailing"  # workers end before they announce themselves; launches are spaced out
     CONCURRENCY_LIMIT = "ConcurrencyLimit"  # limits.maxConcurrentJobs are running
     LOG_BUSY = "LogBusy"  # another job of the same log is running

@@ -43,6 +43,8 @@ ANNOTATION_BYTES_PER_SECOND: Final = f"{GROUP}/bytes-per-second"
 
 ANNOTATION_EXECUTOR_TEMPLATE: Final = f"{GROUP}/executor-template"
 """On a driver pod: the template of its executor pods, which the driver reads as a file."""
+ANNOTATION_DRIVER_MEMORY: Final = f"{GROUP}/driver-memory"
+"""On a worker's pod or application: the bytes of memory that its driver was given."""
 EXECUTOR_SERVICE_ACCOUNT: Final = "compaction-executor"
 """Service account of executor pods: it may do nothing, and its token is not mounted."""
 WORKER_IMAGE_ENVIRONMENT: Final = "COMPACTION_WORKER_IMAGE"

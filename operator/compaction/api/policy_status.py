@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, computed_field
 
 from compaction.api.base import ApiModel
 from compaction.api.conditions import Condition
-from compaction.api.enums import StoreKind
+from compaction.api.enums import StoreKind, WorkerState
 from compaction.api.formatting import format_age, format_bytes
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount, Waiting
 from compaction.api.schema_hints import list_map
@@ -22,6 +22,7 @@ MAX_LOG_ERRORS = 128
 MAX_QUARANTINED = 1024
 MAX_COUNTED = 2048
 MAX_EVICTED = 1024
+MAX_WORKER_STATUSES = 100
 
 
 class LevelDebt(ApiModel):
@@ -101,6 +102,21 @@ class CountedJob(ApiModel):
     """Whether it is counted in succeeded."""
 
 
+class WorkerStatus(ApiModel):
+    """One worker."""
+
+    name: Annotated[str, StringConstraints(max_length=63)]
+    """Name of the worker: of its Lease, and of its pod or SparkApplication where it has one."""
+    state: WorkerState
+    """State of the worker: Pending (created, and waits for something), Starting, or Ready (it takes jobs)."""
+    reason: Word = ""
+    """What a pending worker waits for in one word, such as Unschedulable or ImagePull."""
+    message: Message = ""
+    """Message for a person: what a pending worker waits for."""
+    ui: Annotated[str, StringConstraints(max_length=1024)] = ""
+    """Address of Spark's web page, when spark.ui.enabled is true in workers.sparkConf and the worker runs in a pod."""
+
+
 class EvictedJob(ApiModel):
     """A job that was given up although its work is not done."""
 
@@ -140,6 +156,15 @@ class CompactionPolicyStatus(ApiModel):
     """Number of jobs that succeeded since the policy exists."""
     workers: Count = 0
     """Number of workers that are running."""
+    worker_statuses: Annotated[
+        tuple[WorkerStatus, ...],
+        Field(max_length=MAX_WORKER_STATUSES),
+        keeping_first(MAX_WORKER_STATUSES),
+        list_map("name"),
+    ] = ()
+    """Workers one by one: their state, and what those wait for that have not begun."""
+    driver_memory_bytes: Count | None = None
+    """Bytes of memory that drivers get now, when one was killed for using more than workers.driver.memory."""
     last_sense_time: Timestamp | None = None
     """Time of the last complete look at the store."""
     last_success_time: Timestamp | None = None

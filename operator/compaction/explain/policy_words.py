@@ -107,6 +107,11 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "A worker was started and has not announced itself yet, which takes Spark some seconds.",
         "Jobs are assigned as soon as it has.",
     ),
+    WaitReason.WORKER_PENDING: Meaning(
+        "A worker was created and waits for something before it can begin.",
+        "One that waits for room, or in a queue, waits until there is some; others are replaced after five minutes.",
+        "The message says for what: room in the cluster, its queue, image, volume or Secret, or its Spark operator.",
+    ),
     WaitReason.WORKERS_FAILING: Meaning(
         "Workers end before they announce themselves.",
         "The next one is started after a pause that grows up to five minutes.",

@@ -33,6 +33,7 @@ from compaction.kube.gather import (
     job_views,
     observe_lease,
     worker_lease,
+    worker_process,
 )
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.looking import NOT_SWEPT, look, sweep
@@ -48,7 +49,6 @@ from compaction.reconcile.observations import (
     Moment,
     Reading,
     Snapshot,
-    WorkerProcess,
 )
 from compaction.reconcile.policy import reconcile
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
@@ -220,17 +220,7 @@ class PolicyController:
             jobs=views,
             stray_leases=tuple(jobs.values()),
             workers=tuple(worker_lease(body, self._leases, now.monotonic) for body in leases if is_worker(body)),
-            processes=tuple(
-                WorkerProcess(
-                    name=worker.name,
-                    ended=worker.ended,
-                    age=max(0.0, now.wall - worker.started.timestamp()),
-                    message=worker.message or worker.reason,
-                    trouble=worker.trouble,
-                    ending=worker.ending,
-                )
-                for worker in self._workers.get(key, ())
-            ),
+            processes=tuple(worker_process(worker, now.wall) for worker in self._workers.get(key, ())),
             reading=state.reading,
             memory=state.memory,
             version=runtime.version,

@@ -30,10 +30,11 @@ from compaction.api.text import INT64_MAX, cut, number_in, printable
 from compaction.api.workers_spec import MAX_SLOTS
 from compaction.exceptions import MalformedLeaseError, MalformedReportError
 from compaction.kube.cache import key_of
+from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.resources import Obj
 from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease
-from compaction.reconcile.observations import Identity, JobLease, JobView, WorkerLease
+from compaction.reconcile.observations import Identity, JobLease, JobView, WorkerLease, WorkerProcess
 from compaction.reconcile.reports import WorkerReport, parse_report
 
 log = structlog.get_logger(__name__)
@@ -114,6 +115,20 @@ def worker_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> WorkerL
         owner_uid=next((str(o.get("uid", "")) for o in owners if o.get("kind") == POLICY_KIND), ""),
         stopping=annotations.get(ANNOTATION_STOP) == "true",
         version=printable(cut(str(annotations.get(ANNOTATION_VERSION, "")), LONGEST_VERSION)),
+    )
+
+
+def worker_process(worker: WorkerObservation, now: float) -> WorkerProcess:
+    """A worker as its launcher sees it; `now` in epoch seconds."""
+    return WorkerProcess(
+        name=worker.name,
+        ended=worker.ended,
+        age=max(0.0, now - worker.started.timestamp()),
+        message=worker.message or worker.reason,
+        trouble=worker.trouble,
+        ending=worker.ending,
+        memory=worker.memory,
+        ui=worker.ui,
     )
 
 

@@ -228,7 +228,7 @@ class Assigner:
         if names:
             launches = {**self.memory.launches, **dict.fromkeys(names, self.now.monotonic)}
             self.memory = replace(self.memory, launches=frozen(launches))
-        return tuple(LaunchWorker(name, int(spec.workers.driver.memory)) for name in names)
+        return tuple(LaunchWorker(name, self.memory.driver_memory or int(spec.workers.driver.memory)) for name in names)
 
     # -- what the others wait for -------------------------------------------------------------------------------------
 
@@ -273,6 +273,9 @@ class Assigner:
 
     def _worded_slots(self, workers: fleet.Fleet, launching: bool) -> tuple[WaitReason, str]:
         limits = self.policy.spec.workers
+        if workers.trouble is not None and not workers.live:
+            one = workers.trouble
+            return WaitReason.WORKER_PENDING, f"{one.name} was created and waits ({one.trouble}): {one.message}"
         if self.memory.launch_failures and not workers.live:
             message = f"workers end before they announce themselves: {self.memory.launch_error}"
             return WaitReason.WORKERS_FAILING, message

@@ -18,19 +18,17 @@ from compaction.api.names import worker_stem
 from compaction.api.policy import Workers
 from compaction.planning.scheduler import WorkerSlots
 from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
+from compaction.reconcile.launching import STOP_GRACE, launching
 from compaction.reconcile.observations import Memory, Snapshot, WorkerLease, WorkerProcess, frozen
 from compaction.reconcile.steps import GoneWorker
 
-LAUNCH_TIMEOUT: Final = 300.0
-"""A worker that has not announced itself after so many seconds is stopped and counts as failed."""
-LAUNCH_UNSEEN: Final = 60.0
-"""A launch of which the launcher knows nothing after so many seconds did not happen."""
 DEAD_AFTER_LEASES: Final = 3.0
 """A worker silent for so many times its lease is stopped, should it still hang somewhere."""
 FRESH: Final = 0.5
 """A worker renews three times per lease: one silent for half of it gets nothing new (it may be dead)."""
-STOP_GRACE: Final = 10.0
 _SETTINGS: Final = re.compile(r"-w-([0-9a-f]{4})-[0-9a-f]{5}$")
+HOPELESS: Final = 3
+"""A worker that waited in vain for its image or pod counts as so many failed launches: the next one will, too."""
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0
 
@@ -39,8 +37,8 @@ LONGEST_PAUSE: Final = 300.0
 class Fleet:
     """The workers as far as scheduling cares, and what has to be done about the others.
 
-    `launching` counts workers that were started and have not announced themselves; `memory` has the launches brought up
-    to date.
+    `launching` counts workers that were started and have not announced themselves, `trouble` is what one of them waits
+    for; `memory` has the launches brought up to date.
     """
 
     slots: tuple[WorkerSlots, ...]
@@ -52,6 +50,7 @@ class Fleet:
     delete_leases: tuple[DeleteLease, ...] = ()
     events: tuple[Announce, ...] = ()
     next_look: float | None = None
+    trouble: WorkerProcess | None = None
 
     @property
     def free(self) -> int:
@@ -101,40 +100,25 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
             if not outdated and not worker.stopping and worker.silence < FRESH * worker.duration:
                 free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
                 fleet.slots.append(WorkerSlots(worker.name, free))
-    stopping: set[str] = set()
-    for process in snapshot.processes:
-        if process.name in names:
-            continue
-        if process.ended:
-            fleet.forgets.append(ForgetWorker(process.name))
-            if launches.pop(process.name, None) is not None:
-                fleet.failures.append(f"{process.name} ended before it announced itself: {process.message}")
-        elif process.name not in announced:
-            if process.age <= LAUNCH_TIMEOUT:
-                launches.setdefault(process.name, now)
-                continue
-            launches.pop(process.name, None)
-            stopping.add(process.name)
-            if process.name not in memory.stopping:
-                reason = f"{process.name} did not announce itself within {LAUNCH_TIMEOUT:.0f} s"
-                fleet.stops.append(StopWorker(process.name, None, STOP_GRACE, reason))
-                fleet.failures.append(reason)
-    for name, since in tuple(launches.items()):
-        if name not in processes and now - since > LAUNCH_UNSEEN:
-            del launches[name]
-            fleet.failures.append(f"nothing was seen of {name} after its launch")
-    launching = len(launches) + len(stopping)  # one that does not end yet takes the place of another
-    memory = replace(memory, launches=frozen(launches), announced=frozenset(announced), stopping=frozenset(stopping))
+    starting = launching(snapshot, launches, announced=announced, outdated=lambda name: is_outdated(name, settings))
+    fleet.failures += starting.failures
+    memory = replace(
+        memory,
+        launches=frozen(starting.launches),
+        announced=announced,
+        stopping=frozenset(starting.stopping),
+    )
     return Fleet(
         slots=tuple(fleet.slots),
         live=live,
-        launching=launching,
-        memory=_paced(memory, fleet, live, now),
-        stops=tuple(fleet.stops),
-        forgets=tuple(fleet.forgets),
+        launching=starting.count,
+        memory=_paced(memory, fleet, live, now, weight=HOPELESS if starting.hopeless else 1),
+        stops=(*fleet.stops, *starting.stops),
+        forgets=(*fleet.forgets, *starting.forgets),
         delete_leases=tuple(fleet.deletions),
         events=tuple(Announce("WorkerFailed", message, warning=True) for message in fleet.failures),
-        next_look=_next_look(snapshot, launching),
+        next_look=_next_look(snapshot, starting.count),
+        trouble=starting.trouble,
     )
 
 
@@ -164,10 +148,10 @@ def _look_at(worker: WorkerLease, process: WorkerProcess | None, owner_uid: str,
     return worker.is_live
 
 
-def _paced(memory: Memory, fleet: _Survey, live: int, now: float) -> Memory:
+def _paced(memory: Memory, fleet: _Survey, live: int, now: float, *, weight: int = 1) -> Memory:
     """Launches are spaced out while workers fail to start: 5, 10, 20 ... 300 s; a worker that lives ends that."""
     if fleet.failures:
-        failures = memory.launch_failures + 1
+        failures = memory.launch_failures + weight
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10))
         return replace(memory, launch_failures=failures, launch_error=fleet.failures[-1], launch_not_before=now + pause)
     if live and memory.launch_failures:

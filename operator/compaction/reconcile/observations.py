@@ -140,7 +140,8 @@ class WorkerLease:
 class WorkerProcess:
     """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start.
 
-    `trouble` says why it has not begun, `ending` how it ended, as far as the launcher can tell.
+    `trouble` says why it has not begun, `ending` how it ended, as far as the launcher can tell; `memory` is what its
+    driver has (bytes), `ui` the address of Spark's web page, if there is one.
     """
 
     name: str
@@ -149,6 +150,8 @@ class WorkerProcess:
     message: str = ""
     trouble: WorkerTrouble | None = None
     ending: WorkerEnding | None = None
+    memory: int = 0
+    ui: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,7 @@ class Memory:
     launch_error: str = ""
     launch_not_before: float = 0.0
     status_written_at: float = -1e9
+    driver_memory: int | None = None
     sense_running: bool = False
     look_wanted: float = -math.inf
     looks: frozenset[str] = frozenset()

@@ -20,8 +20,11 @@ from compaction.reconcile import (
     announcing,
     counting,
     creating,
+    crew,
+    driver_memory,
     evictions,
     fleet,
+    launching,
     quarantine,
     remainder,
     replan,
@@ -73,14 +76,7 @@ class _Reconcile:
     def decide(self) -> Decision:
         """The whole decision."""
         steps, useless = self._steps()
-        workers = fleet.survey(
-            self.snapshot,
-            owner_uid=self.uid,
-            held=Counter(s.status.worker or "" for s in steps if s.state is JobState.IN_PROGRESS),
-            max_slots=self.policy.spec.workers.slots,
-            settings=fleet.settings_of(self.policy.spec.workers),
-        )
-        self._merge(workers.memory)
+        workers = self._workers(steps)
         assigned = Assigner(self.snapshot, self.policy, self.memory, clock=self.clock, root=self.root).assign(
             steps, workers
         )
@@ -109,6 +105,9 @@ class _Reconcile:
                 quarantined=quarantined,
                 created=len(created) + len(self.memory.unmade.jobs),
                 workers=workers.live,
+                worker_statuses=crew.statuses(self.snapshot),
+                stuck=launching.stuck(workers.trouble),
+                driver_memory=driver_memory.raised(self.policy, self.memory),
                 waits=waiting,
                 clock=self.clock,
                 granted=assigned.granted,
@@ -138,6 +137,21 @@ class _Reconcile:
             ),
             requeue_after=self._next_look(assigned.seconds, workers.next_look, gap, _next_expiry(steps)),
         )
+
+    def _workers(self, steps: tuple[JobStep, ...]) -> fleet.Fleet:
+        """The state of the fleet, and what it teaches."""
+        workers = fleet.survey(
+            self.snapshot,
+            owner_uid=self.uid,
+            held=Counter(s.status.worker or "" for s in steps if s.state is JobState.IN_PROGRESS),
+            max_slots=self.policy.spec.workers.slots,
+            settings=fleet.settings_of(self.policy.spec.workers),
+        )
+        self._merge(workers.memory)
+        before = self.memory
+        self.memory = driver_memory.learned(self.snapshot, self.policy, before)
+        raised = driver_memory.announced(self.policy, before, self.memory)
+        return replace(workers, events=(*workers.events, *raised))
 
     def _next_look(self, *seconds: float | None) -> float | None:
         """When to decide again although nothing has changed that anybody would tell."""

@@ -22,6 +22,7 @@ from compaction.api.policy import (
     LogError,
     QuarantinedSource,
 )
+from compaction.api.policy_status import WorkerStatus
 from compaction.api.values import timestamp_from_epoch
 from compaction.planning.debt import Debt, total_debt
 from compaction.reconcile import evictions
@@ -44,8 +45,9 @@ STALLED_AFTER_LAUNCHES: Final = 3
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts the jobs
-    that are being created; `granted` are the bytes per second of the running jobs; `skew` tells of workers of another
-    version.
+    that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker cannot
+    start; `driver_memory` is the bytes that drivers get, when that is more than the spec says; `skew` tells of workers
+    of another version.
     """
 
     policy: CompactionPolicy
@@ -57,6 +59,9 @@ class Facts:
     quarantined: tuple[QuarantinedSource, ...]
     created: int
     workers: int
+    worker_statuses: tuple[WorkerStatus, ...]
+    stuck: str
+    driver_memory: int | None
     waits: tuple[WaitCount, ...]
     clock: Timing
     granted: int | None
@@ -93,6 +98,8 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "faulty": counts.faulty,
         "succeeded": facts.totals.succeeded,
         "workers": facts.workers,
+        "worker_statuses": facts.worker_statuses,
+        "driver_memory_bytes": facts.driver_memory,
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
         "counted": facts.totals.counted,
@@ -206,6 +213,8 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
     reading = facts.reading
     if reading is not None and reading.problem is not None:
         return reading.problem.reason, reading.problem.message
+    if facts.stuck and counts.queued and not facts.workers:
+        return PolicyReason.LAUNCH_FAILED, facts.stuck
     if facts.memory.launch_failures >= STALLED_AFTER_LAUNCHES and counts.queued:
         return PolicyReason.LAUNCH_FAILED, f"no worker could be started: {facts.memory.launch_error}"
     if counts.active or counts.queued:

@@ -11,8 +11,8 @@ from compaction.api.job import CompactionJob
 from compaction.api.names import POLICY_KIND
 from compaction.api.plan_status import Waiting
 from compaction.reconcile.actions import Decision, DeleteJob, DeleteLease, EndAttempt, ForgetWorker, StopWorker
-from compaction.reconcile.fleet import STOP_GRACE
 from compaction.reconcile.job import Ending, ended, evolve, is_finished, state_of
+from compaction.reconcile.launching import STOP_GRACE
 from compaction.reconcile.observations import JobView, Memory, Snapshot
 from compaction.reconcile.steps import log_of
 

@@ -39,7 +39,7 @@ def test_a_driver_alone_needs_nothing_but_itself() -> None:
     }
     assert not [key for key in conf_of(pod) if "kubernetes" in key or "executor" in key]
     assert pod["metadata"]["name"] == "logs-w-abcd-12345"
-    assert "annotations" not in pod["metadata"]
+    assert pod["metadata"]["annotations"] == {"compaction.dev/driver-memory": str(2 << 30)}
     (owner,) = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["controller"]) == ("CompactionPolicy", True)
 

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.api.names import ANNOTATION_DRIVER_MEMORY
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
-from compaction.kube.launchers.pod_status import observe_pod, policy_of, started_of
+from compaction.kube.launchers.pod_status import memory_of, observe_pod, policy_of, started_of
 from compaction.kube.launchers.pods import Role, metadata_of, object_labels, owner_of, pod_spec, pods_of
 from compaction.kube.launchers.spark_conf import has_executors, local_master, worker_arguments
 from compaction.kube.resources import Obj, Resource
@@ -31,6 +32,7 @@ def application_metadata(request: WorkerRequest) -> Obj:
         "name": request.name,
         "namespace": request.policy.namespace,
         "labels": object_labels(request),
+        "annotations": {ANNOTATION_DRIVER_MEMORY: str(pods_of(request).memory)},
         "ownerReferences": owner_of(request),
     }
 
@@ -75,6 +77,7 @@ def seen(
         trouble=trouble,
         ending=ending,
         ui=ui,
+        memory=memory_of(body),
     )
 
 

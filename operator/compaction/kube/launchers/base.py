@@ -74,7 +74,8 @@ class WorkerRef:
 class WorkerObservation:
     """One worker as the launcher sees it now. Ended workers are reported until `forget` is called for them.
 
-    `trouble` says why one has not begun, `ending` how it ended; `ui` is the address of Spark's UI, where there is one.
+    `trouble` says why one has not begun, `ending` how it ended; `ui` is the address of Spark's UI, where there is one;
+    `memory` the bytes that its driver pod has.
     """
 
     name: str
@@ -87,6 +88,7 @@ class WorkerObservation:
     trouble: WorkerTrouble | None = None
     ending: WorkerEnding | None = None
     ui: str = ""
+    memory: int = 0
 
     @property
     def ended(self) -> bool:

@@ -64,7 +64,7 @@ def driver_pod(request: WorkerRequest, *, default_image: str) -> Obj:
     if distributed:
         spec = _with_executor_template(spec)
         template = json.dumps(executor_template(request, image=image), separators=(",", ":"))
-        metadata["annotations"] = {**metadata.get("annotations", {}), ANNOTATION_EXECUTOR_TEMPLATE: template}
+        metadata["annotations"][ANNOTATION_EXECUTOR_TEMPLATE] = template
     metadata |= {"name": request.name, "namespace": request.policy.namespace, "ownerReferences": owner_of(request)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.names import LABEL_POLICY
+from compaction.api.names import ANNOTATION_DRIVER_MEMORY, LABEL_POLICY
+from compaction.api.text import INT64_MAX, number_in
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
 from compaction.kube.launchers.spark_conf import UI_PORT
 from compaction.kube.resources import Obj
@@ -44,6 +45,11 @@ def policy_of(body: Obj) -> PolicyKey:
     return PolicyKey(metadata["namespace"], (metadata.get("labels") or {}).get(LABEL_POLICY, ""))
 
 
+def memory_of(body: Obj) -> int:
+    """The bytes of memory that the driver was given; 0 when nothing readable says so."""
+    return number_in((body["metadata"].get("annotations") or {}).get(ANNOTATION_DRIVER_MEMORY), limit=INT64_MAX) or 0
+
+
 def observe_pod(body: Obj, *, now: datetime, name: str = "") -> WorkerObservation:
     """The worker that a driver pod is (or, named `name`, that it belongs to)."""
     status = body.get("status") or {}
@@ -60,6 +66,7 @@ def observe_pod(body: Obj, *, now: datetime, name: str = "") -> WorkerObservatio
         trouble=trouble,
         ending=ending,
         ui=_ui(body, status) if phase is WorkerPhase.RUNNING else "",
+        memory=memory_of(body),
     )
 
 

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from compaction.api.names import API_VERSION as OUR_API_VERSION
 from compaction.api.names import (
+    ANNOTATION_DRIVER_MEMORY,
     COMPONENT_EXECUTOR,
     COMPONENT_WORKER,
     EXECUTOR_SERVICE_ACCOUNT,
     POLICY_KIND,
     pod_labels,
 )
+from compaction.api.names import API_VERSION as OUR_API_VERSION
 from compaction.api.pods_spec import Toleration
 from compaction.api.workers_spec import Workers
 from compaction.exceptions import LaunchError
@@ -87,7 +88,10 @@ def owner_of(request: WorkerRequest) -> list[Obj]:
 
 def metadata_of(request: WorkerRequest, role: Role) -> Obj:
     """Labels and annotations of a pod, without its name."""
-    annotations = dict(pods_of(request).workers.pod_template.metadata.annotations)
+    pod = pods_of(request)
+    annotations = dict(pod.workers.pod_template.metadata.annotations)
+    if role is Role.DRIVER:
+        annotations[ANNOTATION_DRIVER_MEMORY] = str(pod.memory)
     metadata: Obj = {"labels": labels_of(request, role)}
     return metadata | {"annotations": annotations} if annotations else metadata
 
