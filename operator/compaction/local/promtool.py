@@ -21,6 +21,7 @@ from compaction.local.versions import PROMETHEUS_VERSION
 
 PROGRAM = "promtool"
 Report = Callable[[str], None]
+Build = Callable[[Path, tuple[str, ...], Path, Report], None]
 
 
 def find_promtool(environment: Mapping[str, str] | None = None) -> Path | None:
@@ -31,7 +32,9 @@ def find_promtool(environment: Mapping[str, str] | None = None) -> Path | None:
     return Path(found).absolute() if found else None
 
 
-def ensure_promtool(*, report: Report = lambda _: None, environment: Mapping[str, str] | None = None) -> Path:
+def ensure_promtool(
+    *, report: Report = lambda _: None, environment: Mapping[str, str] | None = None, build: Build = gobuild.build
+) -> Path:
     """The program, built when it is not here yet (about three CPU-minutes). Safe to call from two processes at once.
 
     Raises:
@@ -45,7 +48,7 @@ def ensure_promtool(*, report: Report = lambda _: None, environment: Mapping[str
         if found := find_promtool(environment):
             return found
         remove_unfinished(cache)
-        install_set(_place(cache), lambda place: gobuild.build(place, (PROGRAM,), cache, report))
+        install_set(_place(cache), lambda place: build(place, (PROGRAM,), cache, report))
     return _place(cache) / PROGRAM
 
 
