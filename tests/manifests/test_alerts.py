@@ -50,8 +50,13 @@ def job_faulty(metrics: Metrics, minute: int) -> None:
 
 
 def workers_cannot_start(metrics: Metrics, minute: int) -> None:
-    failing = {WaitReason.WORKERS_FAILING: 3} if minute % 2 else {WaitReason.WORKER_STARTING: 3}
-    metrics.set_waiting(POLICY, failing if minute >= 10 else {})
+    in_turn = [reason for reason in WaitReason if reason.name.startswith("WORKER")]
+    assert len(in_turn) == 3
+    metrics.set_waiting(POLICY, {in_turn[minute % 3]: 3} if minute >= 10 else {})
+
+
+def image_not_upgraded(metrics: Metrics, minute: int) -> None:
+    metrics.workers_of_other_version.labels(*POLICY).set(2 if minute >= 10 else 0)
 
 
 def commit_refused(metrics: Metrics, minute: int) -> None:
@@ -105,6 +110,13 @@ CASES = [
         24,
         25,
         "storage/logs: 3 jobs wait, and no worker comes up",
+    ),
+    Case(
+        "CompactionVersionSkew",
+        image_not_upgraded,
+        69,
+        70,
+        "storage/logs: 2 workers are of another version than the operator",
     ),
     Case("CompactionFencing", commit_refused, 10, 11, "storage/logs: workers lose their leases"),
     Case("CompactionFencing", leases_lost, 8, 12, "storage/logs: workers lose their leases"),

@@ -100,6 +100,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "For how long the oldest deletion has been due.",
         ),
         Panel("Deleted after the grace", {rate("compaction_cleanup_bytes_total"): BY_POLICY}, "Bps"),
+        Panel("Workers of another version", {latest("compaction_workers_of_other_version"): BY_POLICY}),
         Panel("Logs that could not be swept", {latest("compaction_cleanup_problems"): BY_POLICY}),
     ),
     "The operator": (
