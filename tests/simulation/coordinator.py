@@ -89,7 +89,7 @@ class SimulatedTerm(Term):
             TermSettings(namespace="default", state_dir=Path("/nowhere"), resync=RESYNC),
             elector=candidate,  # type: ignore[arg-type]
             controller=PolicyController(open_store=opener, monotonic=monotonic, wall=process.wall),
-            launcher=world.launcher.of(process),
+            make_launcher=lambda _client: world.launcher.of(process),
             metrics=world.metrics,
             heartbeat=Heartbeat("simulated", limit=60.0, clock=monotonic),
         )
@@ -109,7 +109,7 @@ class SimulatedTerm(Term):
             client=client,
             cache=ObjectCache(),
             queue=WorkQueue(rng=self._world.faults.dice(f"{process.name}/queue")),
-            launcher=self._launcher,
+            launcher=self._make_launcher(client),
             events=EventRecorder(client, instance=process.name, clock=process.monotonic, now=process.now),
             metrics=self._metrics,
             is_leader=candidate.is_leader,
