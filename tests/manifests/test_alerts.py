@@ -35,6 +35,7 @@ def healthy(metrics: Metrics, minute: int) -> None:
     metrics.fenced_commits.labels(*POLICY)
     metrics.cleanup_overdue_seconds.labels(*POLICY).set(minute % 3)
     metrics.cleanup_problems.labels(*POLICY).set(0)
+    metrics.skewed_workers.labels(*POLICY).set(1 if minute < 20 else 0)
 
 
 def debt_grows(metrics: Metrics, minute: int) -> None:
@@ -56,7 +57,7 @@ def workers_cannot_start(metrics: Metrics, minute: int) -> None:
 
 
 def image_not_upgraded(metrics: Metrics, minute: int) -> None:
-    metrics.workers_of_other_version.labels(*POLICY).set(2 if minute >= 10 else 0)
+    metrics.skewed_workers.labels(*POLICY).set(2 if minute >= 10 else 0)
 
 
 def commit_refused(metrics: Metrics, minute: int) -> None:
