@@ -37,6 +37,8 @@ RUN /opt/build/bin/pip -q --disable-pip-version-check wheel --no-deps --no-build
 
 # --- the image
 FROM base
+RUN echo 'compaction:x:65532:65532:operator:/tmp:/usr/sbin/nologin' >>/etc/passwd \
+    && echo 'compaction:x:65532:' >>/etc/group
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/compaction /opt/compaction
 # HOME is where a read-only root is writable (an emptyDir); compiled Python is in the image, so nothing else is written.

@@ -48,9 +48,9 @@ test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/python -m compaction.local.promtool
 	@$(BIN)/python -m pytest $(ARGS)
 
-e2e: setup ## The tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
+e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
 	@$(BIN)/python -m compaction.local.node.prepare
-	@$(BIN)/python -m pytest tests/node $(ARGS)
+	@$(BIN)/python -m pytest tests/images tests/node $(ARGS)
 
 check: setup ## ruff, mypy strict, generated files up to date, layers and house rules
 	@$(BIN)/ruff check operator tests

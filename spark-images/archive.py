@@ -3,7 +3,7 @@
     archive.py FILE
 
 It is valid for the very Java runtime, jars and class path of the image, so it is made inside, after both are in place.
-Every class that a start and a Python task load is in it.
+In it is every class that a start and a Python task load, and what a driver needs to ask Kubernetes for executors.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
 OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -XX:ArchiveClassesAtExit={file} -Xlog:cds=off "
     "-Xlog:cds+dynamic=off"
+)
+POD = """{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "n"},
+"spec": {"containers": [{"name": "c", "env": [{"name": "a", "value": "b"}]}]}, "status": {"phase": "Running"}}"""
+CLASSES = (
+    "org.apache.spark.scheduler.cluster.k8s.KubernetesClusterManager",
+    "org.apache.spark.scheduler.cluster.k8s.KubernetesClusterSchedulerBackend",
+    "org.apache.spark.scheduler.cluster.k8s.ExecutorPodsAllocator",
+    "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
+    "org.apache.spark.executor.CoarseGrainedExecutorBackend",
 )
 
 
@@ -29,6 +40,7 @@ def main(file: Path) -> None:
     context = SparkContext(conf=conf)
     gateway = context._gateway
     assert context.parallelize(range(8), 2).map(lambda number: number * 2).sum() == 56
+    ask_kubernetes(gateway.jvm)
     context.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
@@ -39,6 +51,24 @@ def main(file: Path) -> None:
     if not file.is_file():
         sys.exit(f"error: the JVM wrote no archive to {file}")
     print(f"{file}: {file.stat().st_size >> 20} MiB")
+
+
+def ask_kubernetes(jvm: Any) -> None:
+    """Nobody answers on this port: the client is loaded, it writes and reads objects, and gives up at once."""
+    fabric8 = jvm.io.fabric8.kubernetes.client
+    config = fabric8.ConfigBuilder().withMasterUrl("https://127.0.0.1:9").withRequestRetryBackoffLimit(0).build()
+    client = fabric8.KubernetesClientBuilder().withConfig(config).build()
+    serialization = client.getKubernetesSerialization()
+    serialization.asYaml(serialization.unmarshal(POD))
+    try:
+        client.pods().inNamespace("n").list()
+    except Py4JError:
+        pass
+    else:
+        sys.exit("error: somebody answered on port 9")
+    client.close()
+    for name in CLASSES:
+        jvm.java.lang.Class.forName(name)
 
 
 if __name__ == "__main__":

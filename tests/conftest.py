@@ -47,13 +47,14 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The tests on a node take minutes and root: they run when they are asked for by their place (`make e2e`)."""
-    node = ROOT / "tests" / "node"
+    """Tests on a node and of images take minutes and root: they run when asked for by their place (`make e2e`)."""
+    if collection_path not in {ROOT / "tests" / "node", ROOT / "tests" / "images"}:
+        return None
     asked = any(
-        Path(config.invocation_params.dir, argument.partition("::")[0]).resolve().is_relative_to(node)
+        Path(config.invocation_params.dir, argument.partition("::")[0]).resolve().is_relative_to(collection_path)
         for argument in config.args
     )
-    return True if collection_path == node and not asked else None
+    return None if asked else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,8 @@
         compaction-worker-<version>-<key>.tar     the result; its name carries the key of its content
         store/                                    buildah's layers, base image and downloads; may be removed
 
-The newest archive of each image is kept. A second run with nothing changed reads the sources and answers in a second.
+The three newest archives of each image are kept. A second run with nothing changed reads the sources and answers within
+a second.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from compaction.local.images.running import Report
 from compaction.local.images.secrets import write_secrets
 from compaction.local.locks import exclusive
 
+_KEPT: Final = 3
 _BASE: Final = f"localhost/compaction-base:{RELEASE}-{base.RECIPE}"
 
 
@@ -89,9 +91,7 @@ def _ensure(image: Image, directory: Path, settings: BuildSettings, report: Repo
         report(f"{image.tag}: saving")
         engine.save(image.tag, Path(making) / archive.name, report=report)
         (Path(making) / archive.name).replace(archive)
-    for other in directory.glob(f"{image.tag.partition(':')[0]}-*.tar"):
-        if other != archive:
-            other.unlink()
+    _remove_old(directory.glob(f"{image.tag.partition(':')[0]}-*.tar"))
     size = archive.stat().st_size
     report(f"{image.tag}: built in {time.monotonic() - started:.0f} s, {size >> 20} MiB")
     return BuiltImage(image, archive, size, reused=False)
@@ -112,6 +112,11 @@ def _base_argument(
         report("base image: storing")
         engine.import_root(root, _BASE, report=report)
     return {"BASE_IMAGE": _BASE}
+
+
+def _remove_old(archives: Iterable[Path]) -> None:
+    for old in sorted(archives, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
+        old.unlink()
 
 
 def _revision(checkout: Path) -> str:

@@ -1,0 +1,250 @@
+"""The images at work on a read-only root: versions, start and end, a rewrite, a driver with an executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.api.names import (
+    ANNOTATION_REPORT,
+    ANNOTATION_VERSION,
+    API_VERSION,
+    COMPONENT_JOB,
+    LABEL_WORKER,
+    child_labels,
+)
+from compaction.leases.record import Lease, LeaseRecord
+from compaction.reconcile.reports import parse_report
+from compaction.rewrite.receipts import Outcome
+from compaction.rewrite.worker import WorkerExit
+from compaction.stores.segments import fence
+from compaction.stores.segments.generate import Pattern, generate_log
+from compaction.stores.segments.limits import SegmentLimits
+from support.containers import Container, Pod, Unpacked
+from support.control_plane import ControlPlane
+from support.segment_logs import content
+from support.waiting import eventually
+from support.worker_ports import job_spec
+
+NAME = "policy-w-abcde"
+WORKER_PLACES = ("/tmp", "/opt/spark/work-dir")
+USER, GROUP = 185, 0
+
+Cluster = Callable[..., str]
+InCluster = Callable[[str], Pod]
+
+
+@pytest.mark.parametrize("image", ["operator", "worker"])
+def test_the_version_is_said_on_a_read_only_root(image: str, request: pytest.FixtureRequest) -> None:
+    unpacked: Unpacked = request.getfixturevalue(image)
+    words = ["--version"] if image == "operator" else ["compactor", "--version"]
+    answer = unpacked.run(*words)
+    assert answer.stdout.split()[-1] == version("compaction-operator"), answer.stderr
+
+
+def test_the_root_cannot_be_written_and_the_user_is_the_images(worker: Unpacked) -> None:
+    answer = worker.run("sh", "-c", "id -u; id -g; touch /opt/x || echo refused; touch /tmp/x && echo fine")
+    assert answer.stdout.split() == [str(USER), str(GROUP), "refused", "fine"]
+
+
+def test_an_unknown_word_is_a_command(worker: Unpacked) -> None:
+    assert worker.run("echo", "a b").stdout == "a b\n"
+
+
+def test_the_init_passes_signals_on_and_reaps(worker: Unpacked, tmp_path: Path) -> None:
+    """Process 1 without handlers of its own would ignore SIGTERM, and a pod would take its whole grace to end."""
+    with worker.running(
+        "sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done", log=tmp_path / "log"
+    ) as one:
+        eventually(lambda: "up" in one.output, "the shell")
+        one.terminate()
+        assert one.wait(60) == 7
+
+
+# --- a worker with the machine's control plane ---
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A small log that the worker's user may write."""
+    directory = tmp_path / "data" / "log"
+    directory.parent.mkdir()
+    generate_log(
+        directory, pattern=Pattern.RANDOM, segments=10, entries_per_segment=64, payload_bytes=128, live_fraction=0.3,
+        sync=False,
+    )  # fmt: skip
+    return directory
+
+
+def given_to_the_worker(directory: Path) -> None:
+    for path in [directory, *directory.rglob("*")]:
+        os.chown(path, USER, GROUP, follow_symlinks=False)
+
+
+def assign(cluster: Cluster, namespace: str, log: Path, *, place: str, token: int) -> None:
+    """What a coordinator does for one job of the worker."""
+    spec = job_spec(log, limits=SegmentLimits(max_entries=64), path=place).to_object()
+    body = {"apiVersion": API_VERSION, "kind": "CompactionJob", "metadata": {"name": "job-1"}, "spec": spec}
+    cluster("create", "-f", "-", body=body)
+    fence.claim(log, job="job-1", token=token, holder="coordinator")
+    given_to_the_worker(log)
+    now = datetime.now(UTC)
+    labels = child_labels(policy="policy", component=COMPONENT_JOB) | {LABEL_WORKER: NAME}
+    record = LeaseRecord(NAME, 60, token, acquire_time=now, renew_time=now)
+    cluster("create", "-f", "-", body=Lease(name="job-1", namespace=namespace, record=record, labels=labels).body())
+
+
+def lease(cluster: Cluster, name: str) -> dict[str, Any]:
+    text = cluster("get", "lease", name, "-o", "json", check=False)
+    found: dict[str, Any] = json.loads(text) if text else {}
+    return found
+
+
+@contextmanager
+def working(image: Unpacked, pod: Pod, *words: str, tmp_path: Path, cluster: Cluster) -> Iterator[Container]:
+    """A worker that has announced itself."""
+    with image.running(*words, log=tmp_path / "worker.log", pod=pod) as container:
+        eventually(
+            lambda: lease(cluster, NAME) or container.process.poll() is not None, f"the Lease of {NAME}", timeout=600
+        )
+        assert lease(cluster, NAME), container.output
+        yield container
+
+
+def arguments(namespace: str) -> list[str]:
+    return [
+        "--namespace", namespace, "--policy", "policy", "--name", NAME, "--slots", "1", "--idle-seconds", "600",
+        "--lease-seconds", "60",
+    ]  # fmt: skip
+
+
+def test_a_worker_rewrites_a_log_with_its_own_account_and_ends_when_told(
+    worker: Unpacked, cluster: Cluster, in_cluster: InCluster, namespace: str, log: Path, tmp_path: Path
+) -> None:
+    before = content(log)
+    segments = len([*log.glob("*.segment")])
+    pod = in_cluster("compaction-worker")
+    pod = replace(pod, volumes={**pod.volumes, log.parent: "/mnt"}, writable=WORKER_PLACES)
+    words = ["compactor", "worker", *arguments(namespace), "--master", "local[2]"]
+    with working(worker, pod, *words, tmp_path=tmp_path, cluster=cluster) as container:
+        annotations = lease(cluster, NAME)["metadata"]["annotations"]
+        assert annotations[ANNOTATION_VERSION] == version("compaction-operator")
+        assign(cluster, namespace, log, place="/mnt/log", token=3)
+
+        def reported() -> str:
+            return str(lease(cluster, "job-1")["metadata"].get("annotations", {}).get(ANNOTATION_REPORT, ""))
+
+        report = parse_report(eventually(reported, "the report", timeout=600))
+        container.terminate()
+        assert container.wait(120) == WorkerExit.TERMINATED, container.output
+    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.token == 3
+    assert content(log) == before
+    assert len([*log.glob("*.segment")]) <= segments
+    assert lease(cluster, NAME) == {}, "it took its Lease back"
+    assert re.search(r" (WARN|ERROR) spark |Traceback", container.output) is None, container.output
+
+
+def test_a_sparkapplications_driver_runs_the_worker_in_front_of_the_jvm(
+    worker: Unpacked, cluster: Cluster, in_cluster: InCluster, namespace: str, tmp_path: Path
+) -> None:
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark.properties").write_text(
+        "# by Spark\nspark.master=k8s\\://https\\://never.example\nspark.driver.memory=600m\nspark.submit.pyFiles=\n"
+    )
+    pod = in_cluster("compaction-worker")
+    pod = replace(
+        pod,
+        volumes={**pod.volumes, conf: "/mnt"},
+        environment={**pod.environment, "SPARK_DRIVER_BIND_ADDRESS": "127.0.0.1"},
+        writable=WORKER_PLACES,
+    )
+    words = [
+        "driver", "--properties-file", "/mnt/spark.properties", "--class", "org.apache.spark.deploy.PythonRunner",
+        "local:///opt/compaction/worker.py", *arguments(namespace), "--master", "local[1]",
+    ]  # fmt: skip
+    with working(worker, pod, *words, tmp_path=tmp_path, cluster=cluster) as container:
+        container.terminate()
+        assert container.wait(120) == WorkerExit.TERMINATED, container.output
+    assert "spark is up" in container.output
+
+
+def test_a_driver_gets_its_executor_from_kubernetes(
+    worker: Unpacked,
+    cluster: Cluster,
+    in_cluster: InCluster,
+    namespace: str,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+) -> None:
+    """The test plays the kubelet for the executor: it starts what the driver's pod asks for, with its environment."""
+    pod = replace(in_cluster("compaction-worker"), writable=WORKER_PLACES)
+    settings = {
+        "spark.kubernetes.container.image": "compaction-worker",
+        "spark.kubernetes.namespace": namespace,
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.instances": "1",
+        "spark.executor.memory": "512m",
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+    }
+    conf = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    words = ["compactor", "worker", *arguments(namespace), "--master", f"k8s://{control_plane.url}", *conf]
+    with worker.running(*words, log=tmp_path / "worker.log", pod=pod) as driver:
+
+        def pods() -> list[dict[str, Any]]:
+            assert driver.process.poll() is None, driver.output
+            found: list[dict[str, Any]] = json.loads(cluster("get", "pods", "-o", "json"))["items"]
+            return found
+
+        (asked,) = eventually(pods, "the executor's pod", timeout=600)
+        (container,) = asked["spec"]["containers"]
+        told = {one["name"]: one.get("value", "") for one in container["env"]}
+        told |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": asked["metadata"]["name"]}
+        told |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": "/tmp", "SPARK_JAVA_OPT_99": "-Xlog:class+load"}
+        number = max(
+            int(name.rpartition("_")[2]) for name in told if name.startswith("SPARK_JAVA_OPT_") and name[-2:] != "99"
+        )
+        told[f"SPARK_JAVA_OPT_{number + 1}"] = told.pop("SPARK_JAVA_OPT_99")
+        executor_pod = Pod(environment=told, writable=WORKER_PLACES)
+        with worker.running(*container["args"], log=tmp_path / "executor.log", pod=executor_pod) as executor:
+            # It announces itself only after a Python task has run, and that can only have been on the executor.
+            eventually(lambda: lease(cluster, NAME), f"the Lease of {NAME}", timeout=600)
+            driver.terminate()
+            assert driver.wait(120) == WorkerExit.TERMINATED, driver.output
+            assert executor.wait(120) == 0, executor.output[-3000:]
+    assert executor.output.count("shared objects file (top)") > 1000, "the archive of classes is used by executors too"
+
+
+# --- the operator ---
+
+
+def test_the_operator_starts_with_a_service_account_and_ends_when_told(
+    operator: Unpacked, cluster: Cluster, in_cluster: InCluster, namespace: str, tmp_path: Path
+) -> None:
+    pod = in_cluster("compaction-operator")
+    words = ["operator", "--namespace", namespace, "--metrics-port", "0", "--health-port", "0"]
+    with operator.running(*words, log=tmp_path / "operator.log", pod=pod) as container:
+
+        def elected() -> bool:
+            assert container.process.poll() is None, container.output
+            return bool(lease(cluster, "compaction-coordinator").get("spec", {}).get("holderIdentity"))
+
+        eventually(elected, "the election")
+        container.terminate()
+        assert container.wait(120) == 0, container.output
+    assert "Traceback" not in container.output
+    assert not lease(cluster, "compaction-coordinator")["spec"].get("holderIdentity"), "it gave the Lease back"
