@@ -19,12 +19,13 @@ from support.audit import Use, account, granted, roles_of, uses
 from support.cluster import Cluster, LogRoot
 from support.control_plane import ControlPlane
 from support.operators import OperatorFleet
-from support.rendered import NAMESPACED
+from support.rendered import CLUSTER, MANIFESTS, NAMESPACED
 from support.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 
-SYSTEM = "compaction-system"
+Rendered = Callable[[Path], list[dict[str, Any]]]
+SYSTEM, ELSEWHERE = "compaction-system", "storage"
 OPERATOR, WORKER, EXECUTOR = "compaction-operator", "compaction-worker", "compaction-executor"
 IN_PODS = "in-pods"
 GROUP, LEASES = "/apis/compaction.dev/v1alpha1", "/apis/coordination.k8s.io/v1"
@@ -39,36 +40,42 @@ BEYOND: dict[str, dict[str, str]] = {
 """What this run cannot reach, by account and resource, and where it is reached."""
 
 
-@pytest.fixture
-def installed(tmp_path: Path, binaries: Binaries) -> Iterator[ControlPlane]:
+@contextmanager
+def installed(directory: Path, binaries: Binaries, *kustomizations: Path) -> Iterator[ControlPlane]:
     """The manifests, applied to an API server that writes down who does what."""
-    with start_control_plane(tmp_path / "plane", binaries, audit=True) as running:
+    with start_control_plane(directory, binaries, audit=True) as running:
         plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
-        plane.kubectl("apply", "--server-side", "-k", str(NAMESPACED))
+        plane.kubectl("create", "namespace", ELSEWHERE)
+        for kustomization in kustomizations:
+            plane.kubectl("apply", "--server-side", "-k", str(kustomization))
         plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
         yield plane
 
 
-@pytest.fixture
-def fleet(installed: ControlPlane, tmp_path: Path) -> Iterator[OperatorFleet]:
+@contextmanager
+def fleet_of(
+    plane: ControlPlane, directory: Path, *, workers_in: str = SYSTEM, **options: Any
+) -> Iterator[OperatorFleet]:
     """Replicas and workers that are, to the API server, the service accounts of the manifests."""
-    directory = tmp_path / "operator"
     directory.mkdir()
 
-    def kubeconfig(name: str) -> Path:
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{SYSTEM}")
+    def kubeconfig(name: str, namespace: str) -> Path:
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
         path = directory / f"{name}.kubeconfig"
-        return installed.running.kubeconfig_for(account(SYSTEM, name), path, groups=groups, namespace=SYSTEM)
+        return plane.running.kubeconfig_for(account(namespace, name), path, groups=groups, namespace=namespace)
 
     fleet = OperatorFleet(
-        kubeconfig=kubeconfig(OPERATOR),
-        worker_kubeconfig=kubeconfig(WORKER),
+        kubeconfig=kubeconfig(OPERATOR, SYSTEM),
+        worker_kubeconfig=kubeconfig(WORKER, workers_in),
         namespace=SYSTEM,
         directory=directory,
         light=("--task-seconds", "0.7"),
+        **options,
     )
-    yield fleet
-    fleet.close()
+    try:
+        yield fleet
+    finally:
+        fleet.close()
 
 
 @contextmanager
@@ -112,12 +119,18 @@ def pods_come_and_go(cluster: Cluster, done: frozenset[Use]) -> None:
         cluster.kubectl("delete", "cpol", IN_PODS, "--ignore-not-found")
 
 
-def test_what_is_granted_is_what_is_used(
-    installed: ControlPlane, fleet: OperatorFleet, tmp_path: Path, rendered: Callable[[Path], list[dict[str, Any]]]
-) -> None:
-    objects = rendered(NAMESPACED)
-    log = installed.running.audit_log
-    cluster = Cluster(installed, SYSTEM)
+def test_what_is_granted_is_what_is_used(tmp_path: Path, binaries: Binaries, rendered: Rendered) -> None:
+    with (
+        installed(tmp_path / "plane", binaries, NAMESPACED) as plane,
+        fleet_of(plane, tmp_path / "operator") as fleet,
+    ):
+        use_everything(plane, fleet, tmp_path, rendered(NAMESPACED))
+
+
+def use_everything(plane: ControlPlane, fleet: OperatorFleet, tmp_path: Path, objects: list[dict[str, Any]]) -> None:
+    """Let the operator meet all that makes it do something, until it has used every permission; then compare."""
+    log = plane.running.audit_log
+    cluster = Cluster(plane, SYSTEM)
     logs = LogRoot(tmp_path / "ra", {})
     logs.path.mkdir()
 
@@ -155,13 +168,13 @@ def test_what_is_granted_is_what_is_used(
         workers={"launcher": "pod", "image": "compaction-worker:0.1.0"},
     )
     LogRoot(tmp_path / "elsewhere", {}).add("log", entries_per_segment=64, payload_bytes=64, segments=13)
-    with meddling(installed):
+    with meddling(plane):
         eventually(lambda: work_goes_on(), "every permission to be used", pause=1.0)
     cluster.kubectl("delete", "cpol", "--all")
     eventually(lambda: not fleet.running_workers(), "the policy's workers to end")
     logs.assert_unchanged()
 
-    difference = installed.kubectl("diff", "--server-side", "-k", str(NAMESPACED), check=False)
+    difference = plane.kubectl("diff", "--server-side", "-k", str(NAMESPACED), check=False)
     assert (difference.returncode, difference.stdout) == (0, ""), "what runs leaves what was applied as it is"
     for name in (OPERATOR, WORKER):
         done, refused = uses(log, account(SYSTEM, name))
@@ -170,6 +183,29 @@ def test_what_is_granted_is_what_is_used(
         assert missing(name) == []
     assert uses(log, account(SYSTEM, EXECUTOR))[0] == frozenset()
     assert roles_of(objects, EXECUTOR) == []
+
+
+def test_one_operator_for_all_namespaces(tmp_path: Path, binaries: Binaries) -> None:
+    """overlays/cluster: a policy in another namespace, whose workers have the accounts of examples/namespace."""
+    further = MANIFESTS / "examples" / "namespace"
+    with (
+        installed(tmp_path / "plane", binaries, CLUSTER, further) as plane,
+        fleet_of(plane, tmp_path / "operator", workers_in=ELSEWHERE, all_namespaces=True) as fleet,
+    ):
+        logs = LogRoot(tmp_path / "ra", {})
+        logs.path.mkdir()
+        logs.add("log", entries_per_segment=64, payload_bytes=64)
+        cluster = Cluster(plane, ELSEWHERE)
+        cluster.apply_policy(logs.path, workers={"max": 1, "idleSeconds": 2, "launcher": "process"})
+        fleet.start()
+        cluster.await_all_succeeded()
+        cluster.kubectl("delete", "cpol", "--all")
+        eventually(lambda: not cluster.jobs() + cluster.leases("worker"), "jobs and worker Leases to be deleted")
+        logs.assert_unchanged()
+        for name, namespace in ((OPERATOR, SYSTEM), (WORKER, ELSEWHERE)):
+            done, refused = uses(plane.running.audit_log, account(namespace, name))
+            assert done
+            assert refused == frozenset(), name
 
 
 def _beyond(name: str, use: Use) -> bool:

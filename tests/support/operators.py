@@ -73,6 +73,7 @@ class OperatorFleet:
     light: tuple[str, ...] | None = None
     enter: tuple[str, ...] = ()
     worker_kubeconfig: Path | None = None
+    all_namespaces: bool = False
     replicas: list[OperatorProcess] = field(default_factory=list)
 
     @property
@@ -88,7 +89,8 @@ class OperatorFleet:
         own = self.directory / f"{identity}.kubeconfig"
         shutil.copyfile(kubeconfig or self.kubeconfig, own)
         command = [*self.enter, *self._program(light if light is not None else self.light), "operator"]
-        command += ["--namespace", self.namespace, "--lease-namespace", self.namespace, "--identity", identity]
+        command += ["--all-namespaces"] if self.all_namespaces else ["--namespace", self.namespace]
+        command += ["--lease-namespace", self.namespace, "--identity", identity]
         command += ["--metrics-port", str(metrics_port), "--health-port", str(health_port)]
         command += ["--state-dir", str(self.state_dir), "--log-format", "text"]
         command += ["--lease-duration", str(lease_seconds), "--renew-deadline", str(lease_seconds * 0.6)]
