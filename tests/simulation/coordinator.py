@@ -88,7 +88,7 @@ class SimulatedTerm(Term):
             client_of(process, world.network).connection,
             TermSettings(namespace="default", state_dir=Path("/nowhere"), resync=RESYNC),
             elector=candidate,  # type: ignore[arg-type]
-            controller=PolicyController(open_store=opener, monotonic=monotonic, wall=process.wall),
+            controller=PolicyController(open_store=opener, monotonic=monotonic, wall=process.wall, limits=world.limits),
             make_launcher=lambda _client: world.launcher.of(process),
             metrics=world.metrics,
             heartbeat=Heartbeat("simulated", limit=60.0, clock=monotonic),

@@ -49,6 +49,7 @@ class Invariant(StrEnum):
     WAITS = "each wait has a reason and an age in status"
     ONE_LEADER = "at most one process believes that it leads"
     TERMS = "each term of leadership has a larger number"
+    WORKERS = "never more workers than the operator may start"
     SPEC = "the operator never writes a spec of a user"
     ENDS = "every job ends after the faults stop"
     LEFTOVERS = "nothing is left over at the end"

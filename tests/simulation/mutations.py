@@ -19,6 +19,7 @@ from compaction.kube.client import ApiClient
 from compaction.leases.election import Election
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile import assigning, steps, waits
+from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.steps import JobStep
 from compaction.stores.segments import fence, fs, kernel, recovery, sweep
 from compaction.stores.segments.names import parse_partial
@@ -144,6 +145,10 @@ def _no_second_attempt() -> list[Patch]:
     return [(assigning, "not_before", lambda status, now: now.wall + 1e6 if status.attempts else known(status, now))]
 
 
+def _everybody_takes_what_is_theirs_alone() -> list[Patch]:
+    return [(Allowance, "workers_within", lambda self, own: own)]
+
+
 def _an_error_nobody_foresaw() -> list[Patch]:
     def forgotten(lease: Any, **_: Any) -> Any:
         raise KeyError("worker")
@@ -172,6 +177,7 @@ _ALL = (
     _of("a term has its predecessor's number", _a_term_continues_its_predecessor, Invariant.TERMS),
     _of("a status is written with the whole object", _status_is_written_with_the_object, Invariant.SPEC),
     _of("a job that failed once is never tried again", _no_second_attempt, Invariant.ENDS),
+    _of("a policy overlooks the operator's limit", _everybody_takes_what_is_theirs_alone, Invariant.WORKERS),
     _of("an error that nobody foresaw", _an_error_nobody_foresaw, Invariant.FORESEEN),
 )
 MUTATIONS = {mutation.what: mutation for mutation in _ALL}

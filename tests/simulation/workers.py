@@ -24,6 +24,7 @@ from compaction.rewrite.ports import LeasePort
 from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.worker import Worker
+from simulation.invariants import Invariant
 from simulation.network import client_of
 from simulation.processes import Inbox, Process, block_on, give_way
 
@@ -168,6 +169,9 @@ class SimulatedLauncher:
         inbox = Inbox(process)
         machine.records[request.name] = Launched(request, process, self._process.now(), self._process, inbox)
         world.log(process, f"launched by {self._process}")
+        running, limit = machine.running(), world.limits.max_workers
+        if limit is not None and len(running) > limit:
+            world.fail(Invariant.WORKERS, f"{running} run, and the operator's limit is {limit}")
         process.start(_run_worker(world, process, request, inbox))
         return WorkerRef(request.name, request.policy)
 

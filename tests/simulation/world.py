@@ -27,6 +27,7 @@ from compaction.api.policy import CompactionPolicy
 from compaction.api.values import format_timestamp, timestamp_from_epoch
 from compaction.kube.metrics import Metrics
 from compaction.kube.term import StopRequest
+from compaction.reconcile.allowance import OperatorLimits
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.names import job_key
 from simulation.api_server import ApiServer, Change, Obj
@@ -45,6 +46,7 @@ ROOT = Path("/proc/self/cwd/logs")
 PEACE = 900.0
 """Simulated seconds after the last fault within which everything must have come to rest."""
 LOOK = 5.0
+LIMITS = (*[OperatorLimits()] * 7, OperatorLimits(1), OperatorLimits(1, 10**9), OperatorLimits(2, 400))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class World:
         self.launcher = Machine(self)
         self.server.listeners.append(self._changed)
         loop.set_exception_handler(self._unforeseen)
+        self.limits = self.faults.dice("limits").choice(LIMITS)
         self.grace = float(self.dice.choice((0, 3, 8, 15)))
 
     # -- set-up ------------------------------------------------------------------------------------------------------

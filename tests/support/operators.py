@@ -81,7 +81,12 @@ class OperatorFleet:
         return self.directory / "state"
 
     def start(
-        self, *, lease_seconds: int = 5, kubeconfig: Path | None = None, light: tuple[str, ...] | None = None
+        self,
+        *,
+        lease_seconds: int = 5,
+        kubeconfig: Path | None = None,
+        light: tuple[str, ...] | None = None,
+        more: tuple[str, ...] = (),
     ) -> OperatorProcess:
         identity = f"replica-{len(self.replicas)}"
         metrics_port, health_port = free_port(), free_port()
@@ -97,7 +102,7 @@ class OperatorFleet:
         command += ["--retry-period", str(lease_seconds * 0.2), "--resync", "20"]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command,
+                [*command, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -20,6 +20,7 @@ from compaction.leases.tokens import next_token
 from compaction.planning.candidates import Candidate, GroupCandidate, UnreferencedCandidate
 from compaction.planning.reading import LogProblem, Reading
 from compaction.reconcile.actions import Decision, StoreTask
+from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.job import assigned
 from compaction.reconcile.observations import (
     Identity,
@@ -108,6 +109,7 @@ class World:
         self.problems: tuple[LogProblem, ...] = ()
         self.quarantine_identity: dict[tuple[str, str], str] = {}
         self.launch_works = True
+        self.allowance = Allowance()
 
     # -- making things ----------------------------------------------------------------------------
 
@@ -237,6 +239,7 @@ class World:
             ),
             reading=self.reading,
             memory=self.memory,
+            allowance=self.allowance,
         )
 
     def _lease(self, name: str) -> JobLease | None:

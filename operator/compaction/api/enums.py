@@ -212,4 +212,6 @@ class WaitReason(StrEnum):
     AWAITING_SCHEDULE = "AwaitingSchedule"  # there is debt; plans are made at the times of trigger.schedule only
     OUTSIDE_WINDOW = "OutsideWindow"  # none of trigger.windows is open; the message says when the next one opens
     RATE_LIMITED = "RateLimited"  # the running jobs have all of limits.bytesPerSecond
+    OPERATOR_WORKER_LIMIT = "OperatorWorkerLimit"  # --max-workers of the operator: other policies have the workers
+    OPERATOR_RATE_LIMIT = "OperatorRateLimit"  # --max-bytes-per-second of the operator: other policies have the bytes
     POLICY_NOT_FOUND = "PolicyNotFound"

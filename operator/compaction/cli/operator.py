@@ -3,10 +3,12 @@
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
+from compaction.api.values import Quantity
 from compaction.cli.errors import errors_as_exit_code
 from compaction.kube.config import runs_in_a_pod
 from compaction.kube.controller import PolicyController
@@ -15,6 +17,23 @@ from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
 from compaction.kube.operator import OperatorConfig, default_state_dir, run_operator
 from compaction.leases.election import ElectionSettings, make_identity
+from compaction.reconcile.allowance import OperatorLimits
+
+
+class Bytes(click.ParamType[int]):
+    """A quantity of bytes, written as in a policy; more than 0."""
+
+    name = "quantity"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes as a number."""
+        try:
+            found = int(Quantity(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not found:
+            self.fail("must be more than 0, such as 50M", param, ctx)
+        return found
 
 
 @click.command("operator")
@@ -35,6 +54,20 @@ from compaction.leases.election import ElectionSettings, make_identity
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
 @click.option("--health-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0: any free one.")
 @click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True, help="Policies at a time.")
+@click.option(
+    "--max-workers",
+    type=click.IntRange(min=1),
+    envvar="COMPACTION_MAX_WORKERS",
+    help="Workers of all policies together that run at once. COMPACTION_MAX_WORKERS. Default: no limit.",
+)
+@click.option(
+    "--max-bytes-per-second",
+    type=Bytes(),
+    envvar="COMPACTION_MAX_BYTES_PER_SECOND",
+    metavar="QUANTITY",
+    help="Bytes per second that all rewrites together read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "
+    "Default: no limit.",
+)
 @click.option("--resync", type=click.FloatRange(min=1.0), default=300.0, show_default=True, metavar="SECONDS")
 @click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
@@ -59,6 +92,8 @@ def command(
     metrics_port: int,
     health_port: int,
     concurrency: int,
+    max_workers: int | None,
+    max_bytes_per_second: int | None,
     resync: float,
     log_format: str,
     log_level: str,
@@ -96,7 +131,7 @@ def command(
     with errors_as_exit_code():
         return run_operator(
             config,
-            make_controller=PolicyController,
+            make_controller=lambda: PolicyController(limits=OperatorLimits(max_workers, max_bytes_per_second)),
             make_launcher=lambda client: make_launcher(
                 client,
                 ProcessLauncher(config.state_dir, environment=environment),

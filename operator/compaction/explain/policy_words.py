@@ -170,6 +170,18 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "The next job starts when one of them ends and its share is free.",
         f"For more at a time raise limits.bytesPerSecond: {_EDIT}",
     ),
+    WaitReason.OPERATOR_WORKER_LIMIT: Meaning(
+        "All policies of the operator share a number of workers, and others have those that are not this policy's.",
+        "A policy with more than its share gives workers back as their jobs end; where there are more policies than "
+        "workers, they take turns of a minute.",
+        "For more at a time raise --max-workers of the operator (COMPACTION_MAX_WORKERS in its Deployment).",
+    ),
+    WaitReason.OPERATOR_RATE_LIMIT: Meaning(
+        "All policies of the operator share a number of bytes per second, and running jobs have them.",
+        "The next job starts when jobs have ended and so much is free as its share comes to.",
+        "For more at a time raise --max-bytes-per-second of the operator (COMPACTION_MAX_BYTES_PER_SECOND in its "
+        "Deployment).",
+    ),
     WaitReason.POLICY_NOT_FOUND: Meaning(
         "spec.policyRef of the job names no policy in its namespace.",
         "The job is assigned when a policy of that name exists and a worker of it is free.",

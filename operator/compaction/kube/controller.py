@@ -22,7 +22,7 @@ from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.exceptions import CompactionError
 from compaction.kube.assign import Outcome
-from compaction.kube.cache import Change, Delta, ObjectKey
+from compaction.kube.cache import Change, Delta, ObjectKey, key_of
 from compaction.kube.executor import Executor
 from compaction.kube.gather import (
     ParsedObjects,
@@ -40,16 +40,13 @@ from compaction.kube.looking import NOT_SWEPT, look, sweep
 from compaction.kube.measure import Cleanup, measure
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
+from compaction.kube.sharing import Sharing
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
+from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
 from compaction.reconcile.claims import learned
 from compaction.reconcile.fleet import launch_failed
-from compaction.reconcile.observations import (
-    Memory,
-    Moment,
-    Reading,
-    Snapshot,
-)
+from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot
 from compaction.reconcile.policy import reconcile
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
 
@@ -92,10 +89,12 @@ class PolicyController:
         open_store: Callable[..., StoreAdapter] = open_store,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        limits: OperatorLimits = NO_LIMITS,
     ) -> None:
         self._open_store = open_store
         self._monotonic = monotonic
         self._wall = wall
+        self._sharing = Sharing(limits, monotonic=monotonic)
         self._runtime: Runtime | None = None
         self._policies = ParsedObjects(CompactionPolicy)
         self._jobs = ParsedObjects(CompactionJob)
@@ -113,6 +112,7 @@ class PolicyController:
         self._runtime = runtime
         await self._look_at_workers(runtime)
         self._spawn(self._watch_workers(runtime))
+        self._spawn(self._sharing.run(runtime))
 
     async def stop(self) -> None:
         """See `kube.runtime.Controller`. Store tasks are waited for: a thread cannot be cancelled."""
@@ -164,6 +164,7 @@ class PolicyController:
         """See `kube.runtime.Controller`."""
         runtime = self._runtime
         assert runtime is not None, "start() comes first"
+        self._sharing.begin(runtime, self._workers)
         body = runtime.cache.policies.get(*key)
         try:
             policy = self._policies.get(body) if body is not None else None
@@ -173,6 +174,7 @@ class PolicyController:
         state = self._states.setdefault(key, _PolicyState())
         snapshot = self._picture(runtime, key, policy, state)
         decision = reconcile(snapshot)
+        self._sharing.note(key, decision.wish, policy, snapshot.now)
         decided = self._monotonic()  # before anything is awaited: no other decision of this policy comes in between
         state.memory = decision.memory
         if policy is not None:
@@ -224,6 +226,7 @@ class PolicyController:
             reading=state.reading,
             memory=state.memory,
             version=runtime.version,
+            allowance=self._sharing.allowance(key),
         )
 
     def _open(self, state: _PolicyState, policy: CompactionPolicy, runtime: Runtime) -> None:
@@ -259,6 +262,7 @@ class PolicyController:
 
     async def _refuse(self, runtime: Runtime, body: Obj, error: ValidationError) -> float | None:
         """A stored policy that this version cannot read says so itself."""
+        self._sharing.give_up(key_of(body))
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
         try:

@@ -41,6 +41,8 @@ def measure(
     metrics.set_waits(key, {row.reason: max(0.0, now - row.since.timestamp()) for row in waits})
     metrics.set_waiting(key, {row.reason: row.count for row in waits})
     metrics.granted_bytes_per_second.labels(*key).set(policy.status.granted_bytes_per_second or 0)
+    if snapshot.allowance.workers is not None:
+        metrics.worker_share.labels(*key).set(snapshot.allowance.workers.share)
     if snapshot.reading is not None:
         reading = snapshot.reading
         metrics.logs.labels(*key).set(len(reading.logs))

@@ -111,6 +111,12 @@ class Metrics:
             "compaction_events_dropped", "Kubernetes Events that could not be posted", registry=registry
         )
 
+        self.workers_held = Gauge(
+            "compaction_workers_held", "Workers of all policies, with --max-workers or its like", registry=registry
+        )
+        self.limits = Gauge(
+            "compaction_operator_limit", "Limits over all policies; absent without one", ["limit"], registry=registry
+        )
         self._of_policies(registry)
 
     def _of_policies(self, registry: CollectorRegistry) -> None:
@@ -140,6 +146,7 @@ class Metrics:
         self.granted_bytes_per_second = per_policy(
             "granted_bytes_per_second", "Bytes per second that the running jobs may read and write; 0 without a limit"
         )
+        self.worker_share = per_policy("worker_share", "Workers that are the policy's share of --max-workers")
         self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
         self.fenced_commits = counted(
             "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
@@ -166,6 +173,7 @@ class Metrics:
             self.granted_bytes_per_second,
             self.cleanup_overdue_seconds,
             self.cleanup_problems,
+            self.worker_share,
         )
         self._labelled: tuple[tuple[Gauge, dict[ObjectKey, set[str]]], ...] = (
             (self.jobs, {}),

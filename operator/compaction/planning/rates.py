@@ -11,16 +11,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The limit of a policy, what its running jobs have of it, and what the next job gets (bytes per second)."""
+    """The limit of a policy, what its running jobs have of it, and what the next job gets (bytes per second).
+
+    `ceiling`: what they may have together for now, where others still hold what is this policy's; None is the limit.
+    """
 
     limit: int
     granted: int
     share: int
+    ceiling: int | None = None
 
     @property
     def room(self) -> int:
         """How many more jobs may start."""
-        return max(0, self.limit - self.granted) // self.share
+        limit = self.limit if self.ceiling is None else min(self.limit, self.ceiling)
+        return max(0, limit - self.granted) // self.share
 
 
 def share_of(limit: int, *, jobs: int) -> int:

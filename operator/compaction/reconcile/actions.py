@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from compaction.api.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.policy import CompactionPolicyStatus
+from compaction.reconcile.allowance import NO_WISH, Wish
 from compaction.reconcile.observations import Identity, Memory, frozen
 
 
@@ -148,7 +149,8 @@ class Announce:
 class Decision:
     """One reconcile's outcome. Carried out in the order of the fields; `memory` replaces the coordinator's memory.
 
-    `policy_absent`: everything rests on the policy's absence, which a fresh read must confirm first.
+    `policy_absent`: everything rests on the policy's absence, which a fresh read must confirm first. `wish`: what the
+    policy has and could use of the operator's limits when this has been carried out.
     """
 
     memory: Memory
@@ -165,6 +167,7 @@ class Decision:
     policy_status: WritePolicyStatus | None = None
     events: tuple[Announce, ...] = ()
     requeue_after: float | None = None
+    wish: Wish = NO_WISH
 
     @property
     def acts(self) -> bool:

@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compaction.api.enums import JobState, WaitReason
-from compaction.api.formatting import format_bytes
 from compaction.api.policy import CompactionPolicy
 from compaction.planning.candidates import tenant_of
 from compaction.planning.rates import Rates, share_of
 from compaction.planning.scheduler import QueuedJob, Schedule, TenantLoad, WorkerLimits, assign, workers_to_launch
 from compaction.reconcile import fleet
 from compaction.reconcile.actions import AssignJob, LaunchWorker
+from compaction.reconcile.allowance import Wish
 from compaction.reconcile.job import not_before
 from compaction.reconcile.observations import Memory, Snapshot, frozen
+from compaction.reconcile.shortage import Shortage
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.timing import Timing
-from compaction.reconcile.waits import NO_WAITS, Wait, Waits, for_window, when
+from compaction.reconcile.waits import NO_WAITS, Wait, Waits, for_window
 
 LAUNCH_LOOK: Final = 2.0
 LAUNCH_DESPITE_CLAIM: Final = 300.0
@@ -33,7 +34,7 @@ class Assigned:
     """What scheduling came to. `waits` says what jobs wait for; `seconds` until it may change by itself.
 
     `likely` are the actions whose claim was not refused before: the others still wait, until theirs succeeds. `granted`
-    are the bytes per second of the jobs that run then; None without a limit.
+    are the bytes per second of the jobs that run then; None without a limit. `wish` is for the operator's limits.
     """
 
     actions: tuple[AssignJob, ...]
@@ -43,6 +44,7 @@ class Assigned:
     memory: Memory
     seconds: float | None
     granted: int | None
+    wish: Wish
 
 
 class Assigner:
@@ -64,12 +66,12 @@ class Assigner:
         queued = [step for step in steps if step.state in (JobState.UNASSIGNED, JobState.ABANDONED)]
         self._forget_claims({step.name for step in queued})
         self._note_waits(queued)
-        if spec.suspend:
-            return self._none(queued, WaitReason.SUSPENDED, "the policy is suspended")
-        if not self.clock.window.is_open:
-            return self._none(queued, WaitReason.OUTSIDE_WINDOW, for_window(self.clock))
-        blocked = {name: p for name, p in self.memory.claims.items() if p.retry_at > now.monotonic}
         running = [step for step in steps if step.state is JobState.IN_PROGRESS]
+        if spec.suspend:
+            return self._none(queued, running, WaitReason.SUSPENDED, "the policy is suspended")
+        if not self.clock.window.is_open:
+            return self._none(queued, running, WaitReason.OUTSIDE_WINDOW, for_window(self.clock))
+        blocked = {name: p for name, p in self.memory.claims.items() if p.retry_at > now.monotonic}
         waiting = [self._queued(step) for step in queued if step.name not in blocked]
         busy = {step.log for step in running}
         rates = self._rates(running, waiting, busy)
@@ -92,7 +94,9 @@ class Assigner:
         )
         doubtful = {one.job.name for one in actions} & self.memory.claims.keys()
         bounded = rates if may_run < spec.limits.max_concurrent_jobs else None
-        waits = self._waits(schedule, workers, bool(launches), bounded, refused=blocked.keys() | doubtful)
+        ready = schedule.ready if sound is None else sound + len(actions)
+        wish = self._wish(len(running), ready, rates, started=len(actions))
+        waits = self._waits(schedule, workers, wish, bounded, refused=blocked.keys() | doubtful)
         return Assigned(
             actions,
             likely,
@@ -101,26 +105,57 @@ class Assigner:
             self.memory,
             self._assign_seconds(schedule, launches),
             rates.granted + rates.share * len(likely) if rates is not None else None,
+            wish,
         )
 
-    def _none(self, queued: list[JobStep], reason: WaitReason, message: str) -> Assigned:
+    def _none(self, queued: list[JobStep], running: list[JobStep], reason: WaitReason, message: str) -> Assigned:
         """Nothing is assigned and no worker started: everything waits for the same."""
         waits = {reason: Wait(len(queued), message, queued[0].name)} if queued else NO_WAITS
-        return Assigned((), (), (), waits, self.memory, None, None)
+        granted = sum(granted_to(step) or 0 for step in running)
+        wish = Wish(self._workers_for(len(running)), self._holds(), granted, granted)
+        return Assigned((), (), (), waits, self.memory, None, None, wish)
+
+    # -- the operator's limits ----------------------------------------------------------------------------------------
+
+    def _holds(self) -> int:
+        return fleet.holding(self.snapshot, self.memory.launches)
+
+    def _workers_for(self, jobs: int) -> int:
+        workers = self.policy.spec.workers
+        return min(workers.max, -(-jobs // workers.slots))
+
+    def _wish(self, running: int, ready: int, rates: Rates | None, *, started: int) -> Wish:
+        """What the policy could use if it were alone. While launches are paused it wants no more workers than it has:
+        others would wait for nothing.
+        """
+        limits, holds = self.policy.spec.limits, self._holds()
+        own = None if limits.bytes_per_second is None else int(limits.bytes_per_second)
+        may_start = limits.max_concurrent_jobs - running
+        if rates is not None and own is not None:
+            may_start = min(may_start, Rates(own, rates.granted, rates.share).room)
+        jobs = running + max(0, min(ready, may_start))
+        workers = self._workers_for(jobs)
+        if self.now.monotonic < self.memory.launch_not_before:
+            workers = min(workers, holds)
+        granted = rates.granted + rates.share * started if rates is not None else 0
+        return Wish(workers, holds, own if jobs else 0, granted)
 
     # -- bytes per second ---------------------------------------------------------------------------------------------
 
     def _rates(self, running: list[JobStep], waiting: list[QueuedJob], busy: set[str]) -> Rates | None:
         """The shares now; None without a limit. A job from before the limit counts as one that has a share."""
-        spec = self.policy.spec
-        if spec.limits.bytes_per_second is None:
+        spec, allowance = self.policy.spec, self.snapshot.allowance
+        own, grant = spec.limits.bytes_per_second, allowance.bytes
+        known = [int(own)] if own is not None else []
+        known += [grant.share] if grant is not None else []
+        if not known:
             return None
         ready = assign(waiting, (), capacity=0, now=self.now.wall, busy_lanes=busy).ready
-        at_once = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots, len(running) + ready)
-        limit = int(spec.limits.bytes_per_second)
-        share = share_of(limit, jobs=at_once)
+        slots = allowance.workers_within(spec.workers.max) * spec.workers.slots
+        limit = min(known)
+        share = share_of(limit, jobs=min(spec.limits.max_concurrent_jobs, slots, len(running) + ready))
         granted = sum(share if (given := granted_to(step)) is None else given for step in running)
-        return Rates(limit, granted, share)
+        return Rates(limit, granted, share, ceiling=grant.may_hold if grant is not None else None)
 
     def _may_run(self, running: int, rates: Rates | None) -> int:
         """How many jobs may run at once now."""
@@ -208,14 +243,17 @@ class Assigner:
         if self.now.monotonic < self.memory.launch_not_before:
             return ()
         ready = schedule.ready - len(schedule.assignments) if sound is None else sound
+        most = self.snapshot.allowance.workers_within(spec.workers.max)
         count = workers_to_launch(
-            WorkerLimits(spec.workers.max, spec.workers.slots, may_run),
+            WorkerLimits(most, spec.workers.slots, may_run),
             ready=ready,
             in_progress=in_progress,
             free=workers.free - len(schedule.assignments),
             live=workers.live,
             launching=workers.launching,
         )
+        if self.snapshot.allowance.workers is not None:  # there also those count that are on their way out
+            count = max(0, min(count, most - self._holds()))
         taken = {w.name for w in self.snapshot.workers} | {p.name for p in self.snapshot.processes}
         names = fleet.worker_names(
             self.policy.metadata.name,
@@ -236,7 +274,7 @@ class Assigner:
         self,
         schedule: Schedule,
         workers: fleet.Fleet,
-        launching: bool,
+        wish: Wish,
         rates: Rates | None,
         *,
         refused: AbstractSet[str],
@@ -244,44 +282,16 @@ class Assigner:
         """Says what each free slot is missing for; `refused` are the jobs whose claim was, or may be again. `rates` are
         given when they allow fewer jobs than the limit of jobs does.
         """
+        shortage = Shortage(self.policy, self.snapshot.allowance, self.memory, workers, wish, rates)
         waits: dict[WaitReason, Wait] = {}
         for reason, count in schedule.waiting.items():
-            actual, message = self._worded(reason, schedule, workers, launching, rates)
+            actual, message = shortage.worded(reason, schedule)
             waits[actual] = Wait(count, message)
         for name in sorted(refused):
             problem = self.memory.claims[name]
             known = waits.get(WaitReason(problem.reason), Wait(0, problem.message, name))
             waits[WaitReason(problem.reason)] = replace(known, count=known.count + 1)
         return waits
-
-    def _worded(
-        self, reason: WaitReason, schedule: Schedule, workers: fleet.Fleet, launching: bool, rates: Rates | None
-    ) -> tuple[WaitReason, str]:
-        """The reason as far as more is known here than in the scheduler, and the words for it."""
-        limits = self.policy.spec.limits
-        if reason is WaitReason.NO_FREE_SLOT:
-            return self._worded_slots(workers, launching)
-        if reason is WaitReason.CONCURRENCY_LIMIT and rates is not None:
-            given, limit = format_bytes(rates.granted), format_bytes(rates.limit)
-            message = f"the running jobs have {given} of the {limit} bytes per second of spec.limits.bytesPerSecond"
-            return WaitReason.RATE_LIMITED, message
-        if reason is WaitReason.CONCURRENCY_LIMIT:
-            return reason, f"spec.limits.maxConcurrentJobs is {limits.max_concurrent_jobs}"
-        if reason is WaitReason.BACKOFF and schedule.next_backoff_end is not None:
-            return reason, f"the next attempt after a failure is made at {when(schedule.next_backoff_end)}"
-        return reason, "one job of a log runs at a time, another one goes first"
-
-    def _worded_slots(self, workers: fleet.Fleet, launching: bool) -> tuple[WaitReason, str]:
-        limits = self.policy.spec.workers
-        if workers.trouble is not None and not workers.live:
-            one = workers.trouble
-            return WaitReason.WORKER_PENDING, f"{one.name} was created and waits ({one.trouble}): {one.message}"
-        if self.memory.launch_failures and not workers.live:
-            message = f"workers end before they announce themselves: {self.memory.launch_error}"
-            return WaitReason.WORKERS_FAILING, message
-        if launching or workers.launching:
-            return WaitReason.WORKER_STARTING, "a worker was started and has not announced itself yet"
-        return WaitReason.NO_FREE_SLOT, f"{workers.live} of {limits.max} workers run, {limits.slots} slots each"
 
 
 def granted_to(step: JobStep) -> int | None:

@@ -26,6 +26,8 @@ DEAD_AFTER_LEASES: Final = 3.0
 """A worker silent for so many times its lease is stopped, should it still hang somewhere."""
 FRESH: Final = 0.5
 """A worker renews three times per lease: one silent for half of it gets nothing new (it may be dead)."""
+OUTDATED: Final = "was started with other settings than spec.workers has now"
+GIVEN_BACK: Final = "is given back: another policy waits for one of the workers that all share (--max-workers)"
 _SETTINGS: Final = re.compile(r"-w-([0-9a-f]{4})-[0-9a-f]{5}$")
 HOPELESS: Final = 3
 """A worker that waited in vain for its image or pod counts as so many failed launches: the next one will, too."""
@@ -75,10 +77,22 @@ def gone_workers(snapshot: Snapshot) -> Mapping[str, GoneWorker]:
     return gone
 
 
+def holding(snapshot: Snapshot, launches: Iterable[str]) -> int:
+    """How many workers the policy has, of whatever kind: announced, on their way, or on their way out.
+
+    One that is silent for longer than its Lease, and of which the launcher knows nothing, is dead or soon finds out.
+    """
+    ended = {process.name for process in snapshot.processes if process.ended}
+    names = {worker.name for worker in snapshot.workers if worker.is_live and worker.name not in ended}
+    names |= {process.name for process in snapshot.processes if not process.ended}
+    return len(names.union(launches))
+
+
 def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_slots: int, settings: str) -> Fleet:
     """The state of the fleet. `held` counts the jobs each worker has; `max_slots` is spec.workers.slots.
 
-    Workers with other `settings` than the spec has now get nothing new, and are stopped when they hold nothing.
+    Workers with other `settings` than the spec has now get nothing new, and are stopped when they hold nothing. So are
+    those that the snapshot's allowance takes back.
     """
     memory = snapshot.memory
     now = snapshot.now.monotonic
@@ -88,16 +102,17 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
     announced = (memory.announced | names) & (names | processes.keys())
     fleet = _Survey(slots=[], stops=[], forgets=[], deletions=[], failures=[])
     live = 0
+    leaving = _surplus(snapshot, held, owner_uid=owner_uid, settings=settings)
     for worker in snapshot.workers:
         launches.pop(worker.name, None)
         if _look_at(worker, processes.get(worker.name), owner_uid, fleet):
-            outdated = is_outdated(worker.name, settings)
-            if outdated and not held.get(worker.name):
-                reason = f"{worker.name} was started with other settings than spec.workers has now"
+            why = OUTDATED if is_outdated(worker.name, settings) else GIVEN_BACK if worker.name in leaving else ""
+            if why and not held.get(worker.name):
+                reason = f"{worker.name} {why}"
                 fleet.stops.append(StopWorker(worker.name, worker.identity, STOP_GRACE, reason))
                 continue
             live += 1
-            if not outdated and not worker.stopping and worker.silence < FRESH * worker.duration:
+            if not why and not worker.stopping and worker.silence < FRESH * worker.duration:
                 free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
                 fleet.slots.append(WorkerSlots(worker.name, free))
     starting = launching(snapshot, launches, announced=announced, outdated=lambda name: is_outdated(name, settings))
@@ -120,6 +135,19 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
         next_look=_next_look(snapshot, starting.count),
         trouble=starting.trouble,
     )
+
+
+def _surplus(snapshot: Snapshot, held: Mapping[str, int], *, owner_uid: str, settings: str) -> frozenset[str]:
+    """The workers that are given back to other policies: those that end anyway, then those with the fewest jobs."""
+    surplus = snapshot.allowance.surplus(holding(snapshot, snapshot.memory.launches))
+    if not surplus:
+        return frozenset()
+    announced = {worker.name for worker in snapshot.workers}
+    mine = [worker for worker in snapshot.workers if worker.is_live and worker.owner_uid == owner_uid]
+    stay = [worker.name for worker in mine if not worker.stopping and not is_outdated(worker.name, settings)]
+    ending = {p.name for p in snapshot.processes if not p.ended} & snapshot.memory.announced - announced
+    surplus -= len(mine) - len(stay) + len(ending)
+    return frozenset(sorted(stay, key=lambda name: (held.get(name, 0), name))[: max(0, surplus)])
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, PlanStatus
 from compaction.planning.planner import PlannedJob
 from compaction.planning.reading import LogProblem, Reading
+from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.reports import WorkerReport
 
 __all__ = [
@@ -217,7 +218,8 @@ class Memory:
 class Snapshot:
     """The picture. `policy` is None when it does not exist (any more); its children then have to go.
 
-    `stray_leases` are job Leases without a job. `version` is the operator's own.
+    `stray_leases` are job Leases without a job. `version` is the operator's own. `allowance` is what the policy may
+    have of the operator's limits.
     """
 
     namespace: str
@@ -231,3 +233,4 @@ class Snapshot:
     reading: Reading | None = None
     memory: Memory = field(default_factory=Memory)
     version: str = ""
+    allowance: Allowance = field(default_factory=Allowance)

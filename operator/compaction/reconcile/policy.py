@@ -135,6 +135,7 @@ class _Reconcile:
                 *workers.events,
                 *announcing.of_policy(self.policy.status, after, planned),
             ),
+            wish=assigned.wish,
             requeue_after=self._next_look(assigned.seconds, workers.next_look, gap, _next_expiry(steps)),
         )
 

@@ -11,6 +11,8 @@ from compaction.api.job import CompactionJob
 from compaction.api.names import POLICY_KIND
 from compaction.api.plan_status import Waiting
 from compaction.reconcile.actions import Decision, DeleteJob, DeleteLease, EndAttempt, ForgetWorker, StopWorker
+from compaction.reconcile.allowance import Wish
+from compaction.reconcile.fleet import holding
 from compaction.reconcile.job import Ending, ended, evolve, is_finished, state_of
 from compaction.reconcile.launching import STOP_GRACE
 from compaction.reconcile.observations import JobView, Memory, Snapshot
@@ -61,6 +63,7 @@ def tear_down(snapshot: Snapshot) -> Decision:
         delete_leases=tuple(DeleteLease(lease.identity) for lease in snapshot.stray_leases),
         delete_jobs=tuple(deletions),
         requeue_after=LOOK_AGAIN if stops or deletions or snapshot.processes else None,
+        wish=Wish(holds=holding(snapshot, ())),
     )
 
 

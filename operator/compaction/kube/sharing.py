@@ -1,0 +1,69 @@
+"""The operator's limits at the edge: the ledger of a term, its first entries, and the task that shares out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Final
+
+from compaction.api.policy import CompactionPolicy
+from compaction.kube.cache import ObjectKey
+from compaction.kube.gather import is_worker
+from compaction.kube.launchers.base import WorkerObservation
+from compaction.kube.runtime import Runtime
+from compaction.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimits, Wish
+from compaction.reconcile.commons import Commons, waited_for_worker
+from compaction.reconcile.observations import Moment
+
+SHARE_OUT: Final = 0.2
+"""Seconds between two sharings: what they cost does not grow with what happens in between."""
+
+
+class Sharing:
+    """Owned by the controller. Without limits it does nothing and costs nothing."""
+
+    def __init__(self, limits: OperatorLimits, *, monotonic: Callable[[], float]) -> None:
+        self._limits = limits
+        self._monotonic = monotonic
+        self._commons: Commons[ObjectKey] | None = None
+
+    def begin(self, runtime: Runtime, workers: Mapping[ObjectKey, tuple[WorkerObservation, ...]]) -> None:
+        """Enter the workers that there are, once a term: after everything was listed, before anything is decided."""
+        if self._commons is not None or not self._limits.any:
+            return
+        keys = {*runtime.cache.policies.keys(), *workers}
+        holds = {key: _workers_of(runtime, key, workers.get(key, ())) for key in keys}
+        self._commons = Commons(self._limits, holds, now=self._monotonic())
+
+    def allowance(self, key: ObjectKey) -> Allowance:
+        """What a policy may have."""
+        return NO_ALLOWANCE if self._commons is None else self._commons.allowance(key)
+
+    def note(self, key: ObjectKey, wish: Wish, policy: CompactionPolicy | None, now: Moment) -> None:
+        """A decision was made: before anything is awaited, so that no other rests on less than is known."""
+        if self._commons is not None:
+            waited = waited_for_worker(policy, now) if policy is not None else 0.0
+            self._commons.note(key, wish, now=now.monotonic, waited=waited)
+
+    def give_up(self, key: ObjectKey) -> None:
+        """The policy cannot be read any more."""
+        if self._commons is not None:
+            self._commons.give_up(key)
+
+    async def run(self, runtime: Runtime) -> None:
+        """Share out every now and then; policies that may do something new are looked at. Returns without limits."""
+        for name, value in asdict(self._limits).items():
+            if value is not None:
+                runtime.metrics.limits.labels(name).set(value)
+        while self._limits.any:
+            await asyncio.sleep(SHARE_OUT)
+            if self._commons is not None:
+                for key in self._commons.share_out(self._monotonic()):
+                    runtime.queue.add(key)
+                runtime.metrics.workers_held.set(self._commons.held)
+
+
+def _workers_of(runtime: Runtime, key: ObjectKey, observed: tuple[WorkerObservation, ...]) -> int:
+    leases = {body["metadata"]["name"] for body in runtime.cache.leases_of(key) if is_worker(body)}
+    return len(leases | {worker.name for worker in observed if not worker.ended})
