@@ -5,20 +5,25 @@ with it), and not more.
 from __future__ import annotations
 
 import random
+import re
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from compaction.local.binaries import Binaries
 from compaction.local.control_plane import start_control_plane
+from support import dashboard
 from support.audit import Use, account, granted, roles_of, uses
 from support.cluster import Cluster, LogRoot
 from support.control_plane import ControlPlane
-from support.operators import OperatorFleet
+from support.kstatus import KStatus, kstatus
+from support.operators import OperatorFleet, OperatorProcess
 from support.rendered import CLUSTER, MANIFESTS, NAMESPACED
 from support.waiting import eventually
 
@@ -197,8 +202,12 @@ def test_one_operator_for_all_namespaces(tmp_path: Path, binaries: Binaries) -> 
         logs.add("log", entries_per_segment=64, payload_bytes=64)
         cluster = Cluster(plane, ELSEWHERE)
         cluster.apply_policy(logs.path, workers={"max": 1, "idleSeconds": 2, "launcher": "process"})
-        fleet.start()
+        assert kstatus(cluster.policy()) is KStatus.IN_PROGRESS, "nobody has looked at it yet"
+        replica = fleet.start()
         cluster.await_all_succeeded()
+        assert {kstatus(job) for job in cluster.jobs()} == {KStatus.CURRENT}
+        eventually(lambda: kstatus(cluster.policy()) is KStatus.CURRENT, "the policy to have nothing to do")
+        assert asked_by_the_dashboard() <= exported_by(replica)
         cluster.kubectl("delete", "cpol", "--all")
         eventually(lambda: not cluster.jobs() + cluster.leases("worker"), "jobs and worker Leases to be deleted")
         logs.assert_unchanged()
@@ -206,6 +215,19 @@ def test_one_operator_for_all_namespaces(tmp_path: Path, binaries: Binaries) -> 
             done, refused = uses(plane.running.audit_log, account(namespace, name))
             assert done
             assert refused == frozenset(), name
+
+
+def asked_by_the_dashboard() -> set[str]:
+    words = {word for query in dashboard.queries() for word in re.findall(r"\w+", query)}
+    return {
+        word for word in words if word.startswith(("compaction_", "workqueue_", "rest_client_", "leader_election_"))
+    }
+
+
+def exported_by(replica: OperatorProcess) -> set[str]:
+    """The names of all samples in its /metrics."""
+    text = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
 def _beyond(name: str, use: Use) -> bool:
