@@ -77,7 +77,7 @@ format: setup ## Format the code and sort the imports
 crds: setup ## Write crds/*.yaml again from the models
 	@$(BIN)/compactor crds --write crds
 
-manifests: crds ## Write manifests/install.yaml and the dashboard again
+manifests: crds ## Write manifests/install.yaml, the dashboard and the table in docs/metrics.md again
 	@PYTHONPATH=tests $(BIN)/python -m support.written
 
 lock: setup ## Pin every dependency again, with hashes

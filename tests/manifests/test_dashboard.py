@@ -9,7 +9,7 @@ from prometheus_client import Metric
 
 from compaction.kube.metrics import Metrics
 from compaction.local.promtool import ensure_promtool
-from support import dashboard
+from support import dashboard, metrics_page
 from support.promrules import Promtool
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -32,6 +32,10 @@ def test_a_query_names_metrics_that_are_exported(query: str) -> None:
     named = {word for word in WORD.findall(query) if word.startswith(OURS)}
     assert named
     assert named <= exported()
+
+
+def test_the_page_of_metrics_is_what_the_code_makes() -> None:
+    assert metrics_page.PAGE.read_text() == metrics_page.page(), "run `make manifests`"
 
 
 def test_what_is_exported_is_shown() -> None:
