@@ -80,7 +80,7 @@ def policy(root: Path) -> dict[str, Any]:
             "store": {"segmentLogs": {"root": str(root)}},
             "trigger": {"interval": "3s"},
             "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "18Mi"},
-            "workers": {"max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
+            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
             "cleanup": {"delay": "5s"},
             "successfulJobsHistoryLimit": 100,
             "failedJobsHistoryLimit": 100,
