@@ -154,7 +154,7 @@ def use_everything(plane: ControlPlane, fleet: OperatorFleet, tmp_path: Path, ob
         if not missing(OPERATOR) and not missing(WORKER):
             return True
         mine = [job for job in cluster.jobs() if job["spec"]["policyRef"]["name"] == "logs"]
-        if not [job for job in mine if job.get("status", {}).get("state") != "Succeeded"]:
+        if not [job for job in mine if job.get("status", {}).get("state") not in {"Succeeded", "Faulty"}]:
             logs.add(f"log-{made}", entries_per_segment=64, payload_bytes=64, segments=13)
             made += 1
         return False
@@ -174,7 +174,7 @@ def use_everything(plane: ControlPlane, fleet: OperatorFleet, tmp_path: Path, ob
     )
     LogRoot(tmp_path / "elsewhere", {}).add("log", entries_per_segment=64, payload_bytes=64, segments=13)
     with meddling(plane):
-        eventually(lambda: work_goes_on(), "every permission to be used", pause=1.0)
+        eventually(work_goes_on, "every permission to be used", pause=1.0, timeout=240.0)
     cluster.kubectl("delete", "cpol", "--all")
     eventually(lambda: not fleet.running_workers(), "the policy's workers to end")
     logs.assert_unchanged()
