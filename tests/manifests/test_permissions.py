@@ -225,9 +225,10 @@ def asked_by_the_dashboard() -> set[str]:
 
 
 def exported_by(replica: OperatorProcess) -> set[str]:
-    """The names of all samples in its /metrics."""
+    """The names of all samples that its /metrics has or may have: some appear with what they are about."""
     text = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()
-    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    endings = ("", "_total", "_bucket", "_sum", "_count")
+    return {family.name + ending for family in text_string_to_metric_families(text) for ending in endings}
 
 
 def _beyond(name: str, use: Use) -> bool:

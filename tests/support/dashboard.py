@@ -76,6 +76,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Attempts by outcome", {rate("compaction_job_attempts_total", "outcome"): "{{policy}} {{outcome}}"}, "ops"
         ),
         Panel("Workers", {latest("compaction_workers"): BY_POLICY}),
+        Panel(
+            "Workers held, and the share of the operator's limit",
+            {
+                "max(compaction_workers_held)": "all policies",
+                latest("compaction_worker_share"): f"{BY_POLICY} share",
+            },
+        ),
         Panel("Segment logs", {latest("compaction_logs"): BY_POLICY}),
     ),
     "What is wrong": (
@@ -111,6 +118,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "ops",
         ),
         Panel("Duration of a reconciliation, 99 %", {quantile(0.99, "compaction_reconcile_seconds"): "99 %"}, "s"),
+        Panel("Limits over all policies", {"max by (limit) (compaction_operator_limit)": "{{limit}}"}),
         Panel("Queue", {"sum(workqueue_depth)": "waiting", "sum(workqueue_running)": "running"}),
         Panel("Wait in the queue, 99 %", {quantile(0.99, "workqueue_queue_duration_seconds"): "99 %"}, "s"),
         Panel(
