@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from compaction.kube.launchers.objects import VERBS
+from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS
 from support.rendered import CLUSTER, HEADER, INSTALL, MANIFESTS, NAMESPACED, ROOT, documents, names, with_components
 
 Object = dict[str, Any]
@@ -178,3 +180,16 @@ def test_the_example_installation_fits_the_example_policy(rendered: Rendered) ->
     worker_image = next(one for one in container["env"] if one["name"] == "COMPACTION_WORKER_IMAGE")
     assert worker_image["value"] == f"compaction-worker:{VERSION}"
     assert container["image"] == f"compaction-operator:{VERSION}"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_with_a_spark_operator_its_applications_are_granted_and_nothing_else(
+    rendered: Rendered, tmp_path: Path, overlay: Path
+) -> None:
+    directory = with_components(tmp_path / "mine", overlay, "spark-operators")
+    before, after = (one(rendered(where), "ClusterRole")["rules"] for where in (overlay, directory))
+    (added,) = [rule for rule in after if rule not in before]
+    assert [rule for rule in after if rule != added] == before
+    assert sorted(added["apiGroups"]) == sorted(kind.group for kind in (KUBEFLOW_APPLICATIONS, APACHE_APPLICATIONS))
+    assert added["resources"] == [KUBEFLOW_APPLICATIONS.plural] == [APACHE_APPLICATIONS.plural]
+    assert sorted(added["verbs"]) == sorted(VERBS)

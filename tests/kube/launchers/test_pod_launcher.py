@@ -232,13 +232,13 @@ def test_an_account_without_permission_for_pods_uses_what_it_may(
         async with ApiClient(load_connection(kubeconfig)) as client:
             objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w:1")
             processes = ProcessLauncher(tmp_path, command=lambda _request: ["true"])
-            launcher = AutoLauncher(processes, objects, in_pod=True)
+            launcher = AutoLauncher(processes, objects, in_pod=False)
             ref = await launcher.launch(request_of({}, namespace=restricted))
             await asyncio.to_thread(processes._children[NAME].wait)
             (seen,) = await launcher.observe()
             assert (seen.name, seen.phase) == (NAME, WorkerPhase.SUCCEEDED)
             await launcher.forget(ref)
-            with pytest.raises(LaunchError, match=r"may not list pods: grant it get, list, create and delete on pods"):
+            with pytest.raises(LaunchError, match=r"may not list pods. Grant it get, list, create and delete on pods"):
                 await launcher.launch(request_of({"launcher": "pod"}, name="logs-w-2", namespace=restricted))
 
     asyncio.run(work())

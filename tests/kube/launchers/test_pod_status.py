@@ -74,6 +74,16 @@ def test_how_a_pod_ended(status: dict[str, Any], ending: WorkerEnding) -> None:
     assert seen.phase is (WorkerPhase.SUCCEEDED if ending is WorkerEnding.COMPLETED else WorkerPhase.FAILED)
 
 
+@pytest.mark.parametrize(("code", "phase"), [(0, WorkerPhase.SUCCEEDED), (1, WorkerPhase.FAILED)])
+def test_a_container_beside_ours_does_not_keep_a_worker_alive(code: int, phase: WorkerPhase) -> None:
+    status = terminated(code) | {"phase": "Running"}
+    status["containerStatuses"].insert(0, {"name": "proxy", "state": {"running": {}}})
+    assert observe_pod(pod_object(status), now=NOW).phase is phase
+    status["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 2}}
+    status["containerStatuses"][1]["state"] = {"running": {}}
+    assert observe_pod(pod_object(status), now=NOW).phase is WorkerPhase.RUNNING, "a proxy that ended is not the worker"
+
+
 def test_the_end_of_the_log_is_in_the_message() -> None:
     seen = observe_pod(pod_object(terminated(1, message="error: Spark did not start\n")), now=NOW)
     assert (seen.exit_code, seen.message) == (1, "exit code 1: error: Spark did not start")

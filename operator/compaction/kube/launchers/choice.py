@@ -46,20 +46,22 @@ class Offer:
 def choose(wanted: Launcher, offer: Offer) -> Launcher:
     """The launcher to use. Raises LaunchError when the one that the policy names cannot be used, with what to do."""
     if wanted is Launcher.AUTO:
-        usable = [
-            one for one in KINDS if offer.of(one) is Availability.USABLE and (one is not Launcher.POD or offer.in_pod)
-        ]
-        return usable[0] if usable else Launcher.PROCESS
+        usable = (one for one in KINDS if offer.of(one) is Availability.USABLE)
+        found = next((one for one in usable if one is not Launcher.POD or offer.in_pod), Launcher.PROCESS)
+        if found is not Launcher.PROCESS or not offer.in_pod:
+            return found
+        wanted = Launcher.POD  # the operator's image has no Spark: a process of it could not work
     kind = KINDS.get(wanted)
     if kind is None or offer.of(wanted) is Availability.USABLE:
         return wanted
     name = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
     if offer.of(wanted) is Availability.FORBIDDEN:
         raise LaunchError(
-            f"spec.workers.launcher is {wanted}, but the operator's account may not list {name}: grant it get, list, "
-            f"create and delete on {name}, or choose another launcher"
+            f"workers cannot be started by the launcher {wanted}: the operator's account may not list {name}. Grant it "
+            f"get, list, create and delete on {name}, or choose another one in spec.workers.launcher"
         )
     raise LaunchError(
-        f"spec.workers.launcher is {wanted}, but the API server does not serve {name} in version {kind.version}: "
-        "install that Spark operator, or choose another launcher (auto takes what there is)"
+        f"workers cannot be started by the launcher {wanted}: the API server does not serve {name} in version "
+        f"{kind.version}. Install that Spark operator, or choose another one in spec.workers.launcher (auto takes what "
+        "there is)"
     )

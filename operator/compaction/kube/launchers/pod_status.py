@@ -14,6 +14,7 @@ from compaction.api.names import ANNOTATION_DRIVER_MEMORY, LABEL_POLICY
 from compaction.api.text import INT64_MAX, number_in
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
 from compaction.kube.launchers.spark_conf import UI_PORT
+from compaction.kube.launchers.templates import WORKER_CONTAINER
 from compaction.kube.resources import Obj
 
 _IMAGE: Final = frozenset(
@@ -29,6 +30,8 @@ _DISRUPTED: Final = frozenset(
      "TerminationByKubelet", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
 )  # fmt: skip
 _OOM: Final = "OOMKilled"
+SPARK_CONTAINERS: Final = frozenset({WORKER_CONTAINER, "spark-kubernetes-driver"})
+"""What the container that runs Spark is called, in pods of ours and of the Spark operators."""
 CREATING_SECONDS: Final = 60.0
 """A container that is still being made after so long waits for a volume or a Secret, as a rule."""
 
@@ -74,12 +77,13 @@ _Found = tuple[WorkerPhase, str, str, WorkerTrouble | None, WorkerEnding | None,
 
 
 def _ended(status: Mapping[str, Any]) -> _Found | None:
-    if status.get("phase") not in ("Succeeded", "Failed"):
-        return None
     terminated = _terminated(status.get("containerStatuses") or ())
+    # A container beside ours, a proxy's, may go on for ever.
+    if status.get("phase") not in ("Succeeded", "Failed") and not terminated:
+        return None
     code = terminated.get("exitCode")
     words = str(terminated.get("message") or status.get("message") or "").strip()
-    if status["phase"] == "Succeeded":
+    if status["phase"] == "Succeeded" or (terminated and code == 0):
         return WorkerPhase.SUCCEEDED, "Completed", words, None, WorkerEnding.COMPLETED, code
     disruption = _disruption(status)
     if disruption is not None:
@@ -94,9 +98,9 @@ def _ended(status: Mapping[str, Any]) -> _Found | None:
 
 
 def _terminated(statuses: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """How the container that runs Spark ended: the first one that failed, else the first that ended."""
-    ends = [(one.get("state") or {}).get("terminated") or {} for one in statuses]
-    return next((end for end in ends if end.get("exitCode")), next((end for end in ends if end), {}))
+    """How the container that runs Spark ended; empty while it runs."""
+    ours = (one for one in statuses if one.get("name") in SPARK_CONTAINERS)
+    return next(((one.get("state") or {}).get("terminated") or {} for one in ours), {})
 
 
 def _disruption(status: Mapping[str, Any]) -> tuple[str, str] | None:
