@@ -203,6 +203,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         pairs.append(("Speed", f"{format_bytes(granted or 0)} of {format_bytes(limit)} per second granted"))
     pairs.append(("Next", _next(data)))
     pairs.append(("Workers", f"{data['workers']} of {policy.spec.workers.max}"))
+    pairs += _worker_pairs(policy)
     done = policy.status.succeeded
     success = f", the last {_age(data['lastSuccessSeconds'])} ago" if data["lastSuccessSeconds"] is not None else ""
     pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
@@ -210,6 +211,20 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
         pairs.append(("Set aside", f"{plural(data['quarantined'], 'segment')}: {more}"))
     return pairs + [("Not planned", f"{error.reason}: {error.message}") for error in policy.status.log_errors]
+
+
+def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
+    """Workers of which there is more to say than that they are there."""
+    memory = policy.status.driver_memory_bytes
+    pairs = [
+        ("Worker", f"{one.name} waits ({one.reason}): {one.message}")
+        for one in policy.status.worker_statuses
+        if one.reason
+    ]
+    pairs += [("Worker", f"{one.name}: {one.ui}") for one in policy.status.worker_statuses if one.ui]
+    return pairs + (
+        [("Memory", f"drivers get {format_bytes(memory)}: one ran out of it")] if memory is not None else []
+    )
 
 
 def _wait_pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
