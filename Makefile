@@ -29,7 +29,7 @@ endif
 .PHONY: help setup demo images
 
 help: ## Explain the targets
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control plane, in parallel
 

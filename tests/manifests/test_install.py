@@ -10,6 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.api.names import (
+    COMPONENT_COORDINATOR,
+    COORDINATOR_LEASE,
+    LABEL_COMPONENT,
+    LABEL_MANAGED_BY,
+    MANAGED_BY,
+)
+from compaction.leases.record import Lease, LeaseRecord
 from support.control_plane import ControlPlane
 from support.leftovers import everything, finish_deleted_namespaces
 from support.rendered import CLUSTER, MANIFESTS, NAMESPACED, with_components
@@ -69,6 +77,18 @@ def test_the_pods_are_admitted_where_restricted_is_enforced(
     pod["spec"] = {**pod["spec"], "securityContext": {}}
     refused = kubectl(*create, input=json.dumps(pod), namespace=namespace, check=False)
     assert 'violates PodSecurity "restricted:latest"' in refused.stderr
+
+
+def test_a_lease_that_the_operator_made_is_no_obstacle(empty_plane: ControlPlane) -> None:
+    """Somebody deleted it, and the next leader made another: field by field it agrees with the manifest."""
+    labels = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_COORDINATOR}
+    record = LeaseRecord("replica_1_abc", 15, 4)
+    lease = Lease(name=COORDINATOR_LEASE, namespace="storage", record=record, labels=labels)
+    empty_plane.kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
+    empty_plane.kubectl("create", "-f", "-", input=json.dumps(lease.body()))
+    empty_plane.kubectl(*APPLY, "-k", str(INSTALLATION))
+    found = json.loads(empty_plane.kubectl("get", "lease", COORDINATOR_LEASE, "-o", "json", namespace="storage").stdout)
+    assert Lease.parse(found).record == record
 
 
 def test_an_installation_beside_the_logs_goes_and_leaves_them(empty_plane: ControlPlane) -> None:
