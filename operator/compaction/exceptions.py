@@ -247,6 +247,10 @@ class LaunchError(CompactionError):
     """A worker could not be started; names the worker and the cause."""
 
 
+class LaunchUncertainError(LaunchError):
+    """The answer to a launch got lost: the worker may have been started."""
+
+
 # --- the worker (rewrite/, cli/worker.py) ---
 
 

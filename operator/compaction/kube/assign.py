@@ -48,7 +48,8 @@ log = structlog.get_logger(__name__)
 class Outcome:
     """What carrying a decision out came to. `stale`: something had changed, decide again at once.
 
-    `claims` are jobs whose claim was refused; `failed_jobs` are jobs whose write did not happen.
+    `claims` are jobs whose claim was refused; `failed_jobs` are jobs whose write did not happen. `launch_errors` are
+    messages; `not_launched` are the workers that were certainly not started.
     """
 
     stale: bool = False
@@ -57,6 +58,7 @@ class Outcome:
     claims: dict[str, Refused] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)
     launch_errors: list[str] = field(default_factory=list)
+    not_launched: set[str] = field(default_factory=set)
     failed_jobs: set[str] = field(default_factory=set)
 
 

@@ -242,7 +242,7 @@ class PolicyController:
         now, memory = self._monotonic(), state.memory
         memory = learned(memory, refused=outcome.claims, claimed=outcome.claimed, now=now)
         for message in outcome.launch_errors:
-            memory = launch_failed(memory, message, now)
+            memory = launch_failed(memory, message, now, names=outcome.not_launched)
         if outcome.plan_failed:
             memory = replace(memory, planned_reading=-1)
         if outcome.status_failed:

@@ -31,6 +31,7 @@ from compaction.exceptions import (
     CompactionError,
     InvalidObjectError,
     LaunchError,
+    LaunchUncertainError,
 )
 from compaction.kube.assign import AssignmentSteps, Outcome, owner
 from compaction.kube.cache import Delta, ObjectKey
@@ -233,6 +234,8 @@ class Executor:
             await self._rt.launcher.launch(request)
         except LaunchError as error:
             self.outcome.launch_errors.append(str(error))
+            if not isinstance(error, LaunchUncertainError):
+                self.outcome.not_launched.add(action.name)
             self._announce(Announce("LaunchFailed", str(error), warning=True))
             return
         self._announce(Announce("WorkerLaunched", f"{action.name} was started with {workers.slots} slots"))

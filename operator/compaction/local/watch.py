@@ -37,7 +37,7 @@ from compaction.reconcile.actions import AssignJob, Decision, EndAttempt, RunSto
 from compaction.reconcile.claims import Refused, learned
 from compaction.reconcile.fleet import launch_failed
 from compaction.reconcile.job import assigned
-from compaction.reconcile.observations import Memory, Moment, frozen
+from compaction.reconcile.observations import Memory, Moment
 from compaction.reconcile.policy import reconcile
 from compaction.rewrite.ports import Assignment, JobRunner
 from compaction.stores.adapter import SenseRequest, StoreAdapter
@@ -248,11 +248,7 @@ class LocalWatch:
         try:
             self._crew.hire(lambda: self._open_runner(policy), slots=slots)
         except CompactionError as error:
-            others = {worker: at for worker, at in self._memory.launches.items() if worker != name}
-            memory = replace(
-                self._memory, launches=frozen(others)
-            )  # nobody has to wait for this one to announce itself
-            self._memory = launch_failed(memory, str(error), time.monotonic())
+            self._memory = launch_failed(self._memory, str(error), time.monotonic(), names=(name,))
             self._say(News("LaunchFailed", str(error), warning=True))
             return
         self.objects.worker = LocalWorker(name, slots, started=time.monotonic())

@@ -194,8 +194,10 @@ def corrected(memory: Memory, generation: int) -> Memory:
     return replace(memory, launch_generation=generation, launch_failures=0, launch_error="", launch_not_before=0.0)
 
 
-def launch_failed(memory: Memory, message: str, now: float) -> Memory:
-    """The memory after the launcher itself refused to start a worker."""
+def launch_failed(memory: Memory, message: str, now: float, *, names: Iterable[str] = ()) -> Memory:
+    """The memory after the launcher itself refused to start a worker; `names` were certainly not started."""
+    gone = set(names)
+    memory = replace(memory, launches=frozen({k: at for k, at in memory.launches.items() if k not in gone}))
     failed = _Survey(slots=[], stops=[], forgets=[], deletions=[], failures=[message])
     return _paced(memory, failed, 0, now)
 

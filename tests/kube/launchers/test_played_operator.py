@@ -166,6 +166,32 @@ def test_an_operator_that_takes_nothing_up_is_named_in_the_policy(with_operator:
     with_operator(test)
 
 
+def test_what_cannot_be_made_is_told_and_goes_on_when_it_is_corrected(with_operator: Callable[[Test], None]) -> None:
+    """The API server refuses a field that their definition does not have."""
+
+    async def test(b: Bench, played: PlayedOperator) -> None:
+        b.add_log("a")
+        workers = {"launcher": "apache", "podTemplate": {"spec": {"nodeSelektor": {"disk": "fast"}}}}
+        await b.apply(workers=workers)
+
+        async def told() -> Any:
+            stalled = await b.condition("Stalled")
+            return stalled if stalled is not None and stalled["reason"] == "LaunchFailed" else None
+
+        stalled = await b.until("the condition", told)
+        assert 'unknown field "spec.driverSpec.podTemplateSpec.spec.nodeSelektor"' in stalled["message"]
+        await b.client.patch(
+            COMPACTION_POLICIES,
+            "logs",
+            {"spec": {"workers": {"launcher": "kubeflow", "podTemplate": None}}},
+            namespace=b.namespace,
+        )
+        await b.all_in("Succeeded")
+        assert await told() is None
+
+    with_operator(test)
+
+
 def test_a_driver_out_of_memory_is_charged_and_the_next_one_gets_more(with_operator: Callable[[Test], None]) -> None:
     async def test(b: Bench, played: PlayedOperator) -> None:
         caught: asyncio.Future[str] = asyncio.get_running_loop().create_future()

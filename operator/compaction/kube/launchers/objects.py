@@ -26,6 +26,7 @@ from compaction.exceptions import (
     ForbiddenError,
     InvalidObjectError,
     LaunchError,
+    LaunchUncertainError,
     NotFoundError,
 )
 from compaction.kube.client import ApiClient
@@ -122,7 +123,7 @@ class ObjectLauncher:
         except (ForbiddenError, InvalidObjectError) as error:
             raise LaunchError(f"the {kind.kind} of worker {request.name} was refused: {error}") from error
         except ApiUnavailableError as error:
-            raise LaunchError(f"the {kind.kind} of worker {request.name} may not have been made: {error}") from error
+            raise LaunchUncertainError(f"the {kind.kind} of worker {request.name}: {error}") from error
         except ApiError as error:
             raise LaunchError(f"the {kind.kind} of worker {request.name} could not be made: {error}") from error
         observation = self._backends[launcher].observe(made, None, self._wall())
