@@ -143,7 +143,10 @@ def test_both_engines_are_told_the_same(programs: Programs, tmp_path: Path) -> N
     (tmp_path / "policy").mkdir()
     for engine in (Docker(), Buildah(tmp_path / "policy", "overlay")):
         engine.build(call(tmp_path, pip_conf=Path("/p")), report=lambda _: None)
-    docker, buildah = told.read_text().splitlines()
+    docker, *buildahs = told.read_text().splitlines()
+    assert [line for line in buildahs if line.endswith(("rm --all", "rmi --prune"))] == buildahs[-2:]
+    buildah, stage = buildahs[:-2]
+    assert "--target build --tag localhost/x-build " in stage
     for line in (docker, buildah):
         assert f"--file {tmp_path}/Dockerfile --build-arg BASE_IMAGE=b --secret id=pip.conf,src=/p" in line
         assert line.endswith(str(tmp_path))

@@ -15,6 +15,8 @@ from compaction.local.images.running import Report, run
 
 BUILDAH_PACKAGES: Final = ("buildah", "debootstrap")
 """Debian's packages with which a machine builds both images; e2e on a node installs them with its own."""
+BUILD_STAGE: Final = "build"
+"""Name of the stage in both recipes in which everything is made."""
 _POLICY: Final = Path("/etc/containers/policy.json")
 
 
@@ -114,18 +116,30 @@ class Buildah:
     def build(self, build: Build, *, report: Report) -> None:
         """See `Engine`."""
         how = ["--isolation", "chroot", "--network", "host", "--layers", "--format", "docker", *self._policy()]
-        tag = ["--tag", f"localhost/{build.tag}"]
-        command = self.command("build", *how, *tag, *build.options(), str(build.context))
         # Its caches for package downloads lie in its temporary directory.
         temporary = self.home / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         environment = dict(os.environ) | {"TMPDIR": str(temporary)}
-        run(command, what=build.tag, report=report, step=r"(\[\d+/\d+\] )?STEP ", environment=environment)
+        # The stage that is not in the image gets a name as well: what has none is removed afterwards, and with it
+        # would go the steps that take minutes.
+        stages = (["--tag", f"localhost/{build.tag}"], ["--target", BUILD_STAGE, "--tag", _stage_of(build.tag)])
+        for stage, progress in zip(stages, (report, _silent), strict=True):
+            command = self.command("build", *how, *stage, *build.options(), str(build.context))
+            run(command, what=build.tag, report=progress, step=r"(\[\d+/\d+\] )?STEP ", environment=environment)
+        self._tidy()
 
     def save(self, tag: str, archive: Path, *, report: Report) -> None:
         """See `Engine`."""
         target = f"docker-archive:{archive}:docker.io/library/{tag}"
         run(self.command("push", *self._policy(), "--quiet", f"localhost/{tag}", target), what=tag, report=report)
+
+    def _tidy(self) -> None:
+        """Remove what earlier builds left: gigabytes after a few. Nobody else builds here now (ensure_images locks).
+
+        What a killed build holds on to may stay: an image that was built is no failure for that.
+        """
+        for arguments in (["rm", "--all"], ["rmi", "--prune"]):
+            subprocess.run(self.command(*arguments), capture_output=True, check=False)
 
     def _policy(self) -> list[str]:
         """Debian leaves the policy about signatures to another package; without the file buildah refuses to work."""
@@ -162,6 +176,14 @@ def find_engine(home: Path, *, wanted: str = "auto") -> Docker | Buildah:
         f"images cannot be built: {what} answers. Install one (Debian, Ubuntu, as root: apt-get install "
         f"--no-install-recommends {' '.join(BUILDAH_PACKAGES)})"
     )
+
+
+def _stage_of(tag: str) -> str:
+    return f"localhost/{tag.partition(':')[0]}-{BUILD_STAGE}"
+
+
+def _silent(_line: str) -> None:
+    """What was told once is not told again."""
 
 
 def _succeeds(command: Sequence[str]) -> bool:
