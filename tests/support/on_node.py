@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import ssl
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from compaction.local.binaries import find_binaries
 from compaction.local.node.images import CTR
@@ -22,15 +22,15 @@ from support.control_plane import ControlPlane
 from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMESPACE = "compaction-system"
+NAMESPACE = "storage"
 OPERATOR = "compaction-operator"
-MOUNT = "/data/ra"
+MOUNT = "/data"
 """Where operator and workers see the volume: the root of every policy."""
-CLAIM = "logs"
+CLAIM = "segment-logs"
 USER, GROUP = 185, 0
 """As whom operator and workers run."""
-SLOW = 150_000
-"""Bytes per second at which a job of `one_long_log` takes more than a minute."""
+SLOW = 700_000
+"""Bytes per second at which a job of `one_long_log` takes about a minute."""
 
 
 def plane_of(node: RunningNode) -> ControlPlane:
@@ -47,7 +47,6 @@ class Installation:
     node: RunningNode
     cluster: Cluster
     volume: Path
-    kustomization: Path
 
     def kubectl(self, *args: str, **options: Any) -> str:
         return self.cluster.kubectl(*args, **options)
@@ -148,51 +147,42 @@ def deleted(body: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
 
-def write_installation(directory: Path, volume: Path) -> Path:
-    """A kustomization as a user writes one: the overlay for one namespace, and the volume of the logs."""
-    directory.mkdir(parents=True, exist_ok=True)
-    overlay = os.path.relpath(ROOT / "manifests" / "overlays" / "namespaced", directory)
-    operations = [
-        add("/spec/template/spec/volumes/-", {"name": "logs", "persistentVolumeClaim": {"claimName": CLAIM}}),
-        add("/spec/template/spec/containers/0/volumeMounts/-", {"name": "logs", "mountPath": MOUNT}),
-    ]
-    patch = {"target": {"kind": "Deployment", "name": OPERATOR}, "patch": json.dumps(operations)}
-    document = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [overlay, "volume.yaml"],
-        "patches": [patch],
-    }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    (directory / "volume.yaml").write_text(yaml.safe_dump_all(volume_objects(volume)))
-    return directory
-
-
-def add(path: str, value: object) -> dict[str, object]:
-    return {"op": "add", "path": path, "value": value}
-
-
-def volume_objects(volume: Path) -> list[dict[str, Any]]:
-    """A local volume and its claim; several pods of the one node mount it."""
+def volume_object(volume: Path) -> dict[str, Any]:
+    """What a cluster's provisioner makes for a claim; several pods of the one node mount it."""
     here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE_NAME]}]}
-    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": "segment-logs"},
-            "spec": common
-            | {
-                "capacity": {"storage": "10Gi"},
-                "local": {"path": str(volume)},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [here]}},
-                "claimRef": {"namespace": NAMESPACE, "name": CLAIM},
-            },
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": CLAIM},
+        "spec": {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "local": {"path": str(volume)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [here]}},
+            "claimRef": {"namespace": NAMESPACE, "name": CLAIM},
         },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM, "namespace": NAMESPACE},
-            "spec": common | {"resources": {"requests": {"storage": "10Gi"}}, "volumeName": "segment-logs"},
-        },
-    ]
+    }
+
+
+def commands_of(section: str, *, path: Path = ROOT / "docs" / "install.md") -> list[str]:
+    """The shell commands of a section of the page, as they stand there, in the order of its blocks."""
+    found = re.search(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", path.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{path} has no section {section!r}"
+    blocks = re.findall(r"^```\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+def type_in(node: RunningNode, commands: Iterable[str]) -> str:
+    """Run commands in the checkout as a person does who has exported the node's KUBECONFIG; what they printed."""
+    printed = ""
+    for command in commands:
+        binaries = find_binaries()
+        assert binaries is not None
+        path = os.pathsep.join([str(Path(sys.executable).parent), str(binaries.kubectl.parent), os.environ["PATH"]])
+        environment = os.environ | {"KUBECONFIG": str(node.kubeconfig), "PATH": path}
+        answer = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 0, f"`{command}` ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}"
+        printed += answer.stdout
+    return printed

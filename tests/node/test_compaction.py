@@ -1,0 +1,178 @@
+"""Operator and workers in pods of a namespace with PodSecurity `restricted`: from a policy to receipts, and through
+every way in which pods, node and API server go away. Nothing is lost, nothing is left.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from compaction.local.node.images import CTR, full_name
+from compaction.local.node.layout import NODE_NAME
+from compaction.local.node.servers import API_SERVER
+from compaction.stores.segments import fence
+from compaction.stores.segments.generate import Pattern
+from support.cluster import LogRoot, Object, condition
+from support.on_node import (
+    OPERATOR,
+    Installation,
+    commands_of,
+    type_in,
+)
+from support.waiting import eventually
+
+PATIENCE = 300.0
+
+
+def one_long_log(logs: LogRoot) -> Path:
+    """5 MB to copy in several groups."""
+    return logs.add("a", segments=25, entries_per_segment=1024, payload_bytes=1024, live_fraction=0.2)
+
+
+def await_done(installation: Installation, policy: str, logs: LogRoot) -> list[Object]:
+    """Every job of the policy succeeded once, what can be read is unchanged, and nothing is left of the work."""
+
+    def done() -> list[Object]:
+        jobs = [job for job in installation.cluster.jobs() if job["spec"]["policyRef"]["name"] == policy]
+        ended = [job for job in jobs if job.get("status", {}).get("state") == "Succeeded"]
+        return jobs if jobs and len(ended) == len(jobs) else []
+
+    jobs = eventually(done, f"the jobs of {policy} to succeed", timeout=PATIENCE)
+    for job in jobs:
+        receipt = job["status"]["receipt"]
+        assert receipt["fingerprintBefore"] == receipt["fingerprintAfter"] != ""
+        assert receipt["token"] == job["status"]["fencingToken"]
+        assert receipt["groupsCommitted"] == receipt["groups"] == len(job["spec"]["sources"]["segmentLog"]["groups"])
+        assert receipt["bytesReclaimed"] > 0
+    for name in logs.before:
+        receipts = fence.read(logs.path / name).receipts
+        assert len({receipt.group for receipt in receipts}) == len(receipts) > 0
+    logs.assert_unchanged()
+    eventually(lambda: not logs.leftovers(), "what dead attempts left behind to be deleted", timeout=PATIENCE)
+    installation.kubectl("delete", "cpol", policy)
+    eventually(lambda: not installation.cluster.jobs(), "the jobs to be deleted")
+    installation.await_nothing_left(policy)
+    return jobs
+
+
+def test_from_a_policy_to_receipts(installation: Installation) -> None:
+    logs = installation.logs_for("main")
+    for pattern in Pattern:
+        logs.add(pattern.value, pattern=pattern, entries_per_segment=256, payload_bytes=512)
+    installation.apply_policy("main", executors=2)
+    # Both executors do the work of one driver.
+    eventually(lambda: len(installation.executors("main")) == 2, "two executors", timeout=PATIENCE)
+    [driver] = installation.drivers("main")
+    assert driver["spec"]["serviceAccountName"] == "compaction-worker"
+    assert {one["spec"]["serviceAccountName"] for one in installation.executors("main")} == {"compaction-executor"}
+    eventually(
+        lambda: installation.cluster.policy("main").get("status", {}).get("debt", {}).get("bytes") == 0,
+        "no debt",
+        timeout=PATIENCE,
+    )
+    assert condition(installation.cluster.policy("main"), "Ready")["status"] == "True"
+    jobs = await_done(installation, "main", logs)
+    assert {job["status"]["fencingToken"] for job in jobs} == {1}
+
+
+def test_the_page_about_installing_is_right(installation: Installation) -> None:
+    """Its policy is for all logs of the volume: they are a directory that no other test has."""
+    logs = installation.logs_for("page")
+    logs.add("a", segments=9, entries_per_segment=256, payload_bytes=512)
+    said = type_in(installation.node, commands_of("3. A policy"))
+    assert "condition met" in said
+    await_done(installation, "segment-logs", logs)
+
+
+def test_a_killed_leader_is_succeeded(installation: Installation) -> None:
+    logs = installation.logs_for("leader")
+    one_long_log(logs)
+    installation.slow_policy("leader")
+    installation.cluster.await_job_state("InProgress")
+    first = installation.leader()
+    [pod] = [one for one in installation.operators() if one["metadata"]["name"] == first]
+    installation.kill(pod)
+    installation.kubectl("delete", "pod", first, "--force", "--grace-period=0")
+    eventually(lambda: installation.leader() not in {"", first}, "another leader", timeout=PATIENCE)
+    [job] = await_done(installation, "leader", logs)
+    # The driver outlived its coordinator: the successor adopts its attempt.
+    assert job["status"]["fencingToken"] == 1
+
+
+def test_a_killed_driver_is_replaced(installation: Installation) -> None:
+    logs = installation.logs_for("driver")
+    one_long_log(logs)
+    installation.slow_policy("driver")
+    installation.cluster.await_job_state("InProgress")
+    [driver] = installation.drivers("driver")
+    installation.kill(driver)
+    eventually(
+        lambda: [one for one in installation.drivers("driver") if one["metadata"]["uid"] != driver["metadata"]["uid"]],
+        "another driver",
+        timeout=PATIENCE,
+    )
+    [job] = await_done(installation, "driver", logs)
+    assert job["status"]["fencingToken"] >= 2
+
+
+def test_a_killed_executor_is_replaced(installation: Installation) -> None:
+    logs = installation.logs_for("executor")
+    one_long_log(logs)
+    installation.slow_policy("executor")
+    installation.cluster.await_job_state("InProgress")
+    [executor] = eventually(lambda: installation.executors("executor"), "an executor")
+    installation.kill(executor)
+    eventually(
+        lambda: [
+            one for one in installation.executors("executor") if one["metadata"]["uid"] != executor["metadata"]["uid"]
+        ],
+        "another executor",
+        timeout=PATIENCE,
+    )
+    await_done(installation, "executor", logs)
+
+
+def test_a_drained_node_comes_back(installation: Installation) -> None:
+    logs = installation.logs_for("drain")
+    one_long_log(logs)
+    installation.slow_policy("drain")
+    installation.cluster.await_job_state("InProgress")
+    # One of the two operators stays: their disruption budget says so, and there is no other node.
+    said = installation.kubectl(
+        "drain", NODE_NAME, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s", check=False
+    )
+    assert "disruption budget" in said
+    assert not installation.drivers("drain") + installation.executors("drain")
+    installation.kubectl("uncordon", NODE_NAME)
+    [job] = await_done(installation, "drain", logs)
+    # What the cluster took away is not the job's fault.
+    assert job["status"].get("failures", 0) == 0
+    installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
+
+
+def test_an_api_server_that_is_away_for_a_minute(installation: Installation) -> None:
+    logs = installation.logs_for("outage")
+    one_long_log(logs)
+    installation.slow_policy("outage")
+    installation.cluster.await_job_state("InProgress")
+    installation.node.hold(API_SERVER)
+    time.sleep(60)
+    installation.node.release(API_SERVER)
+    eventually(installation.answers, "the API server to answer", timeout=PATIENCE)
+    await_done(installation, "outage", logs)
+
+
+def test_an_upgrade_in_the_middle_of_a_job(installation: Installation) -> None:
+    logs = installation.logs_for("upgrade")
+    one_long_log(logs)
+    installation.slow_policy("upgrade")
+    installation.cluster.await_job_state("InProgress")
+    image = installation.kubectl("get", "deployment", OPERATOR, "-o", "jsonpath={..image}")
+    newer = f"{image}-next"
+    installation.node.run(*CTR, "images", "tag", "--force", full_name(image), full_name(newer))
+    installation.kubectl("set", "image", f"deployment/{OPERATOR}", f"operator={newer}")
+    installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=300s")
+    running = installation.operators()
+    assert {one["spec"]["containers"][0]["image"] for one in running} == {newer}
+    [job] = await_done(installation, "upgrade", logs)
+    assert job["status"]["fencingToken"] == 1

@@ -1,0 +1,33 @@
+"""What operator and workers really asked of the API server in this session, against what the manifests let them do: the
+part of tests/manifests/test_permissions.py that needs a kubelet. Runs after the other tests here, by its name.
+"""
+
+from __future__ import annotations
+
+import json
+
+from compaction.local.node.running import RunningNode
+from support.audit import account, granted, uses
+from support.on_node import NAMESPACE, Installation
+
+EXECUTORS = "role/compaction-worker-executors"
+OF_SPARK_APPLICATIONS = {f"{verb} configmaps" for verb in ("list", "create", "delete", "deletecollection")} | {
+    "patch pods"
+}
+"""Drivers that a Spark operator starts make ConfigMaps of their own; none runs here."""
+
+
+def test_nobody_was_refused(installation: Installation, node: RunningNode) -> None:
+    for name in ("compaction-operator", "compaction-worker", "compaction-executor"):
+        _, refused = uses(node.plane.audit_log, account(NAMESPACE, name))
+        assert refused == frozenset(), name
+
+
+def test_drivers_use_all_that_they_may_do_for_executors(installation: Installation, node: RunningNode) -> None:
+    used, _ = uses(node.plane.audit_log, account(NAMESPACE, "compaction-worker"))
+    may = granted([json.loads(installation.kubectl("get", EXECUTORS, "-o", "json"))])
+    assert {str(use) for use in may - used} <= OF_SPARK_APPLICATIONS
+
+
+def test_executors_ask_for_nothing(installation: Installation, node: RunningNode) -> None:
+    assert uses(node.plane.audit_log, account(NAMESPACE, "compaction-executor")) == (frozenset(), frozenset())
