@@ -68,10 +68,9 @@ def request_of(
 
 def pod_object(status: dict[str, Any], *, name: str = "logs-w-abcd-12345", **metadata: Any) -> dict[str, Any]:
     """A driver pod with this status, as a LIST returns it."""
-    created = "2026-11-21T11:59:00Z"
-    labels = {"compaction.dev/policy": "logs", "compaction.dev/worker": name}
+    owner = {"kind": "CompactionPolicy", "name": "logs", "controller": True}
     return {
-        "metadata": {"name": name, "namespace": "default", "creationTimestamp": created, "labels": labels} | metadata,
+        "metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]} | metadata,
         "spec": {"containers": [{"name": "worker", "ports": [{"containerPort": 4040}]}]},
         "status": status,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.kube.launchers.apache import observe_apache
 from compaction.kube.launchers.base import WorkerPhase
 from compaction.kube.launchers.kubeflow import observe_kubeflow
+from compaction.kube.launchers.pod_status import Sighting
 from support.pods import NOW, pod_object, terminated, waiting
 
 PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
@@ -22,22 +22,22 @@ PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
     WorkerPhase.LOST,
 )
 NAME = "logs-w-abcd-12345"
+SINCE = Sighting(NOW, 30)
 
 
-def application(status: dict[str, Any], *, spark_conf: dict[str, str] | None = None, age: float = 30) -> dict[str, Any]:
-    created = (NOW - timedelta(seconds=age)).isoformat()
-    labels = {"compaction.dev/policy": "logs", "compaction.dev/worker": NAME}
-    metadata = {"name": NAME, "namespace": "default", "creationTimestamp": created, "labels": labels}
+def application(status: dict[str, Any], *, spark_conf: dict[str, str] | None = None) -> dict[str, Any]:
+    owner = {"kind": "CompactionPolicy", "name": "logs", "controller": True}
+    metadata = {"name": NAME, "namespace": "default", "ownerReferences": [owner]}
     return {"metadata": metadata, "spec": {"sparkConf": spark_conf or {}}, "status": status}
 
 
 def kubeflow(state: str, error: str = "", pod: dict[str, Any] | None = None) -> Any:
     status = {"applicationState": {"state": state, "errorMessage": error}, "driverInfo": {}}
-    return observe_kubeflow(application(status), pod, now=NOW)
+    return observe_kubeflow(application(status), pod, SINCE)
 
 
 def apache(state: str, pod: dict[str, Any] | None = None, **current: Any) -> Any:
-    return observe_apache(application({"currentState": {"currentStateSummary": state, **current}}), pod, now=NOW)
+    return observe_apache(application({"currentState": {"currentStateSummary": state, **current}}), pod, SINCE)
 
 
 DRIVER = f"{NAME}-driver"
@@ -100,13 +100,12 @@ def test_every_state_that_apaches_definition_allows_is_known(shared_fixtures: An
 
 @pytest.mark.parametrize("observe", [observe_kubeflow, observe_apache])
 def test_an_operator_that_does_not_run_is_named_after_a_while(observe: Any) -> None:
-    young, old = application({}, age=30), application({}, age=90)
-    assert observe(young, None, now=NOW).trouble is None
-    seen = observe(old, None, now=NOW)
+    assert observe(application({}), None, SINCE).trouble is None
+    seen = observe(application({}), None, Sighting(NOW, 90))
     assert (seen.phase, seen.trouble) == (PENDING, WorkerTrouble.OPERATOR_SILENT)
     assert f"nobody has taken up SparkApplication default/{NAME}" in seen.message
     assert "set spec.workers.launcher to pod" in seen.message
-    later = observe(application({}, age=900), None, now=NOW)
+    later = observe(application({}), None, Sighting(NOW, 900))
     assert later.message == seen.message, "else every look would be news"
 
 
@@ -166,7 +165,7 @@ def test_a_failed_submission_with_a_live_driver_is_no_failure() -> None:
 def test_executors_that_are_lost_do_not_end_a_worker() -> None:
     """Spark runs their tasks again; the driver's word counts."""
     status = {"applicationState": {"state": "RUNNING"}, "driverInfo": {}, "executorState": {"e-1": "FAILED"}}
-    assert observe_kubeflow(application(status), None, now=NOW).phase is RUNNING
+    assert observe_kubeflow(application(status), None, SINCE).phase is RUNNING
     assert apache("RunningWithBelowThresholdExecutors").phase is RUNNING
 
 
@@ -179,11 +178,11 @@ def history(*states: str, **last: Any) -> dict[str, Any]:
 def test_released_resources_say_nothing_and_the_history_does() -> None:
     steps = ["Submitted", "DriverRequested", "DriverStarted", "DriverReady", "RunningHealthy"]
     steps += ["RunningWithPartialCapacity", "RunningHealthy"] * 3  # past 9: sorted as numbers, not as text
-    seen = observe_apache(application(history(*steps, "Succeeded", "ResourceReleased")), None, now=NOW)
+    seen = observe_apache(application(history(*steps, "Succeeded", "ResourceReleased")), None, SINCE)
     assert (seen.phase, seen.ending) == (SUCCEEDED, WorkerEnding.COMPLETED)
-    seen = observe_apache(application(history(*steps, "Failed", "TerminatedWithoutReleaseResources")), None, now=NOW)
+    seen = observe_apache(application(history(*steps, "Failed", "TerminatedWithoutReleaseResources")), None, SINCE)
     assert seen.phase is FAILED
-    seen = observe_apache(application(history("ResourceReleased")), None, now=NOW)
+    seen = observe_apache(application(history("ResourceReleased")), None, SINCE)
     assert (seen.phase, seen.ending) == (LOST, None)
 
 
@@ -198,7 +197,7 @@ def test_kubeflows_web_page_is_told_when_there_is_one() -> None:
     info = {"webUIAddress": "10.96.1.2:4040"}
     status = {"applicationState": {"state": "RUNNING"}, "driverInfo": info}
     on = application(status, spark_conf={"spark.ui.enabled": "true"})
-    assert observe_kubeflow(on, None, now=NOW).ui == "http://10.96.1.2:4040"
-    assert observe_kubeflow(application(status), None, now=NOW).ui == "", "it is off"
+    assert observe_kubeflow(on, None, SINCE).ui == "http://10.96.1.2:4040"
+    assert observe_kubeflow(application(status), None, SINCE).ui == "", "it is off"
     info["webUIIngressAddress"] = "https://spark.example/logs"
-    assert observe_kubeflow(on, None, now=NOW).ui == "https://spark.example/logs"
+    assert observe_kubeflow(on, None, SINCE).ui == "https://spark.example/logs"

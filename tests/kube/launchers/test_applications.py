@@ -182,14 +182,8 @@ def test_a_live_driver_beside_a_failed_submission(bench: Run) -> None:
 def test_an_operator_of_theirs_that_does_not_run(bench: Run, launcher: Launcher) -> None:
     async def work(b: Bench) -> None:
         await b.launch({})
-        later = ObjectLauncher(
-            b.client,
-            BACKENDS,
-            namespace=b.namespace,
-            wall=lambda: b.objects._wall().replace(year=b.objects._wall().year + 1),
-        )
-        (seen,) = await later.observe()
-        assert seen.trouble is WorkerTrouble.OPERATOR_SILENT
+        assert (await b.only()).trouble is None
+        assert (await b.only()).trouble is WorkerTrouble.OPERATOR_SILENT
 
     bench(launcher, work)
 

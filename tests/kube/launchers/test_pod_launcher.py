@@ -208,6 +208,31 @@ def test_a_worker_that_failed_stays_a_while_for_its_log(bench: Run) -> None:
     bench(work)
 
 
+def test_what_only_looks_like_a_worker_is_left_alone(bench: Run) -> None:
+    async def work(b: Bench) -> None:
+        ref = await b.launch({})
+        body = await b.client.get(PODS, NAME, namespace=b.namespace)
+        await b.objects.stop(ref, grace=0)
+        await b.look()
+        await b.objects.forget(ref)
+        kept = {key: body["metadata"][key] for key in ("name", "namespace", "labels")}
+        await b.client.create(PODS, {"metadata": kept, "spec": body["spec"]})
+        assert await b.look() == [], "labels are anybody's to write; no policy owns it"
+        assert await b.pods() == {NAME}
+
+    bench(work)
+
+
+def test_workers_that_are_launched_during_a_look_are_not_lost(bench: Run) -> None:
+    async def work(b: Bench) -> None:
+        names = [f"logs-w-abcd-{number:05d}" for number in range(8)]
+        for number, name in enumerate(names):
+            await asyncio.gather(b.look(), b.launch({}, name=name))
+            assert {seen.name for seen in await b.look()} == set(names[: number + 1])
+
+    bench(work)
+
+
 def test_an_answer_that_does_not_come_changes_nothing(control_plane: Any, restricted: str) -> None:
     async def work() -> None:
         connection = load_connection(control_plane.kubeconfig)

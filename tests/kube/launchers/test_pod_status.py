@@ -8,8 +8,10 @@ import pytest
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.kube.launchers.base import WorkerPhase
-from compaction.kube.launchers.pod_status import observe_pod
+from compaction.kube.launchers.pod_status import Sighting, observe_pod
 from support.pods import NOW, pod_object, terminated, waiting
+
+SINCE = Sighting(NOW, 30)
 
 
 def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
@@ -41,8 +43,7 @@ DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "pree
     ],
 )
 def test_a_pod_that_has_not_begun_says_why(status: dict[str, Any], trouble: WorkerTrouble | None, words: str) -> None:
-    pod = pod_object(status, creationTimestamp="2026-11-21T11:58:00Z")
-    seen = observe_pod(pod, now=NOW)
+    seen = observe_pod(pod_object(status), Sighting(NOW, 120))
     assert (seen.phase, seen.trouble, seen.ended) == (WorkerPhase.PENDING, trouble, False)
     assert words in seen.message
 
@@ -50,7 +51,7 @@ def test_a_pod_that_has_not_begun_says_why(status: dict[str, Any], trouble: Work
 def test_a_pod_in_a_queue_waits_for_its_turn() -> None:
     pod = pod_object({"phase": "Pending"} | condition("PodScheduled", "False", "SchedulingGated"))
     pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-    seen = observe_pod(pod, now=NOW)
+    seen = observe_pod(pod, SINCE)
     assert (seen.trouble, "kueue.x-k8s.io/admission" in seen.message) == (WorkerTrouble.QUEUED, True)
 
 
@@ -69,7 +70,7 @@ def test_a_pod_in_a_queue_waits_for_its_turn() -> None:
     ],
 )
 def test_how_a_pod_ended(status: dict[str, Any], ending: WorkerEnding) -> None:
-    seen = observe_pod(pod_object(status), now=NOW)
+    seen = observe_pod(pod_object(status), SINCE)
     assert (seen.ending, seen.ended) == (ending, True)
     assert seen.phase is (WorkerPhase.SUCCEEDED if ending is WorkerEnding.COMPLETED else WorkerPhase.FAILED)
 
@@ -78,14 +79,14 @@ def test_how_a_pod_ended(status: dict[str, Any], ending: WorkerEnding) -> None:
 def test_a_container_beside_ours_does_not_keep_a_worker_alive(code: int, phase: WorkerPhase) -> None:
     status = terminated(code) | {"phase": "Running"}
     status["containerStatuses"].insert(0, {"name": "proxy", "state": {"running": {}}})
-    assert observe_pod(pod_object(status), now=NOW).phase is phase
+    assert observe_pod(pod_object(status), SINCE).phase is phase
     status["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 2}}
     status["containerStatuses"][1]["state"] = {"running": {}}
-    assert observe_pod(pod_object(status), now=NOW).phase is WorkerPhase.RUNNING, "a proxy that ended is not the worker"
+    assert observe_pod(pod_object(status), SINCE).phase is WorkerPhase.RUNNING, "a proxy that ended is not the worker"
 
 
 def test_the_end_of_the_log_is_in_the_message() -> None:
-    seen = observe_pod(pod_object(terminated(1, message="error: Spark did not start\n")), now=NOW)
+    seen = observe_pod(pod_object(terminated(1, message="error: Spark did not start\n")), SINCE)
     assert (seen.exit_code, seen.message) == (1, "exit code 1: error: Spark did not start")
 
 
@@ -94,6 +95,6 @@ def test_the_end_of_the_log_is_in_the_message() -> None:
 )
 def test_a_running_pod_shows_its_web_page(address: str, url: str) -> None:
     pod = pod_object({"phase": "Running", "podIP": address})
-    assert observe_pod(pod, now=NOW).ui == url
+    assert observe_pod(pod, SINCE).ui == url
     pod["spec"]["containers"][0]["ports"] = []
-    assert observe_pod(pod, now=NOW).ui == "", "it is off"
+    assert observe_pod(pod, SINCE).ui == "", "it is off"

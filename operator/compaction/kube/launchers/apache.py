@@ -6,7 +6,6 @@ history: what was the last state that says how it ended is looked up in `status.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding
@@ -25,7 +24,7 @@ from compaction.kube.launchers.applications import (
     waiting_or_running,
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
-from compaction.kube.launchers.pod_status import observe_pod
+from compaction.kube.launchers.pod_status import Sighting, observe_pod
 from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
 from compaction.kube.launchers.spark_conf import SPARK_VERSION, heap_and_overhead, spark_conf
 from compaction.kube.resources import APACHE_APPLICATIONS, Obj
@@ -58,9 +57,9 @@ class ApacheBackend:
         """See `objects.Backend`."""
         return apache_application(request, default_image=default_image)
 
-    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
         """See `objects.Backend`."""
-        return observe_apache(body, pod, now=now)
+        return observe_apache(body, pod, since)
 
 
 def apache_application(request: WorkerRequest, *, default_image: str) -> Obj:
@@ -120,27 +119,32 @@ def _conf(request: WorkerRequest, *, image: str) -> dict[str, str]:
     return conf
 
 
-def observe_apache(body: Obj, pod: Obj | None, *, now: datetime) -> WorkerObservation:
+def observe_apache(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
     """What the application's status says about its worker (research/operator.md §2.2); pure."""
     status = body.get("status") or {}
     entry = _telling(status)
     state, message = str(entry.get("currentStateSummary") or ""), str(entry.get("message") or "")
-    driver = driver_of(body, pod, now)
+    driver = driver_of(body, pod, since)
     if not state:
-        return not_taken_up(body, now, APACHE_APPLICATIONS)
+        return not_taken_up(body, since, APACHE_APPLICATIONS)
     if state in _SAY_NOTHING:
         message = "its application has ended, and its history does not say how"
-        return seen(body, WorkerPhase.LOST, reason=state, message=message)
+        return seen(body, since, WorkerPhase.LOST, reason=state, message=message)
     if state == "Succeeded":
-        return seen(body, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
+        return seen(body, since, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
     if state == "DriverEvicted":
         words = message or "its driver pod was evicted"
-        return seen(body, WorkerPhase.FAILED, reason=state, message=words, ending=WorkerEnding.DISRUPTED)
+        return seen(body, since, WorkerPhase.FAILED, reason=state, message=words, ending=WorkerEnding.DISRUPTED)
     if state in _FAILED:
         return failed(
-            body, driver or _last_driver(body, entry, now), reason=state, message=message, ending=WorkerEnding.FAILED
+            body,
+            since,
+            driver or _last_driver(body, entry, since),
+            reason=state,
+            message=message,
+            ending=WorkerEnding.FAILED,
         )
-    return waiting_or_running(body, driver, running=state in _RUNNING, reason=state)
+    return waiting_or_running(body, since, driver, running=state in _RUNNING, reason=state)
 
 
 def _telling(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,9 +159,9 @@ def _telling(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return current
 
 
-def _last_driver(body: Obj, entry: Mapping[str, Any], now: datetime) -> WorkerObservation | None:
+def _last_driver(body: Obj, entry: Mapping[str, Any], since: Sighting) -> WorkerObservation | None:
     """The driver pod as that operator saw it last: by now it may be gone."""
     status = entry.get("lastObservedDriverStatus")
     if not status:
         return None
-    return observe_pod({"metadata": body["metadata"], "spec": {"containers": []}, "status": status}, now=now)
+    return observe_pod({"metadata": body["metadata"], "spec": {"containers": []}, "status": status}, since)

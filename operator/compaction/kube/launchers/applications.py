@@ -5,13 +5,12 @@ never restarted by their operator (restarts are ours to decide), and gone by its
 """
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
-from compaction.kube.launchers.pod_status import memory_of, observe_pod, policy_of, started_of
+from compaction.kube.launchers.pod_status import Sighting, memory_of, observe_pod, policy_of
 from compaction.kube.launchers.pods import Role, metadata_of, object_labels, owner_of, pod_spec, pods_of
 from compaction.kube.launchers.spark_conf import has_executors, local_master, worker_arguments
 from compaction.kube.resources import Obj, Resource
@@ -58,6 +57,7 @@ def main_arguments(request: WorkerRequest) -> list[str]:
 
 def seen(
     body: Obj,
+    since: Sighting,
     phase: WorkerPhase,
     *,
     reason: str,
@@ -71,7 +71,7 @@ def seen(
         name=body["metadata"]["name"],
         policy=policy_of(body),
         phase=phase,
-        started=started_of(body),
+        started=since.started,
         reason=reason,
         message=message,
         trouble=trouble,
@@ -81,26 +81,28 @@ def seen(
     )
 
 
-def not_taken_up(body: Obj, now: datetime, kind: Resource) -> WorkerObservation:
+def not_taken_up(body: Obj, since: Sighting, kind: Resource) -> WorkerObservation:
     """An application without a status: young, or nobody looks at it."""
-    if (now - started_of(body)).total_seconds() <= SILENT_SECONDS:
-        return seen(body, WorkerPhase.PENDING, reason="New")
+    if since.age <= SILENT_SECONDS:
+        return seen(body, since, WorkerPhase.PENDING, reason="New")
     metadata = body["metadata"]
     message = (
         f"nobody has taken up {kind.kind} {metadata['namespace']}/{metadata['name']} ({kind.api_version}) within "
         f"{SILENT_SECONDS:.0f} s: its Spark operator does not run, or does not look at this namespace. Mend that, or "
         "set spec.workers.launcher to pod"
     )
-    return seen(body, WorkerPhase.PENDING, reason="NoStatus", message=message, trouble=WorkerTrouble.OPERATOR_SILENT)
+    return seen(
+        body, since, WorkerPhase.PENDING, reason="NoStatus", message=message, trouble=WorkerTrouble.OPERATOR_SILENT
+    )
 
 
-def driver_of(body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation | None:
+def driver_of(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation | None:
     """What the driver pod says, where it is seen: it knows more about waiting and ending than the application."""
-    return observe_pod(pod, now=now, name=body["metadata"]["name"]) if pod is not None else None
+    return observe_pod(pod, since, about=body) if pod is not None else None
 
 
 def waiting_or_running(
-    body: Obj, driver: WorkerObservation | None, *, running: bool, reason: str, ui: str = ""
+    body: Obj, since: Sighting, driver: WorkerObservation | None, *, running: bool, reason: str, ui: str = ""
 ) -> WorkerObservation:
     """An application that goes on. A driver pod that still waits says for what; one that has ended is not the last word
     before its application has ended, too.
@@ -110,13 +112,13 @@ def waiting_or_running(
     if driver is not None and driver.phase is WorkerPhase.RUNNING:
         return replace(driver, reason=reason, ui=ui)
     phase = WorkerPhase.RUNNING if running else WorkerPhase.PENDING
-    return seen(body, phase, reason=reason, ui=ui)
+    return seen(body, since, phase, reason=reason, ui=ui)
 
 
 def failed(
-    body: Obj, driver: WorkerObservation | None, *, reason: str, message: str, ending: WorkerEnding
+    body: Obj, since: Sighting, driver: WorkerObservation | None, *, reason: str, message: str, ending: WorkerEnding
 ) -> WorkerObservation:
     """An application that failed: as its driver pod says, where that has ended and is seen."""
     if driver is not None and driver.phase is WorkerPhase.FAILED:
         return driver
-    return seen(body, WorkerPhase.FAILED, reason=reason, message=message, ending=ending)
+    return seen(body, since, WorkerPhase.FAILED, reason=reason, message=message, ending=ending)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import structlog
 
 from compaction.api.enums import Launcher
-from compaction.exceptions import ApiError
+from compaction.exceptions import ApiError, LaunchError
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
 from compaction.kube.launchers.base import WorkerObservation, WorkerRef, WorkerRequest
 from compaction.kube.launchers.choice import Offer, choose
@@ -23,11 +23,16 @@ class AutoLauncher:
     async def launch(self, request: WorkerRequest) -> WorkerRef:
         """See `launchers.base.Launcher`. Raises LaunchError also when the policy's launcher cannot be used here."""
         wanted = request.pod.workers.launcher if request.pod is not None else Launcher.PROCESS
-        offer = Offer(await self.objects.offer(), in_pod=self.in_pod) if wanted is not Launcher.PROCESS else Offer()
-        launcher = choose(wanted, offer)
+        launcher = choose(wanted, await self._offer()) if wanted is not Launcher.PROCESS else wanted
         if launcher is Launcher.PROCESS:
             return await self.processes.launch(request)
         return await self.objects.launch_as(launcher, request)
+
+    async def _offer(self) -> Offer:
+        try:
+            return Offer(await self.objects.offer(), in_pod=self.in_pod)
+        except ApiError as error:
+            raise LaunchError(f"the API server does not say which kinds of objects it serves: {error}") from error
 
     async def observe(self) -> list[WorkerObservation]:
         """See `launchers.base.Launcher`."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from compaction.api.enums import Launcher
@@ -14,7 +13,7 @@ from compaction.kube.launchers.base import WorkerObservation, WorkerRequest
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import KubeflowBackend
 from compaction.kube.launchers.objects import Backend, ObjectLauncher
-from compaction.kube.launchers.pod_status import observe_pod
+from compaction.kube.launchers.pod_status import Sighting, observe_pod
 from compaction.kube.resources import Obj
 
 
@@ -26,9 +25,9 @@ class PodBackend:
         """See `objects.Backend`."""
         return driver_pod(request, default_image=default_image)
 
-    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
         """See `objects.Backend`."""
-        return observe_pod(body, now=now)
+        return observe_pod(body, since)
 
 
 BACKENDS: Final[Mapping[Launcher, Backend]] = {

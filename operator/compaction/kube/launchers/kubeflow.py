@@ -4,7 +4,6 @@ Whatever concerns pods stands in pod templates, not in the fields that need that
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
@@ -22,6 +21,7 @@ from compaction.kube.launchers.applications import (
     waiting_or_running,
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
+from compaction.kube.launchers.pod_status import Sighting
 from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
 from compaction.kube.launchers.spark_conf import (
     SPARK_VERSION,
@@ -46,9 +46,9 @@ class KubeflowBackend:
         """See `objects.Backend`."""
         return kubeflow_application(request, default_image=default_image)
 
-    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
         """See `objects.Backend`."""
-        return observe_kubeflow(body, pod, now=now)
+        return observe_kubeflow(body, pod, since)
 
 
 def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
@@ -125,29 +125,29 @@ def _executor(request: WorkerRequest, template: Obj) -> Obj:
     return found | ({"coreLimit": str(executor.cpu_limit)} if executor.cpu_limit is not None else {})
 
 
-def observe_kubeflow(body: Obj, pod: Obj | None, *, now: datetime) -> WorkerObservation:
+def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
     """What the application's status says about its worker (research/operator.md §2.2); pure."""
     status = body.get("status") or {}
     found = status.get("applicationState") or {}
     state, error = str(found.get("state") or ""), str(found.get("errorMessage") or "")
-    driver = driver_of(body, pod, now)
+    driver = driver_of(body, pod, since)
     if not state:
-        return not_taken_up(body, now, KUBEFLOW_APPLICATIONS)
+        return not_taken_up(body, since, KUBEFLOW_APPLICATIONS)
     if state in _QUEUED:
         message = f"its SparkApplication is {state}: a queue, or somebody, holds it back"
-        return seen(body, WorkerPhase.PENDING, reason=state, message=message, trouble=WorkerTrouble.QUEUED)
+        return seen(body, since, WorkerPhase.PENDING, reason=state, message=message, trouble=WorkerTrouble.QUEUED)
     if state in _WAITING or state in _RUNNING:
-        return waiting_or_running(body, driver, running=state in _RUNNING, reason=state, ui=_ui(body, status))
+        return waiting_or_running(body, since, driver, running=state in _RUNNING, reason=state, ui=_ui(body, status))
     if state == "COMPLETED":
-        return seen(body, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
+        return seen(body, since, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
     if state == "SUBMISSION_FAILED":
         # A submission whose answer was lost is made again and refused, because the driver of the first one lives.
         if driver is not None and not driver.ended:
             return driver
-        return failed(body, driver, reason=state, message=error, ending=WorkerEnding.FAILED)
+        return failed(body, since, driver, reason=state, message=error, ending=WorkerEnding.FAILED)
     if state == "FAILED":
-        return failed(body, driver, reason=state, message=error, ending=_ending(error))
-    return waiting_or_running(body, driver, running=False, reason=state)
+        return failed(body, since, driver, reason=state, message=error, ending=_ending(error))
+    return waiting_or_running(body, since, driver, running=False, reason=state)
 
 
 def _ending(error: str) -> WorkerEnding:

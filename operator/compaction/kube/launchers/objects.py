@@ -32,6 +32,7 @@ from compaction.exceptions import (
 from compaction.kube.client import ApiClient
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.choice import KINDS, Availability
+from compaction.kube.launchers.pod_status import Sighting, owner_of
 from compaction.kube.resources import PODS, Obj, Resource
 
 SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COMPONENT}={COMPONENT_WORKER}"
@@ -52,7 +53,7 @@ class Backend(Protocol):
         """The object to create. Raises LaunchError."""
         ...
 
-    def observe(self, body: Obj, pod: Obj | None, now: datetime) -> WorkerObservation:
+    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
         """The worker, from its object and its driver pod, if that is seen."""
         ...
 
@@ -68,6 +69,8 @@ class _Seen:
     launcher: Launcher
     observation: WorkerObservation
     uid: str
+    first: datetime  # wall
+    first_at: float  # monotonic
     forgotten: float | None = None  # monotonic
 
 
@@ -126,8 +129,8 @@ class ObjectLauncher:
             raise LaunchUncertainError(f"the {kind.kind} of worker {request.name}: {error}") from error
         except ApiError as error:
             raise LaunchError(f"the {kind.kind} of worker {request.name} could not be made: {error}") from error
-        observation = self._backends[launcher].observe(made, None, self._wall())
-        self._seen[request.policy.namespace, request.name] = _Seen(launcher, observation, made["metadata"]["uid"])
+        key = request.policy.namespace, request.name
+        self._seen[key] = self._sighted(launcher, made, None, known=None)
         self._looked_at = float("-inf")
         log.info("worker launched", worker=request.name, kind=kind.kind, launcher=launcher.value)
         return WorkerRef(request.name, request.policy, f"{kind.kind} {request.name}")
@@ -186,15 +189,18 @@ class ObjectLauncher:
         look = _Look(dict(await self.offer()))
         pods = await self._list(PODS) if look.kinds.get(Launcher.POD) is Availability.USABLE else ()
         drivers = {(_namespace(pod), _worker(pod)): pod for pod in pods}
+        found: list[tuple[Obj, Obj | None]]
         for launcher, available in look.kinds.items():
             if available is not Availability.USABLE:
                 continue
             if launcher is Launcher.POD:
                 # A driver pod that somebody else made for his application is looked at with that application.
-                look.objects += [(launcher, pod, pod) for pod in pods if pod["metadata"]["name"] == _worker(pod)]
-                continue
-            for body in await self._list(KINDS[launcher]):
-                look.objects.append((launcher, body, drivers.get((_namespace(body), body["metadata"]["name"]))))
+                found = [(pod, None) for pod in pods if pod["metadata"]["name"] == _worker(pod)]
+            else:
+                bodies = await self._list(KINDS[launcher])
+                found = [(body, drivers.get((_namespace(body), body["metadata"]["name"]))) for body in bodies]
+            # Labels are anybody's to write; what a policy owns is ours to delete.
+            look.objects += [(launcher, body, pod) for body, pod in found if owner_of(body)]
         return look
 
     async def _list(self, kind: Resource) -> Sequence[Obj]:
@@ -205,23 +211,31 @@ class ObjectLauncher:
             return ()
 
     async def _take(self, look: _Look) -> None:
-        now = self._wall()
+        # Workers may be launched and forgotten between any two awaits.
+        before = dict(self._seen)
         found: dict[_Key, _Seen] = {}
         # A finalizer of somebody else's may keep what was deleted for long: it is not our worker any more.
         self._deleted &= {body["metadata"]["uid"] for _, body, _ in look.objects}
         for launcher, body, pod in look.objects:
             if body["metadata"]["uid"] in self._deleted:
                 continue
-            observation = self._backends[launcher].observe(body, pod, now)
-            key = _key(observation)
-            known = self._seen.get(key)
-            forgotten = known.forgotten if known is not None else None
-            found[key] = _Seen(launcher, observation, body["metadata"]["uid"], forgotten)
-        for key, seen in self._seen.items():
+            key = _namespace(body), body["metadata"]["name"]
+            found[key] = self._sighted(launcher, body, pod, known=before.get(key))
+        for key, seen in before.items():
             if key not in found and seen.forgotten is None:
                 gone = not await self._exists(seen)
                 found[key] = replace(seen, observation=_gone(seen.observation)) if gone else seen
-        self._seen = found
+        kept = {key: seen for key, seen in found.items() if key in self._seen or key not in before}
+        self._seen = kept | {key: seen for key, seen in self._seen.items() if key not in before}
+
+    def _sighted(self, launcher: Launcher, body: Obj, pod: Obj | None, *, known: _Seen | None) -> _Seen:
+        uid = body["metadata"]["uid"]
+        if known is None or known.uid != uid:
+            first, first_at, forgotten = self._wall(), self._monotonic(), None
+        else:
+            first, first_at, forgotten = known.first, known.first_at, known.forgotten
+        since = Sighting(first, max(0.0, self._monotonic() - first_at))
+        return _Seen(launcher, self._backends[launcher].observe(body, pod, since), uid, first, first_at, forgotten)
 
     async def _exists(self, seen: _Seen) -> bool:
         worker = seen.observation

@@ -6,11 +6,12 @@ signal of the kernel's killer where a shell stands between (137 alone proves not
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.names import ANNOTATION_DRIVER_MEMORY, LABEL_POLICY
+from compaction.api.names import ANNOTATION_DRIVER_MEMORY, POLICY_KIND
 from compaction.api.text import INT64_MAX, number_in
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
 from compaction.kube.launchers.spark_conf import UI_PORT
@@ -36,16 +37,26 @@ CREATING_SECONDS: Final = 60.0
 """A container that is still being made after so long waits for a volume or a Secret, as a rule."""
 
 
-def started_of(body: Obj) -> datetime:
-    """When the object was created, by the API server's clock."""
-    text = (body.get("metadata") or {}).get("creationTimestamp")
-    return datetime.fromisoformat(text) if text else datetime.now(UTC)
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """When this process first saw an object (wall clock), and for how many seconds it has (monotonic): what the API
+    server's clock says about its age is never compared with ours.
+    """
+
+    started: datetime
+    age: float
+
+
+def owner_of(body: Obj) -> str:
+    """The name of the policy that owns an object; empty for one that is none of ours, whatever its labels say."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    ours = (one for one in owners if one.get("kind") == POLICY_KIND and one.get("controller"))
+    return next((str(one.get("name") or "") for one in ours), "")
 
 
 def policy_of(body: Obj) -> PolicyKey:
     """Whose worker an object is."""
-    metadata = body["metadata"]
-    return PolicyKey(metadata["namespace"], (metadata.get("labels") or {}).get(LABEL_POLICY, ""))
+    return PolicyKey(body["metadata"]["namespace"], owner_of(body))
 
 
 def memory_of(body: Obj) -> int:
@@ -53,23 +64,24 @@ def memory_of(body: Obj) -> int:
     return number_in((body["metadata"].get("annotations") or {}).get(ANNOTATION_DRIVER_MEMORY), limit=INT64_MAX) or 0
 
 
-def observe_pod(body: Obj, *, now: datetime, name: str = "") -> WorkerObservation:
-    """The worker that a driver pod is (or, named `name`, that it belongs to)."""
+def observe_pod(body: Obj, since: Sighting, *, about: Obj | None = None) -> WorkerObservation:
+    """The worker that a driver pod is; or that `about` is, the application it belongs to."""
     status = body.get("status") or {}
-    found = _ended(status) or _pending(body, status, now)
+    worker = body if about is None else about
+    found = _ended(status) or _pending(body, status, since.age)
     phase, reason, message, trouble, ending, code = found or (WorkerPhase.RUNNING, "Running", "", None, None, None)
     return WorkerObservation(
-        name=name or body["metadata"]["name"],
-        policy=policy_of(body),
+        name=worker["metadata"]["name"],
+        policy=policy_of(worker),
         phase=phase,
-        started=started_of(body),
+        started=since.started,
         exit_code=code,
         reason=reason,
         message=message,
         trouble=trouble,
         ending=ending,
         ui=_ui(body, status) if phase is WorkerPhase.RUNNING else "",
-        memory=memory_of(body),
+        memory=memory_of(worker),
     )
 
 
@@ -112,7 +124,7 @@ def _disruption(status: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _pending(body: Obj, status: Mapping[str, Any], now: datetime) -> _Found | None:
+def _pending(body: Obj, status: Mapping[str, Any], age: float) -> _Found | None:
     if status.get("phase", "Pending") != "Pending":
         return None
     if body["spec"].get("schedulingGates"):
@@ -130,7 +142,6 @@ def _pending(body: Obj, status: Mapping[str, Any], now: datetime) -> _Found | No
             return _waits(reason, message, WorkerTrouble.IMAGE_PULL)
         if reason in _CONFIG:
             return _waits(reason, message, WorkerTrouble.POD_CONFIG)
-    age = (now - started_of(body)).total_seconds()
     if status.get("conditions") and age > CREATING_SECONDS:
         message = (
             f"its container has not been made within {CREATING_SECONDS:.0f} s: a volume or a Secret is missing, as a "
