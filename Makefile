@@ -41,7 +41,7 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: test e2e check simulate bench fuzz format crds manifests lock
+.PHONY: test e2e check simulate bench bench-fleet fuzz format crds manifests lock
 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
@@ -65,6 +65,10 @@ simulate: setup ## Schedules of the simulator (N=20000 how many, FROM=0 the firs
 bench: setup ## Benchmarks, each beside its rival (ARGS="planning" selects some, ARGS=--write puts the figures into docs/benchmarks.md)
 	@$(BIN)/compactor local check
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
+
+bench-fleet: setup ## One operator for 100, 300 and 1,000 policies (ARGS="--sizes 100,200"; --write puts the figures into docs/benchmarks.md)
+	@$(BIN)/compactor local check
+	@PYTHONPATH=tests $(BIN)/python -m bench fleet $(ARGS)
 
 fuzz: setup ## Fuzz every parser, guided by coverage (T=seconds per target, ARGS="fence manifest" selects some)
 	@$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements-fuzz.txt

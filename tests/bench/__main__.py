@@ -26,6 +26,8 @@ from compaction.local.control_plane import RunningControlPlane, start_control_pl
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
 CRDS = HERE.parents[1] / "crds"
+BY_NAME_ONLY = ("fleet",)
+"""Takes longer than all others together (`make bench-fleet`)."""
 NOT_BENCHMARKS = ("harness", "__main__", "__init__")
 
 
@@ -40,11 +42,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench", description="Ours beside a rival, interleaved.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(benchmark_names())}")
     parser.add_argument("--size", choices=list(Size), default=Size.FULL, type=Size)
+    parser.add_argument("--sizes", type=_sizes, default=(), metavar="N,N", help="sizes of a fleet instead of its own")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(benchmark_names()):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(benchmark_names())}")
-    names = options.names or benchmark_names()
+    names = options.names or [name for name in benchmark_names() if name not in BY_NAME_ONLY]
     if len(names) > 1:  # each in a process of its own: a fork of one that has grown would inherit its peak memory
         command = [sys.executable, "-m", "bench", "--size", options.size, *(["--write"] if options.write else [])]
         return max(subprocess.call([*command, name]) for name in names)
@@ -53,13 +56,17 @@ def main(arguments: list[str]) -> int:
     machine = Machine()
     print("\n".join((*machine.lines, name)), flush=True)
     with ExitStack() as resources:
-        results = list(_run(name, options.size, resources))
+        results = list(_run(name, options.size, resources, options.sizes))
     if options.write:
         PAGE.write_text(with_table(PAGE.read_text(), name, machine, results))
     return 0
 
 
-def _run(name: str, size: Size, resources: ExitStack) -> Iterator[Result]:
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(","))
+
+
+def _run(name: str, size: Size, resources: ExitStack, sizes: tuple[int, ...]) -> Iterator[Result]:
     @cache
     def control_plane() -> RunningControlPlane:
         directory = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="compactor-bench-plane-")))
@@ -71,7 +78,7 @@ def _run(name: str, size: Size, resources: ExitStack) -> Iterator[Result]:
         return running
 
     with tempfile.TemporaryDirectory(prefix=f"compactor-bench-{name}-") as directory:
-        workspace = Workspace(Path(directory), size, control_plane)
+        workspace = Workspace(Path(directory), size, control_plane, sizes)
         yield from run_benchmark(
             importlib.import_module(f"bench.{name}"), workspace, lambda line: print(line, flush=True)
         )

@@ -56,7 +56,7 @@ class Load:
 
 def run_load(plane: RunningControlPlane, directory: Path, *, jobs: int) -> Load:
     """A policy over `jobs` logs with debt; from its application until every job has succeeded and is counted."""
-    namespace = _namespace(plane)
+    namespace = new_namespace(plane)
     root = directory / f"logs-{namespace}"
     template = directory / f"template-{namespace}"
     generate_log(template, segments=3, entries_per_segment=16, payload_bytes=32, sync=False)
@@ -89,7 +89,7 @@ def _cpu(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _namespace(plane: RunningControlPlane) -> str:
+def new_namespace(plane: RunningControlPlane) -> str:
     name = f"bench-{secrets.token_hex(4)}"
     answer = plane.admin.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     assert answer.ok, answer.text
@@ -219,7 +219,7 @@ def _job(namespace: str, number: int, root: str = "/data") -> Obj:
 
 def memory_with(plane: RunningControlPlane, directory: Path, *, jobs: int) -> int:
     """The operator's peak memory (bytes) once it has counted so many waiting jobs of a suspended policy."""
-    namespace = _namespace(plane)
+    namespace = new_namespace(plane)
     root = directory / "empty"
     root.mkdir()
     _apply(plane.admin, namespace, root, jobs=jobs, suspend=True)
@@ -250,7 +250,7 @@ def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
     jobs, many = workspace.pick((2000, 10_000), (20, 30))
     plane = workspace.control_plane()
     load = run_load(plane, workspace.directory, jobs=jobs)
-    bare = jobs / asyncio.run(_bare(plane, _namespace(plane), jobs))
+    bare = jobs / asyncio.run(_bare(plane, new_namespace(plane), jobs))
     rate = jobs / load.assigned
     title = f"{jobs:,} jobs, created to assigned"
     yield Fact(title, f"{rate:.0f} jobs/s ({load.assigned:.1f} s)", ">= 50 jobs/s", met=rate >= 50)

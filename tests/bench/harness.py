@@ -37,11 +37,14 @@ class Size(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where a benchmark works: an empty directory of its own, and a control plane started when first asked for."""
+    """Where a benchmark works: an empty directory of its own, and a control plane started when first asked for. `sizes`
+    were asked for by whoever runs it.
+    """
 
     directory: Path
     size: Size
     control_plane: Callable[[], RunningControlPlane]
+    sizes: tuple[int, ...] = ()
 
     def pick(self, full: Any, tiny: Any) -> Any:
         """The value for this size."""
