@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.api.enums import JobState
+from compaction.api.enums import JobState, WorkerTrouble
 from compaction.api.values import timestamp_from_epoch
 from compaction.planning.sharing import Grant
 from compaction.reconcile.allowance import Allowance, OperatorLimits
@@ -128,3 +128,17 @@ def test_the_smaller_of_both_limits_counts_and_is_named() -> None:
     world.add_log("/ra/new")
     world.pass_time(75)
     assert reasons(world) == {"RateLimited": 1}
+
+
+def test_a_worker_that_waits_for_room_is_given_back_first() -> None:
+    """Or a policy whose pods find no room would keep what others could use."""
+    world = world_with(1, allowed(Grant(2, 2, 2)))
+    world.add_log("/ra/more")
+    world.pass_time(75)
+    world.rest()
+    (pending,) = (name for name, worker in world.workers.items() if not worker.has_lease)
+    world.workers[pending].trouble = WorkerTrouble.UNSCHEDULABLE
+    world.allowance = allowed(Grant(1, 1, 1))
+    world.rest()
+    assert pending not in world.workers
+    assert len(world.in_state(JobState.IN_PROGRESS)) == 1

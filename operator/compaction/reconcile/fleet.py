@@ -102,11 +102,15 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
     announced = (memory.announced | names) & (names | processes.keys())
     fleet = _Survey(slots=[], stops=[], forgets=[], deletions=[], failures=[])
     live = 0
-    leaving = _surplus(snapshot, held, owner_uid=owner_uid, settings=settings)
+    surplus = _surplus(snapshot, held, owner_uid=owner_uid, settings=settings)
+
+    def leaves(name: str) -> str:
+        return OUTDATED if is_outdated(name, settings) else GIVEN_BACK if name in surplus else ""
+
     for worker in snapshot.workers:
         launches.pop(worker.name, None)
         if _look_at(worker, processes.get(worker.name), owner_uid, fleet):
-            why = OUTDATED if is_outdated(worker.name, settings) else GIVEN_BACK if worker.name in leaving else ""
+            why = leaves(worker.name)
             if why and not held.get(worker.name):
                 reason = f"{worker.name} {why}"
                 fleet.stops.append(StopWorker(worker.name, worker.identity, STOP_GRACE, reason))
@@ -115,7 +119,7 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
             if not why and not worker.stopping and worker.silence < FRESH * worker.duration:
                 free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
                 fleet.slots.append(WorkerSlots(worker.name, free))
-    starting = launching(snapshot, launches, announced=announced, outdated=lambda name: is_outdated(name, settings))
+    starting = launching(snapshot, launches, announced=announced, leaves=leaves)
     fleet.failures += starting.failures
     memory = replace(
         memory,
@@ -138,16 +142,21 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
 
 
 def _surplus(snapshot: Snapshot, held: Mapping[str, int], *, owner_uid: str, settings: str) -> frozenset[str]:
-    """The workers that are given back to other policies: those that end anyway, then those with the fewest jobs."""
+    """The workers that are given back to other policies: those that end anyway, then those that wait for room or an
+    image, then those with the fewest jobs.
+    """
     surplus = snapshot.allowance.surplus(holding(snapshot, snapshot.memory.launches))
     if not surplus:
         return frozenset()
     announced = {worker.name for worker in snapshot.workers}
     mine = [worker for worker in snapshot.workers if worker.is_live and worker.owner_uid == owner_uid]
     stay = [worker.name for worker in mine if not worker.stopping and not is_outdated(worker.name, settings)]
-    ending = {p.name for p in snapshot.processes if not p.ended} & snapshot.memory.announced - announced
+    silent = {p.name: p for p in snapshot.processes if not p.ended and p.name not in announced}
+    ending = silent.keys() & (snapshot.memory.announced | snapshot.memory.stopping)
+    pending = sorted(name for name, process in silent.items() if process.trouble is not None and name not in ending)
     surplus -= len(mine) - len(stay) + len(ending)
-    return frozenset(sorted(stay, key=lambda name: (held.get(name, 0), name))[: max(0, surplus)])
+    in_order = [*pending, *sorted(stay, key=lambda name: (held.get(name, 0), name))]
+    return frozenset(in_order[: max(0, surplus)])
 
 
 @dataclass(slots=True)

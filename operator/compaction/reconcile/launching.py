@@ -48,9 +48,11 @@ class Launching:
 
 
 def launching(
-    snapshot: Snapshot, launches: Mapping[str, float], *, announced: frozenset[str], outdated: Callable[[str], bool]
+    snapshot: Snapshot, launches: Mapping[str, float], *, announced: frozenset[str], leaves: Callable[[str], str]
 ) -> Launching:
-    """The workers of a snapshot that have no Lease. `launches` are those known so far; `announced` had one once."""
+    """The workers of a snapshot that have no Lease. `launches` are those known so far; `announced` had one once;
+    `leaves` says why one has to go, if it has.
+    """
     now, memory = snapshot.now.monotonic, snapshot.memory
     found = Launching(dict(launches))
     leased = {worker.name for worker in snapshot.workers}
@@ -63,7 +65,7 @@ def launching(
             if found.launches.pop(process.name, None) is not None and process.ending not in _NOBODYS_FAULT:
                 found.failures.append(f"{process.name} ended before it announced itself: {process.message}")
         elif process.name not in announced:
-            _waits(found, process, memory, now, outdated=outdated(process.name))
+            _waits(found, process, memory, now, leaves=leaves(process.name))
     for name, since in tuple(found.launches.items()):
         if name not in seen and now - since > LAUNCH_UNSEEN:
             del found.launches[name]
@@ -71,9 +73,9 @@ def launching(
     return found
 
 
-def _waits(found: Launching, process: WorkerProcess, memory: Memory, now: float, *, outdated: bool) -> None:
+def _waits(found: Launching, process: WorkerProcess, memory: Memory, now: float, *, leaves: str) -> None:
     """A worker that runs, or will, and has not announced itself."""
-    replaced = outdated and process.trouble is not None
+    replaced = bool(leaves) and process.trouble is not None
     if not replaced and (process.age <= LAUNCH_TIMEOUT or process.trouble in PATIENT):
         found.launches.setdefault(process.name, now)
         if process.trouble is not None and (found.trouble is None or process.age > found.trouble.age):
@@ -84,7 +86,7 @@ def _waits(found: Launching, process: WorkerProcess, memory: Memory, now: float,
     if process.name in memory.stopping:
         return
     if replaced:
-        reason = f"{process.name} was started with other settings than spec.workers has now"
+        reason = f"{process.name} {leaves}"
     else:
         reason = f"{process.name} did not announce itself within {LAUNCH_TIMEOUT:.0f} s"
         reason += f": {process.message}" if process.trouble is not None else ""
