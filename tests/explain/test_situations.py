@@ -165,3 +165,9 @@ def test_explanations_are_data_too() -> None:
     data = explain_policy(policy_with({"debt": {}}), (), None, NOW).to_object()
     assert data["subject"] == "CompactionPolicy storage/logs: Unknown"
     assert data["next"] == ["The store is looked at every 1m."]
+
+
+def test_workers_of_another_version_are_told_with_what_to_do() -> None:
+    skew = condition("WorkerVersionSkew", "OtherVersion", message="workers of version 0.1.0 run; set the image")
+    told = explain_policy(policy_with({"conditions": [skew]}), (), None, NOW)
+    assert "WorkerVersionSkew, for 2m10s: workers of version 0.1.0 run; set the image." in told.now

@@ -180,6 +180,24 @@ def test_a_sparkapplications_driver_runs_the_worker_in_front_of_the_jvm(
     assert "spark is up" in container.output
 
 
+def test_a_driver_with_another_main_file_goes_through_spark_submit(worker: Unpacked, tmp_path: Path) -> None:
+    directory = tmp_path / "job"
+    directory.mkdir()
+    (directory / "job.py").write_text(
+        "from pyspark import SparkContext\n"
+        "with SparkContext(conf=None) as context:\n"
+        "    print('sum', context.parallelize(range(5), 2).map(lambda one: one * 2).sum())\n"
+    )
+    pod = Pod(
+        environment={"SPARK_DRIVER_BIND_ADDRESS": "127.0.0.1", "SPARK_LOCAL_IP": "127.0.0.1"},
+        volumes={directory: "/mnt"},
+        writable=WORKER_PLACES,
+    )
+    answer = worker.run("driver", "--master", "local[2]", "--conf", "spark.ui.enabled=false", "/mnt/job.py", pod=pod)
+    assert answer.stdout == "sum 20\n", answer.stderr[-3000:]
+    assert answer.returncode == 0
+
+
 def test_a_driver_gets_its_executor_from_kubernetes(
     worker: Unpacked,
     cluster: Cluster,

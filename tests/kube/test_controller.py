@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from compaction.exceptions import ApiUnavailableError, ConflictError
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj
 from compaction.kube.config import Connection
 from compaction.kube.controller import LONGEST_STALE_PAUSE, stale_pause
+from compaction.kube.release import OWN_VERSION
 from compaction.stores.adapter import SegmentLogsAdapter
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.generate import corrupt_entry
@@ -82,6 +84,27 @@ def test_a_damaged_segment_is_named_and_its_siblings_are_compacted(on_bench: Cal
         states = sorted(job["status"]["state"] for job in await b.jobs())
         assert states.count("Faulty") == 1
         assert states.count("Succeeded") >= 1
+
+    on_bench(test)
+
+
+def test_workers_of_another_version_do_the_work_and_are_told_of(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        b.launcher.version = "0.0.9"
+        b.add_log("a")
+        await b.apply(workers={"idleSeconds": 600})
+        await b.all_in("Succeeded")
+
+        async def told() -> Any:
+            return await b.condition("WorkerVersionSkew")
+
+        condition = await b.until("the condition", told)
+        assert condition["status"] == "True"
+        assert f"version 0.0.9 run beside an operator of version {OWN_VERSION}" in condition["message"]
+        text = generate_latest(b.metrics.registry).decode()
+        assert "compaction_workers_of_other_version{" in text
+        (line,) = [one for one in text.splitlines() if one.startswith("compaction_workers_of_other_version{")]
+        assert line.endswith(" 1.0")
 
     on_bench(test)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from compaction.api.names import (
     ANNOTATION_REPORT,
     ANNOTATION_SLOTS,
     ANNOTATION_STOP,
+    ANNOTATION_VERSION,
     API_VERSION,
     COMPONENT_JOB,
     GROUP,
@@ -154,6 +156,7 @@ def test_announced_worker_renews_and_leaves(play: Play) -> None:
         lease = await w.lease(WORKER)
         assert lease.record.holder == WORKER
         assert lease.annotations[ANNOTATION_SLOTS] == "3"
+        assert lease.annotations[ANNOTATION_VERSION] == version("compaction-operator")
         assert lease.labels[LABEL_COMPONENT] == "worker"
         policy = await w.coordinator.get(COMPACTION_POLICIES, POLICY, namespace=w.namespace)
         assert [owner["uid"] for owner in lease.owner_references] == [policy["metadata"]["uid"]]

@@ -33,6 +33,7 @@ class TinyWorker:
     request: WorkerRequest
     root: Path
     before_commit: Callable[[str, str], Awaitable[None]]
+    version: str = ""
     taken: set[tuple[str, int]] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -64,7 +65,10 @@ class TinyWorker:
                     "compaction.dev/policy": self.request.policy.name,
                     "compaction.dev/component": "worker",
                 },
-                "annotations": {"compaction.dev/slots": str(self.request.slots)},
+                "annotations": {
+                    "compaction.dev/slots": str(self.request.slots),
+                    **({"compaction.dev/version": self.version} if self.version else {}),
+                },
                 "ownerReferences": [{**reference, "name": self.request.policy.name, "uid": owner}],
             },
             "spec": {
@@ -190,12 +194,13 @@ class TinyLauncher:
     client: ApiClient
     root: Path
     before_commit: Callable[[str, str], Awaitable[None]] = nothing
+    version: str = ""
     workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     started: dict[str, tuple[WorkerRequest, datetime]] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
 
     async def launch(self, request: WorkerRequest) -> WorkerRef:
-        worker = TinyWorker(self.client, request, self.root, self.before_commit)
+        worker = TinyWorker(self.client, request, self.root, self.before_commit, self.version)
         self.workers[request.name] = asyncio.create_task(worker.run())
         self.started[request.name] = (request, datetime.now(UTC))
         return WorkerRef(request.name, request.policy)
