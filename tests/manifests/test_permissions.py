@@ -39,7 +39,6 @@ BEYOND: dict[str, dict[str, str]] = {
     OPERATOR: {},
     WORKER: {
         "pods": "executors are made where a kubelet runs them: tests/node",
-        "configmaps": "the same",
     },
 }
 """What this run cannot reach, by account and resource, and where it is reached."""

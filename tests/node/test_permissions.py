@@ -11,10 +11,6 @@ from support.audit import account, granted, uses
 from support.on_node import NAMESPACE, Installation
 
 EXECUTORS = "role/compaction-worker-executors"
-OF_SPARK_APPLICATIONS = {f"{verb} configmaps" for verb in ("list", "create", "delete", "deletecollection")} | {
-    "patch pods"
-}
-"""Drivers that a Spark operator starts make ConfigMaps of their own; none runs here."""
 
 
 def test_nobody_was_refused(installation: Installation, node: RunningNode) -> None:
@@ -26,7 +22,7 @@ def test_nobody_was_refused(installation: Installation, node: RunningNode) -> No
 def test_drivers_use_all_that_they_may_do_for_executors(installation: Installation, node: RunningNode) -> None:
     used, _ = uses(node.plane.audit_log, account(NAMESPACE, "compaction-worker"))
     may = granted([json.loads(installation.kubectl("get", EXECUTORS, "-o", "json"))])
-    assert {str(use) for use in may - used} <= OF_SPARK_APPLICATIONS
+    assert {str(use) for use in may - used} == set()
 
 
 def test_executors_ask_for_nothing(installation: Installation, node: RunningNode) -> None:
