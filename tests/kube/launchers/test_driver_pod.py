@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from compaction.api.enums import Launcher
+from compaction.api.manifest import load_policies
 from compaction.exceptions import LaunchError
+from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.driver_pod import TEMPLATE_DIRECTORY, driver_pod
+from support.manifests import policy_object
 from support.pods import FULL, IMAGE, request_of
 
 
@@ -144,6 +151,18 @@ def test_what_cannot_be_put_together_says_what_to_do(workers: dict[str, Any], ad
     with pytest.raises(LaunchError) as refusal:
         pod_of(workers)
     assert advice in str(refusal.value)
+
+
+@pytest.mark.parametrize("launcher", BACKENDS)
+def test_the_example_in_the_documentation_can_be_built(launcher: Launcher) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "resources.md").read_text()
+    (example,) = (block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "podTemplate" in block)
+    document = policy_object() | {"spec": yaml.safe_load(example)}
+    (policy,) = load_policies(yaml.safe_dump(document), source="resources.md")
+    request = request_of(document["spec"]["workers"])
+    built = json.dumps(BACKENDS[launcher].build(request, ""))
+    assert policy.spec.workers.image in built
+    assert "spark-events" in built
 
 
 def test_without_any_image_there_is_advice() -> None:
