@@ -87,9 +87,10 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "kubectl get cjob {n} --field-selector status.state=Faulty,spec.policyRef.name={policy} lists them",
     ),
     PolicyReason.LAUNCH_FAILED: Meaning(
-        "No worker could be started, several times in a row.",
-        "Launches go on with growing pauses, up to five minutes.",
-        "Mend what the message names: it holds the end of the worker's log (Java, memory, sparkConf, sparkMaster).",
+        "No worker could be started, several times in a row, or one has waited in vain for more than a minute.",
+        "Launches go on with growing pauses, up to five minutes; a correction of spec.workers is tried at once.",
+        "Mend what the message names: what was refused, the image, a Secret, the Spark operator, or what the end of "
+        "the worker's log says (Java, memory, sparkConf, sparkMaster).",
     ),
 }
 

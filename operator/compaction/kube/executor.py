@@ -231,14 +231,15 @@ class Executor:
             pod=pod_request(policy, memory=action.memory),
         )
         try:
-            await self._rt.launcher.launch(request)
+            made = await self._rt.launcher.launch(request)
         except LaunchError as error:
             self.outcome.launch_errors.append(str(error))
             if not isinstance(error, LaunchUncertainError):
                 self.outcome.not_launched.add(action.name)
             self._announce(Announce("LaunchFailed", str(error), warning=True))
             return
-        self._announce(Announce("WorkerLaunched", f"{action.name} was started with {workers.slots} slots"))
+        what = f" ({made.detail})" if made.detail else ""
+        self._announce(Announce("WorkerLaunched", f"{action.name}{what} was started with {workers.slots} slots"))
 
     # -- policy ------------------------------------------------------------------------------------------------------
 

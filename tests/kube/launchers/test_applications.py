@@ -238,20 +238,20 @@ def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
 
             async def kind_of_next(name: str) -> str:
                 ref = await launcher.launch(request_of({}, name=name, namespace=restricted))
-                return ref.detail.partition(" ")[0] + str(objects._seen[restricted, name].launcher)
+                return ref.detail
 
-            assert await kind_of_next("logs-w-1") == "SparkApplicationkubeflow"
+            assert await kind_of_next("logs-w-1") == "SparkApplication, launcher kubeflow"
             kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
             seconds += 60
-            assert await kind_of_next("logs-w-2") == "SparkApplicationapache"
+            assert await kind_of_next("logs-w-2") == "SparkApplication, launcher apache"
             with pytest.raises(LaunchError, match=r"does not serve sparkapplications.sparkoperator.k8s.io"):
                 await launcher.launch(request_of({"launcher": "kubeflow"}, name="logs-w-3", namespace=restricted))
             kubectl("delete", "crd", "sparkapplications.spark.apache.org", "--timeout=60s")
             seconds += 60
-            assert await kind_of_next("logs-w-4") == "Podpod"
+            assert await kind_of_next("logs-w-4") == "Pod, launcher pod"
             define(kubectl, shared_fixtures)
             seconds += 60
-            assert await kind_of_next("logs-w-5") == "SparkApplicationkubeflow"
+            assert await kind_of_next("logs-w-5") == "SparkApplication, launcher kubeflow"
 
     asyncio.run(work())
 

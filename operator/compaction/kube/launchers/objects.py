@@ -133,7 +133,7 @@ class ObjectLauncher:
         self._seen[key] = self._sighted(launcher, made, None, known=None)
         self._looked_at = float("-inf")
         log.info("worker launched", worker=request.name, kind=kind.kind, launcher=launcher.value)
-        return WorkerRef(request.name, request.policy, f"{kind.kind} {request.name}")
+        return WorkerRef(request.name, request.policy, f"{kind.kind}, launcher {launcher}")
 
     async def observe(self) -> list[WorkerObservation]:
         """Every worker with an object, and those whose object has just gone."""
