@@ -1,12 +1,13 @@
 """The object cache: never backwards, never resurrected, repaired by a relist."""
 
+import json
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.api.names import LABEL_POLICY
-from compaction.kube.cache import Change, KindStore, ObjectCache, ObjectKey, policy_of_job, version_order
+from compaction.kube.cache import Change, KindStore, ObjectCache, ObjectKey, policy_of_job, project, version_order
 from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES
 
 
@@ -46,6 +47,15 @@ def test_managed_fields_and_the_copy_of_kubectl_are_not_kept() -> None:
     assert "managedFields" not in kept["metadata"]
     assert kept["metadata"]["annotations"] == {"mine": "1"}
     assert "managedFields" in body["metadata"]
+
+
+def test_equal_strings_are_kept_once() -> None:
+    """Every event is parsed by itself: each object would have a copy of the names of all fields."""
+    first, second = (project(json.loads(json.dumps(job(name, version=1)))) for name in "ab")
+    assert first == job("a", version=1)
+    names = [{id(key) for key in body["metadata"]} for body in (first, second)]
+    assert names[0] == names[1]
+    assert first["metadata"]["namespace"] is second["metadata"]["namespace"]
 
 
 def test_a_deleted_object_never_comes_back_but_its_name_may() -> None:

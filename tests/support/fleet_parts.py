@@ -160,6 +160,7 @@ class Journal(PolicyController):
             self._facts["succeeded"] = sum(
                 s.value for s in succeeded if s.name.endswith("_total") and s.labels["outcome"] == "Succeeded"
             )
+            self._facts["reconciles"] = len(self._seconds)
             self._facts["jobs"] = len(runtime.cache.jobs)
             put(self._path, self._facts)
             await asyncio.sleep(JOURNAL)
