@@ -56,6 +56,8 @@ WATCH_WORKERS: Final = 1.0
 """Seconds between looks at the launcher: a worker that dies is noticed so much sooner than by its lease."""
 AGAIN: Final = 0.2
 SWEEP_PAUSE: Final = 1.0
+STORE_TASKS: Final = 4
+"""Looks and sweeps at a time, of all policies: asyncio has a thread more on the smallest machine, which claims need."""
 STALE_IN_A_ROW: Final = 5
 """A race is over after a few looks; what goes on for longer is not a race, and is looked at ever more rarely."""
 LONGEST_STALE_PAUSE: Final = 30.0
@@ -102,6 +104,7 @@ class PolicyController:
         self._states: dict[ObjectKey, _PolicyState] = {}
         self._workers: dict[ObjectKey, tuple[WorkerObservation, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = asyncio.Semaphore(STORE_TASKS)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -303,24 +306,27 @@ class PolicyController:
         assert store is not None, "opened before any store task"
         root = policy.spec.store.segment_logs.root if policy.spec.store.segment_logs is not None else ""
         try:
-            if task.task is StoreTask.SENSE:
-                state.readings += 1
-                request = SenseRequest(
-                    number=state.readings,
-                    generation=policy.metadata.generation,
-                    asked=asked,
-                    quarantined=task.quarantined,
-                    busy=task.busy,
-                )
-                before = state.reading
-                sensed = await asyncio.to_thread(look, store, request, root=root, before=before, clock=self._monotonic)
-                self._sensed(state, sensed)
-            elif runtime.is_leader():
-                swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
-                self._swept(key, state, swept)
-                runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
-            else:
-                self._swept(key, state, NOT_SWEPT)
+            async with self._threads:
+                if task.task is StoreTask.SENSE:
+                    state.readings += 1
+                    request = SenseRequest(
+                        number=state.readings,
+                        generation=policy.metadata.generation,
+                        asked=asked,
+                        quarantined=task.quarantined,
+                        busy=task.busy,
+                    )
+                    before = state.reading
+                    sensed = await asyncio.to_thread(
+                        look, store, request, root=root, before=before, clock=self._monotonic
+                    )
+                    self._sensed(state, sensed)
+                elif runtime.is_leader():
+                    swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
+                    self._swept(key, state, swept)
+                    runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
+                else:
+                    self._swept(key, state, NOT_SWEPT)
         finally:
             if task.task is StoreTask.SENSE:
                 state.memory = replace(state.memory, sense_running=False)
