@@ -15,8 +15,9 @@ EXECUTORS = "role/compaction-worker-executors"
 
 def test_nobody_was_refused(installation: Installation, node: RunningNode) -> None:
     for name in ("compaction-operator", "compaction-worker", "compaction-executor"):
-        _, refused = uses(node.plane.audit_log, account(NAMESPACE, name))
-        assert refused == frozenset(), name
+        done, refused = uses(node.plane.audit_log, account(NAMESPACE, name))
+        # A server that has just started again answers before it knows any role, and refuses everybody everything.
+        assert refused - done == frozenset(), name
 
 
 def test_drivers_use_all_that_they_may_do_for_executors(installation: Installation, node: RunningNode) -> None:

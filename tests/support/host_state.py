@@ -23,6 +23,8 @@ VOLATILE = (
 )
 """Counters among the kernel's settings; they change by themselves."""
 BUILDING = "/images/store/"
+OTHERS_GO = ("mounts", "cgroups")
+"""What other programs of the machine take away meanwhile; a node sees none of it to take."""
 PLACES = (
     "/etc/cni",
     "/opt/cni",
@@ -57,9 +59,10 @@ class HostState:
         for field in fields(self):
             before, after = getattr(self, field.name), getattr(later, field.name)
             if before != after:
-                found[field.name] = [f"+ {x}" for x in sorted(after - before)] + [
-                    f"- {x}" for x in sorted(before - after)
-                ]
+                gone = () if field.name in OTHERS_GO else sorted(before - after)
+                facts = [f"+ {fact}" for fact in sorted(after - before)] + [f"- {fact}" for fact in gone]
+                if facts:
+                    found[field.name] = facts
         return found
 
 
