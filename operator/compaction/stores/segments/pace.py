@@ -37,7 +37,7 @@ class Pace:
     Args:
         should_stop: asked at each call, and at least every STEP_SECONDS while it waits; then RewriteStoppedError.
         bytes_per_second: of all reads and writes together; None for no limit.
-        clock, sleep: seconds.
+        clock, sleep: seconds; by default those of `time` when this is made (the simulator has its own).
         what: the work, in the error.
     """
 
@@ -46,15 +46,15 @@ class Pace:
         *,
         should_stop: Callable[[], bool] = lambda: False,
         bytes_per_second: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], None] | None = None,
         what: str = "the rewrite",
     ) -> None:
         self._should_stop = should_stop
-        self._clock = clock
-        self._sleep = sleep
+        self._clock = clock or time.monotonic
+        self._sleep = sleep or time.sleep
         self._what = what
-        self._bucket = None if bytes_per_second is None else TokenBucket(max(1, bytes_per_second), clock())
+        self._bucket = None if bytes_per_second is None else TokenBucket(max(1, bytes_per_second), self._clock())
 
     def __call__(self, count: int) -> None:
         self._look()
