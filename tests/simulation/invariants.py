@@ -212,6 +212,8 @@ class ApiWatch:
     world: World
     writes: Counter[str] = field(default_factory=Counter)
     kinds: dict[str, list[str]] = field(default_factory=dict)
+    given_up: dict[str, int] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     specs: dict[str, str] = field(default_factory=dict)
 
@@ -258,9 +260,11 @@ class ApiWatch:
         if job is not None:
             if (request.method, plural) == ("POST", "compactionjobs"):  # made anew under its old name
                 self.writes[job], self.kinds[job] = 0, []
+                self.given_up[job], self.states[job] = 0, ""
                 self.world.reported.discard(job)
             self.writes[job] += 1
             self.kinds.setdefault(job, []).append(f"{request.method} {plural}")
+            self._count_endings(job, request, body)
             self.look(job)
 
     def _job(self, plural: str, request: Request, body: Any) -> str | None:
@@ -287,8 +291,17 @@ class ApiWatch:
             return name if is_report or (taken and process_is_coordinator(body)) else None
         return name
 
+    def _count_endings(self, job: str, request: Request, body: Any) -> None:
+        """How often the job was given up: an overlooked report may take that back, and no token tells."""
+        if (request.method, request.path.endswith("/status")) != ("PUT", True):
+            return
+        state = str((body.get("status") or {}).get("state"))
+        if state == "Abandoned" != self.states.get(job):
+            self.given_up[job] = self.given_up.get(job, 0) + 1
+        self.states[job] = state
+
     def look(self, job: str) -> None:
-        attempts = max(1, self.tokens.get(job, 1), self.world.attempts_of(job))
+        attempts = max(1, self.tokens.get(job, 1), self.world.attempts_of(job), 1 + self.given_up.get(job, 0))
         bound = WRITES_PER_JOB + WRITES_OF_PROGRESS + WRITES_PER_ATTEMPT * (attempts - 1) + self.world.disturbed(job)
         if self.writes[job] > bound:
             said = dict(Counter(self.kinds[job]))
