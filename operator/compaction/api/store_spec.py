@@ -21,8 +21,18 @@ MAX_ENTRIES_PER_SEGMENT: Final = 65535
 """A segment file counts its index slots in 16 bits (research/ra.md §1.1)."""
 
 
-def _has_parent_step(path: str) -> bool:
-    return ".." in path.split("/")
+def _no_parent_step(message: str) -> Rule:
+    return Rule(
+        cel="!self.matches('(^|/)[.][.](/|$)')", message=message, holds=lambda path: ".." not in path.split("/")
+    )
+
+
+def _relative_to(what: str) -> Rule:
+    return Rule(
+        cel="!self.startsWith('/')",
+        message=f"must be relative to {what}: leave out the leading '/'",
+        holds=lambda path: not path.startswith("/"),
+    )
 
 
 _CLOSED_SETS: Final = r"^([^\x5b]|\x5b[^\x5d/]+\x5d)*$"
@@ -39,11 +49,7 @@ ABSOLUTE_PATH: Final = (
         message="must be an absolute path, such as /data/ra",
         holds=lambda path: path.startswith("/"),
     ),
-    Rule(
-        cel="!self.matches('(^|/)[.][.](/|$)')",
-        message="must not contain '..': write the path it leads to",
-        holds=lambda path: not _has_parent_step(path),
-    ),
+    _no_parent_step("must not contain '..': write the path it leads to"),
 )
 NOT_THE_FILE_SYSTEM: Final = Rule(
     cel="self.matches('[^/.]')",
@@ -52,16 +58,8 @@ NOT_THE_FILE_SYSTEM: Final = Rule(
 )
 RELATIVE_GLOB: Final = (
     NO_NUL,
-    Rule(
-        cel="!self.startsWith('/')",
-        message="must be relative to root: leave out the leading '/'",
-        holds=lambda glob: not glob.startswith("/"),
-    ),
-    Rule(
-        cel="!self.matches('(^|/)[.][.](/|$)')",
-        message="must not contain '..': only directories below root are compacted",
-        holds=lambda glob: not _has_parent_step(glob),
-    ),
+    _relative_to("root"),
+    _no_parent_step("must not contain '..': only directories below root are compacted"),
     Rule(
         cel="!self.contains('***')",
         message="must not contain '***': write ** for any depth, * within one name",
@@ -75,16 +73,8 @@ RELATIVE_GLOB: Final = (
 )
 RELATIVE_DIRECTORY: Final = (
     NO_NUL,
-    Rule(
-        cel="!self.startsWith('/')",
-        message="must be relative to the volume: leave out the leading '/'",
-        holds=lambda path: not path.startswith("/"),
-    ),
-    Rule(
-        cel="!self.matches('(^|/)[.][.](/|$)')",
-        message="must not contain '..'",
-        holds=lambda path: not _has_parent_step(path),
-    ),
+    _relative_to("the volume"),
+    _no_parent_step("must not contain '..'"),
 )
 
 Glob = Annotated[str, StringConstraints(min_length=1, max_length=512), Checked(*RELATIVE_GLOB)]
