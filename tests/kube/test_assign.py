@@ -8,17 +8,13 @@ from typing import Any
 
 from compaction.api.job import CompactionJobStatus
 from compaction.kube.assign import AssignmentSteps, Outcome
-from compaction.kube.cache import ObjectCache, ObjectKey
+from compaction.kube.cache import ObjectKey
 from compaction.kube.client import LEASES, ApiClient
 from compaction.kube.config import Connection, no_token
-from compaction.kube.events import EventRecorder
-from compaction.kube.launchers.process import ProcessLauncher
-from compaction.kube.metrics import Metrics
-from compaction.kube.queue import WorkQueue
-from compaction.kube.runtime import Runtime
 from compaction.kube.writes import GuardedWrites
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.observations import Identity, Moment
+from support.quiet_runtime import quiet_runtime
 
 KEY = ObjectKey("ns", "logs")
 ACTION = AssignJob(Identity("job-1", "uid-1", "7"), "w-1", "/ra/a", CompactionJobStatus(), 1, None, 0, 15)
@@ -30,22 +26,9 @@ def outcome_with(tmp_path: Path, *leases: dict[str, Any]) -> tuple[Outcome, list
 
     async def main() -> Outcome:
         async with ApiClient(Connection("http://127.0.0.1:9", None, no_token())) as client:
-            cache = ObjectCache()
+            runtime = quiet_runtime(client, tmp_path)
             for lease in leases:
-                cache.store(LEASES).upsert(lease)
-            runtime = Runtime(
-                client=client,
-                cache=cache,
-                queue=WorkQueue(),
-                launcher=ProcessLauncher(tmp_path),
-                events=EventRecorder(client),
-                metrics=Metrics(),
-                is_leader=lambda: True,
-                epoch=1,
-                identity="test",
-                namespace="ns",
-                state_dir=tmp_path,
-            )
+                runtime.cache.store(LEASES).upsert(lease)
             outcome = Outcome()
             steps = AssignmentSteps(
                 GuardedWrites(runtime, KEY, observed=lambda *_: None),

@@ -46,8 +46,7 @@ ROOT = Path("/proc/self/cwd/logs")
 PEACE = 900.0
 """Simulated seconds after the last fault within which everything must have come to rest."""
 LOOK = 5.0
-# No rate stretches a job beyond its lease: a delayed watch would then have it given up and taken back, two writes more.
-LIMITS = (*[OperatorLimits()] * 7, OperatorLimits(1), OperatorLimits(1, 10**9), OperatorLimits(2, 40_000))
+LIMITS = (*[OperatorLimits()] * 7, OperatorLimits(1), OperatorLimits(1, 10**9), OperatorLimits(2, 400))
 
 
 @dataclass(frozen=True, slots=True)

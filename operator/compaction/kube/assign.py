@@ -85,7 +85,7 @@ class AssignmentSteps:
     async def assign(self, action: AssignJob) -> None:
         """Token, claim, Lease, status; stops where the world has moved on, with the reason in the outcome."""
         name = action.job.name
-        if not await self._api.leases_absent(action.absent_leases, owners=self._owners(action.job)):
+        if not await self._api.holds(action.premise, owners=self._owners(action.job)):
             self.outcome.failed_jobs.add(name)
             return
         if not self._api.serves(action.worker):

@@ -150,7 +150,7 @@ class Executor:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     async def _end_attempt(self, action: EndAttempt) -> None:
-        if not await self._api.leases_absent(action.absent_leases, owners=self._owners(action.job)):
+        if not await self._api.holds(action.premise, owners=self._owners(action.job)):
             self.outcome.failed_jobs.add(action.job.name)
             return
         if action.status is not None and not await self._assignments.write_status(action.job, action.status):

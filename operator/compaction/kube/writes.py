@@ -13,6 +13,7 @@ from compaction.exceptions import ConflictError, NotFoundError
 from compaction.kube.cache import Delta, ObjectKey, policy_of_lease
 from compaction.kube.resources import LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
+from compaction.reconcile.actions import Premise
 from compaction.reconcile.observations import Identity
 
 
@@ -55,8 +56,17 @@ class GuardedWrites:
         """Whether a fresh read finds no such object."""
         return await self.refresh(resource, name) is None
 
-    async def leases_absent(self, names: Iterable[str], *, owners: Collection[str]) -> bool:
-        """What a decision took for absent must be so on a fresh read: a cache may lag behind.
+    async def holds(self, premise: Premise, *, owners: Collection[str]) -> bool:
+        """Whether fresh reads confirm what a decision rests on; if not, it has to be made again."""
+        for seen in premise.unchanged:
+            found = await self.refresh(LEASES, seen.name)
+            if found is None or found["metadata"]["resourceVersion"] != seen.resource_version:
+                self.stale = True
+                return False
+        return await self._leases_absent(premise.absent, owners=owners)
+
+    async def _leases_absent(self, names: Iterable[str], *, owners: Collection[str]) -> bool:
+        """What a decision took for absent must be so on a fresh read.
 
         A Lease that lost its labels never reaches the cache, however often it is read. One that `owners` (uids) made is
         deleted, so that whoever holds it stops; one of somebody else is not what the decision was about.

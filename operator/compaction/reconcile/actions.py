@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from compaction.api.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.policy import CompactionPolicyStatus
@@ -18,17 +19,26 @@ from compaction.reconcile.observations import Identity, Memory, frozen
 
 
 @dataclass(frozen=True, slots=True)
-class EndAttempt:
-    """Write a job's status and then (when `lease` is given) delete its Lease.
-
-    `absent_leases` must be found absent by a fresh read before anything is written: the decision rests on their
-    absence, and a cache may lag.
+class Premise:
+    """What a decision takes from the silence of a cache that may lag: fresh reads must confirm it before anything is
+    written. `absent` Leases do not exist; `unchanged` ones still have this version (nobody renewed or reported).
     """
+
+    absent: tuple[str, ...] = ()
+    unchanged: tuple[Identity, ...] = ()
+
+
+NO_PREMISE: Final = Premise()
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """Write a job's status and then (when `lease` is given) delete its Lease, if the premise holds."""
 
     job: Identity
     status: CompactionJobStatus | None
     lease: Identity | None = None
-    absent_leases: tuple[str, ...] = ()
+    premise: Premise = NO_PREMISE
     retire: str = ""
 
 
@@ -48,7 +58,7 @@ class AssignJob:
     lease: Identity | None
     lease_token: int
     duration: int
-    absent_leases: tuple[str, ...] = ()
+    premise: Premise = NO_PREMISE
     bytes_per_second: int | None = None
 
 

@@ -232,7 +232,7 @@ class Assigner:
             lease=lease.identity if lease is not None else None,
             lease_token=lease.token if lease is not None else 0,
             duration=self.policy.spec.lease.duration_seconds,
-            absent_leases=step.absent,
+            premise=step.premise,
             bytes_per_second=share,
         )
 

@@ -15,7 +15,7 @@ from compaction.api.job import CompactionJob, CompactionJobStatus, SkippedSource
 from compaction.api.names import ANNOTATION_RETRY
 from compaction.api.text import mark_of
 from compaction.planning.transitions import JobEvent
-from compaction.reconcile.actions import Announce, DeleteJob, EndAttempt
+from compaction.reconcile.actions import NO_PREMISE, Announce, DeleteJob, EndAttempt, Premise
 from compaction.reconcile.job import (
     AT_ONCE_FAULTY,
     assigned,
@@ -81,7 +81,7 @@ class JobStep:
     status: CompactionJobStatus
     lease: JobLease | None = None
     drop: Identity | None = None
-    absent: tuple[str, ...] = ()
+    premise: Premise = NO_PREMISE
     events: tuple[Announce, ...] = ()
     skipped: tuple[SkippedSource, ...] = ()
     refused: bool = False
@@ -123,7 +123,7 @@ class JobStep:
             job=self.view.identity,
             status=self.status if self.changed else None,
             lease=self.drop,
-            absent_leases=self.absent,
+            premise=self.premise,
             retire=self.log if self.finished_now and self.state is JobState.FAULTY and not self.refused else "",
         )
 
@@ -251,11 +251,13 @@ def _watch(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
         generation=step.view.job.metadata.generation,
     )
     if lease is None:
-        absent: tuple[str, ...] = (step.name,)
+        premise = Premise(absent=(step.name,))
     else:
+        # The worker's last word may be on its way: an attempt that is given up too early costs two writes more.
         absent = (gone.absent_lease,) if gone is not None and gone.absent_lease else ()
+        premise = Premise(absent, unchanged=(lease.identity,))
     event = _event(step, ending.reason, ending.message, warning=True)
-    return replace(_without_lease(step), status=after, absent=absent, events=(event,))
+    return replace(_without_lease(step), status=after, premise=premise, events=(event,))
 
 
 def _with_progress(step: JobStep) -> JobStep:
