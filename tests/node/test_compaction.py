@@ -7,12 +7,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from compaction.local.node.images import CTR, full_name
+from compaction.local.images.build import ensure_images
+from compaction.local.images.model import Image
+from compaction.local.node.images import full_name, import_archive
 from compaction.local.node.layout import NODE_NAME
 from compaction.local.node.servers import API_SERVER
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern
 from support.cluster import LogRoot, Object, condition
+from support.next_image import NEXT, write_next
 from support.on_node import (
     OPERATOR,
     Installation,
@@ -162,17 +165,20 @@ def test_an_api_server_that_is_away_for_a_minute(installation: Installation) -> 
     await_done(installation, "outage", logs)
 
 
-def test_an_upgrade_in_the_middle_of_a_job(installation: Installation) -> None:
+def test_an_upgrade_in_the_middle_of_a_job(installation: Installation, tmp_path: Path) -> None:
     logs = installation.logs_for("upgrade")
     one_long_log(logs)
     installation.slow_policy("upgrade")
     installation.cluster.await_job_state("InProgress")
-    image = installation.kubectl("get", "deployment", OPERATOR, "-o", "jsonpath={..image}")
-    newer = f"{image}-next"
-    installation.node.run(*CTR, "images", "tag", "--force", full_name(image), full_name(newer))
+    newer = f"{installation.kubectl('get', 'deployment', OPERATOR, '-o', 'jsonpath={..image}')}-next"
+    [built] = ensure_images((Image.OPERATOR,), report=print)
+    write_next(built.archive, tmp_path / "next.tar", name=full_name(newer))
+    import_archive(installation.node, tmp_path / "next.tar")
     installation.kubectl("set", "image", f"deployment/{OPERATOR}", f"operator={newer}")
     installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=300s")
     running = installation.operators()
     assert {one["spec"]["containers"][0]["image"] for one in running} == {newer}
     [job] = await_done(installation, "upgrade", logs)
     assert job["status"]["fencingToken"] == 1
+    said = installation.kubectl("get", "events", "--field-selector", "reason=WorkerVersionSkew", "-o", "json")
+    assert NEXT in said
