@@ -27,7 +27,7 @@ from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.spark_settings import SparkSettings
-from compaction.rewrite.worker import Worker, WorkerExit
+from compaction.rewrite.worker import EXIT_WORDS, LAST_WORDS, Worker
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +93,8 @@ def command(
     except CompactionError as error:
         report(error)
         sys.exit(1)
-    log.info("worker ends", worker=name, code=int(code), reason=WorkerExit(code).name)
+    why = f"{LAST_WORDS}: {EXIT_WORDS.get(int(code), 'nothing to do')}"
+    log.info(why, worker=name, code=int(code), reason=code.name)
     sys.exit(int(code))
 
 

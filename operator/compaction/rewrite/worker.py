@@ -16,10 +16,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from enum import IntEnum
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -63,6 +64,10 @@ _WHY = {
     EndReason.HEARTBEAT_LOST: "the heartbeat ended",
     EndReason.TERMINATED: "the worker received SIGTERM",
 }
+
+LAST_WORDS: Final = "worker ends"
+EXIT_WORDS: Final[Mapping[int, str]] = {int(_EXITS[reason]): words for reason, words in _WHY.items()}
+"""What each exit code but 0 means: whoever sees only the code can say it."""
 
 
 def start_thread(work: Callable[[], None], name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
+from compaction.kube.launchers.last_words import last_words
 from compaction.kube.launchers.pod_status import Sighting, memory_of, observe_pod, policy_of
 from compaction.kube.launchers.pods import Role, metadata_of, object_labels, owner_of, pod_spec, pods_of
 from compaction.kube.launchers.spark_conf import has_executors, local_master, worker_arguments
@@ -73,7 +74,7 @@ def seen(
         phase=phase,
         started=since.started,
         reason=reason,
-        message=message,
+        message=last_words(message),
         trouble=trouble,
         ending=ending,
         ui=ui,

@@ -14,6 +14,7 @@ from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY, POLICY_KIND
 from compaction.api.text import INT64_MAX, number_in
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
+from compaction.kube.launchers.last_words import ending_of, last_words
 from compaction.kube.launchers.spark_conf import UI_PORT
 from compaction.kube.launchers.templates import WORKER_CONTAINER
 from compaction.kube.resources import Obj
@@ -94,7 +95,7 @@ def _ended(status: Mapping[str, Any]) -> _Found | None:
     if status.get("phase") not in ("Succeeded", "Failed") and not terminated:
         return None
     code = terminated.get("exitCode")
-    words = str(terminated.get("message") or status.get("message") or "").strip()
+    words = last_words(str(terminated.get("message") or status.get("message") or ""))
     if status["phase"] == "Succeeded" or (terminated and code == 0):
         return WorkerPhase.SUCCEEDED, "Completed", words, None, WorkerEnding.COMPLETED, code
     disruption = _disruption(status)
@@ -105,7 +106,7 @@ def _ended(status: Mapping[str, Any]) -> _Found | None:
         words = "killed for using more memory than its pod has"
         return WorkerPhase.FAILED, _OOM, words, None, WorkerEnding.OUT_OF_MEMORY, code
     reason = str(terminated.get("reason") or status.get("reason") or "Failed")
-    words = ": ".join(filter(None, (f"exit code {code}", words)))
+    words = ending_of(code, words) if code is not None else words
     return WorkerPhase.FAILED, reason, words, None, WorkerEnding.FAILED, code
 
 

@@ -29,6 +29,7 @@ import structlog
 
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
+from compaction.kube.launchers.last_words import ending_of
 
 #: What a worker inherits from the operator's environment; everything else is passed on purpose, or not at all.
 PASSED_ENVIRONMENT: Final = (
@@ -49,7 +50,6 @@ PASSED_ENVIRONMENT: Final = (
     "COMPACTION_CACHE",
 )
 _LARGEST_PID: Final = 2**31 - 1
-_TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 8192
 _KEPT_LOGS: Final = 50
 
@@ -212,7 +212,7 @@ class ProcessLauncher:
             phase, reason = WorkerPhase.SUCCEEDED, "Completed"
         else:
             phase, reason = WorkerPhase.FAILED, f"Killed{signal.Signals(-code).name}" if code < 0 else "Failed"
-        message = "" if code == 0 else self._tail(record.name)
+        message = "" if code == 0 else ending_of(code, self._tail(record.name))
         return WorkerObservation(record.name, record.policy, phase, record.started, code, reason, message)
 
     def _alive(self, record: _Record) -> bool:
@@ -235,10 +235,9 @@ class ProcessLauncher:
         try:
             with self._path(name, "log").open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = log.read().decode("utf-8", "replace").splitlines()
+                return log.read().decode("utf-8", "replace")
         except OSError:
             return ""
-        return "\n".join(lines[-_TAIL_LINES:])
 
     def _path(self, name: str, suffix: str) -> Path:
         return self._directory / f"{name}.{suffix}"
