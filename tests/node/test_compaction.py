@@ -27,9 +27,13 @@ from support.waiting import eventually
 PATIENCE = 300.0
 
 
-def one_long_log(logs: LogRoot) -> Path:
-    """5 MB to copy in several groups."""
-    return logs.add("a", segments=25, entries_per_segment=1024, payload_bytes=1024, live_fraction=0.2)
+def at_work(installation: Installation, policy: str) -> LogRoot:
+    """The logs of a new policy whose one job, 5 MB to copy in several groups, has begun."""
+    logs = installation.logs_for(policy)
+    logs.add("a", segments=25, entries_per_segment=1024, payload_bytes=1024, live_fraction=0.2)
+    installation.slow_policy(policy)
+    installation.cluster.await_job_state("InProgress")
+    return logs
 
 
 def await_done(installation: Installation, policy: str, logs: LogRoot) -> list[Object]:
@@ -88,10 +92,7 @@ def test_the_page_about_installing_is_right(installation: Installation) -> None:
 
 
 def test_a_killed_leader_is_succeeded(installation: Installation) -> None:
-    logs = installation.logs_for("leader")
-    one_long_log(logs)
-    installation.slow_policy("leader")
-    installation.cluster.await_job_state("InProgress")
+    logs = at_work(installation, "leader")
     first = installation.leader()
     [pod] = [one for one in installation.operators() if one["metadata"]["name"] == first]
     installation.kill(pod)
@@ -103,10 +104,7 @@ def test_a_killed_leader_is_succeeded(installation: Installation) -> None:
 
 
 def test_a_killed_driver_is_replaced(installation: Installation) -> None:
-    logs = installation.logs_for("driver")
-    one_long_log(logs)
-    installation.slow_policy("driver")
-    installation.cluster.await_job_state("InProgress")
+    logs = at_work(installation, "driver")
     [driver] = installation.drivers("driver")
     installation.kill(driver)
     eventually(
@@ -119,10 +117,7 @@ def test_a_killed_driver_is_replaced(installation: Installation) -> None:
 
 
 def test_a_killed_executor_is_replaced(installation: Installation) -> None:
-    logs = installation.logs_for("executor")
-    one_long_log(logs)
-    installation.slow_policy("executor")
-    installation.cluster.await_job_state("InProgress")
+    logs = at_work(installation, "executor")
     [executor] = eventually(lambda: installation.executors("executor"), "an executor")
     installation.kill(executor)
     eventually(
@@ -136,10 +131,7 @@ def test_a_killed_executor_is_replaced(installation: Installation) -> None:
 
 
 def test_a_drained_node_comes_back(installation: Installation) -> None:
-    logs = installation.logs_for("drain")
-    one_long_log(logs)
-    installation.slow_policy("drain")
-    installation.cluster.await_job_state("InProgress")
+    logs = at_work(installation, "drain")
     # One of the two operators stays: their disruption budget says so, and there is no other node.
     said = installation.kubectl(
         "drain", NODE_NAME, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s", check=False
@@ -154,10 +146,7 @@ def test_a_drained_node_comes_back(installation: Installation) -> None:
 
 
 def test_an_api_server_that_is_away_for_a_minute(installation: Installation) -> None:
-    logs = installation.logs_for("outage")
-    one_long_log(logs)
-    installation.slow_policy("outage")
-    installation.cluster.await_job_state("InProgress")
+    logs = at_work(installation, "outage")
     installation.node.hold(API_SERVER)
     time.sleep(60)
     installation.node.release(API_SERVER)
@@ -166,10 +155,7 @@ def test_an_api_server_that_is_away_for_a_minute(installation: Installation) -> 
 
 
 def test_an_upgrade_in_the_middle_of_a_job(installation: Installation, tmp_path: Path) -> None:
-    logs = installation.logs_for("upgrade")
-    one_long_log(logs)
-    installation.slow_policy("upgrade")
-    installation.cluster.await_job_state("InProgress")
+    logs = at_work(installation, "upgrade")
     newer = f"{installation.kubectl('get', 'deployment', OPERATOR, '-o', 'jsonpath={..image}')}-next"
     [built] = ensure_images((Image.OPERATOR,), report=print)
     write_next(built.archive, tmp_path / "next.tar", name=full_name(newer))

@@ -30,7 +30,7 @@ CLAIM = "segment-logs"
 USER, GROUP = 185, 0
 """As whom operator and workers run."""
 SLOW = 700_000
-"""Bytes per second at which a job of `one_long_log` takes about a minute."""
+"""Bytes per second at which a job with 5 MB to copy takes about a minute."""
 
 
 def plane_of(node: RunningNode) -> ControlPlane:
