@@ -34,13 +34,12 @@ from compaction.exceptions import (
 from compaction.leases.tokens import next_token
 from compaction.local.attempt import LocalLease, attempt
 from compaction.local.run_job import LocalJob, RunResult
-from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
+from compaction.planning.planner import JobInventory, Plan, PlannedJob
 from compaction.planning.rates import share_of
 from compaction.planning.reading import Reading
 from compaction.planning.scheduler import QueuedJob, WorkerSlots, assign
-from compaction.planning.triggers import Trigger
 from compaction.reconcile import quarantine
-from compaction.reconcile.creating import parameters_of, spec_of
+from compaction.reconcile.creating import planner_of, spec_of
 from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES, assigned, not_before, reported
 from compaction.reconcile.observations import Moment
 from compaction.reconcile.reports import WorkerReport, parse_report
@@ -96,18 +95,7 @@ class LocalRun:
         if reading.problem is not None:
             raise RootUnreadableError(reading.problem.message)
         candidates = [candidate for candidate in reading.candidates if self._may_plan(candidate.path)]
-        thresholds = self._spec.trigger.thresholds
-        planner = Planner(
-            policy_name=self._policy.metadata.name,
-            owner_uid=OWNER,
-            limits=PlanLimits(int(self._spec.limits.max_bytes_per_job), self._spec.limits.max_jobs_queued),
-            trigger=Trigger(
-                debt_bytes=int(thresholds.debt_bytes),
-                debt_segments=thresholds.debt_segments,
-                suspended=self._spec.suspend,
-            ),
-            parameters=parameters_of(self._policy).model_dump_json(),
-        )
+        planner = planner_of(self._policy, owner_uid=OWNER)
         return reading, planner.plan(candidates, {}, self._inventory(), now=time.time())
 
     def run(self) -> RunResult:

@@ -1,4 +1,4 @@
-"""Planned jobs as objects to be created."""
+"""What a policy says to its planner, and planned jobs as objects to be created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from compaction.api.job import (
     SegmentLogSources,
 )
 from compaction.api.policy import CompactionPolicy
-from compaction.planning.planner import Plan, PlannedJob
+from compaction.planning.planner import Plan, PlanLimits, PlannedJob, Planner
+from compaction.planning.triggers import Trigger
 from compaction.reconcile.actions import CreateJob
 from compaction.reconcile.observations import Memory, Unmade
 from compaction.reconcile.timing import approved_hash
@@ -47,6 +48,29 @@ def creations(
     now, later = jobs[:CREATED_AT_ONCE], jobs[CREATED_AT_ONCE:]
     made = tuple(CreateJob(job.name, spec_of(job, policy), unmade.plan) for job in now)
     return made, replace(memory, unmade=replace(unmade, jobs=later))
+
+
+def trigger_of(policy: CompactionPolicy) -> Trigger:
+    """When one of the policy's logs is due. A log without a history has no cooldown, whatever it is."""
+    thresholds = policy.spec.trigger.thresholds
+    return Trigger(
+        debt_bytes=int(thresholds.debt_bytes),
+        debt_segments=thresholds.debt_segments,
+        cooldown=float(policy.spec.trigger.cooldown),
+        suspended=policy.spec.suspend,
+    )
+
+
+def planner_of(policy: CompactionPolicy, *, owner_uid: str) -> Planner:
+    """The planner of a policy's jobs; its owner is part of their names."""
+    limits = policy.spec.limits
+    return Planner(
+        policy_name=policy.metadata.name,
+        owner_uid=owner_uid,
+        limits=PlanLimits(int(limits.max_bytes_per_job), limits.max_jobs_queued),
+        trigger=trigger_of(policy),
+        parameters=parameters_of(policy).model_dump_json(),
+    )
 
 
 def parameters_of(policy: CompactionPolicy) -> SegmentLogParameters:

@@ -14,13 +14,13 @@ from compaction.api.job import SegmentLogSources
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy import CompactionPolicy
 from compaction.planning.candidates import Candidate
-from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
+from compaction.planning.planner import JobInventory, Plan
 from compaction.planning.scheduler import eviction_order
-from compaction.planning.triggers import LogHistory, Trigger, split_due
+from compaction.planning.triggers import LogHistory, split_due
 from compaction.reconcile import approval
 from compaction.reconcile.approval import is_pending
 from compaction.reconcile.counting import by_job, deletable
-from compaction.reconcile.creating import parameters_of
+from compaction.reconcile.creating import planner_of, trigger_of
 from compaction.reconcile.job import is_finished
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot, frozen
 from compaction.reconcile.remainder import is_parked, may_split
@@ -114,19 +114,7 @@ def _is_untouched(step: JobStep, plan: str) -> bool:
 
 
 def _plan(reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment) -> Plan:
-    spec = policy.spec
-    planner = Planner(
-        policy_name=policy.metadata.name,
-        owner_uid=policy.metadata.uid,
-        limits=PlanLimits(int(spec.limits.max_bytes_per_job), spec.limits.max_jobs_queued),
-        trigger=Trigger(
-            debt_bytes=int(spec.trigger.thresholds.debt_bytes),
-            debt_segments=spec.trigger.thresholds.debt_segments,
-            cooldown=float(spec.trigger.cooldown),
-            suspended=spec.suspend,
-        ),
-        parameters=parameters_of(policy).model_dump_json(),
-    )
+    planner = planner_of(policy, owner_uid=policy.metadata.uid)
     inventory = _inventory(policy, steps, memory, split_records(steps, reading))
     return planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall)
 
@@ -135,10 +123,8 @@ def unplanned_logs(reading: Reading | None, policy: CompactionPolicy, steps: Seq
     """How many logs would be planned if a plan were made now; 0 without a schedule: one is made at each look."""
     if reading is None or policy.spec.trigger.schedule is None:
         return 0
-    thresholds = policy.spec.trigger.thresholds
-    trigger = Trigger(int(thresholds.debt_bytes), thresholds.debt_segments, suspended=policy.spec.suspend)
     busy = {step.log for step in steps if not is_finished(step.status)}
-    due, _ = split_due(reading.candidates, trigger, {}, now=0.0)
+    due, _ = split_due(reading.candidates, trigger_of(policy), {}, now=0.0)
     parked: dict[str, list[JobStep]] = {}
     for step in steps:
         if step.state is JobState.FAULTY:
