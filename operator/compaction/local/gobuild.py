@@ -13,6 +13,7 @@ caches).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,25 @@ def build(place: Path, programs: tuple[str, ...], cache: Path, report: Report) -
     for program in programs:
         (place / program).chmod(0o755)
     report(f"built {', '.join(programs)} in {_elapsed(started)}")
+
+
+def fetch(
+    place: Path, module: str, files: Sequence[str], *, wrapper: Path, cache: Path, report: Report = lambda _: None
+) -> None:
+    """Copy `files` of `module` (path@version) into the directory `place`. `wrapper` is a module whose go.sum pins it.
+
+    Raises:
+        BinaryError: Go cannot be obtained, or the module cannot be downloaded or does not match its pinned hash.
+    """
+    pinned = (wrapper / "go.sum").read_text()
+    if f"{module.replace('@', ' ')} h1:" not in pinned:
+        raise BinaryError(f"{module} is not pinned in {wrapper / 'go.sum'}")
+    with _go(cache, report) as go, tempfile.TemporaryDirectory(prefix="compaction-fetch-") as temporary:
+        source = shutil.copytree(wrapper, Path(temporary) / "source")
+        report(f"downloading {module}")
+        found = json.loads(_run(go, ["mod", "download", "-json", module], cwd=source))
+        for name in files:
+            shutil.copyfile(Path(found["Dir"]) / name, place / Path(name).name)
 
 
 def _build_module(go: Go, module: str, programs: list[str], *, place: Path, report: Report) -> None:
