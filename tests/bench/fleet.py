@@ -171,13 +171,14 @@ class Fleet:
         return ApiClient(load_connection(self.plane.kubeconfig), user_agent="bench")
 
 
-def until(look: Callable[[], Any], what: str, *, pause: float = 0.1) -> Any:
-    """The first truthy answer; AssertionError after ten minutes in which it did not change."""
+def until(look: Callable[[], Any], what: str, *, of: Callable[[], Any] | None = None, pause: float = 0.1) -> Any:
+    """The first truthy answer; AssertionError after ten minutes in which neither it nor what it is `of` changed."""
     last, changed = None, time.monotonic()
     while not (found := look()):
-        if found != last:
-            last, changed = found, time.monotonic()
-        assert time.monotonic() - changed < PATIENCE, f"in vain: {what}"
+        seen = found if of is None else of()
+        if seen != last:
+            last, changed = seen, time.monotonic()
+        assert time.monotonic() - changed < PATIENCE, f"in vain: {what} ({last})"
         time.sleep(pause)
     return found
 
@@ -192,7 +193,7 @@ def take(plane: RunningControlPlane, directory: Path, *, policies: int, lease: i
         until(lambda: first.facts(), "the election")
         began = time.time()
         asyncio.run(fleet.apply())
-        until(lambda: first.facts()["jobs"] >= jobs, "the plans")
+        until(lambda: first.facts()["jobs"] >= jobs, "the plans", of=lambda: first.facts()["jobs"])
         created = time.time() - began
         time.sleep(idle * 1.5)  # every policy has looked once more, and written what the jobs changed
         rest, (cpu, _) = first.facts(), first.usage()
@@ -221,7 +222,7 @@ def take(plane: RunningControlPlane, directory: Path, *, policies: int, lease: i
             peak = max(peak, third.usage()[1])
             return third.facts()["succeeded"] >= jobs
 
-        until(succeeded, "the jobs", pause=0.5)
+        until(succeeded, "the jobs", of=lambda: third.facts()["succeeded"], pause=0.5)
         work, (cpu_after, _), calls = time.time() - opened, third.usage(), third.facts()["requests"]
         third.end()
         seconds = third.seconds(since=opened)
