@@ -52,10 +52,12 @@ def reason_not_due(candidate: Candidate, trigger: Trigger, history: LogHistory, 
 
 
 def cooldown_left(trigger: Trigger, history: LogHistory, *, now: float) -> float:
-    """Seconds until the cooldown of a log is over (never more than the cooldown itself, should a clock have jumped)."""
-    if trigger.cooldown <= 0 or history.finished_at is None:
+    """Seconds until the cooldown of a log is over. An end that is still to come was written by a clock that was ahead:
+    it begins no cooldown.
+    """
+    if trigger.cooldown <= 0 or history.finished_at is None or history.finished_at > now:
         return 0.0
-    return min(trigger.cooldown, max(0.0, history.finished_at + trigger.cooldown - now))
+    return max(0.0, history.finished_at + trigger.cooldown - now)
 
 
 def split_due(

@@ -287,8 +287,8 @@ def _eligible(status: CompactionJobStatus, message: str, *, now: Moment, generat
 def not_before(status: CompactionJobStatus, now: Moment) -> float:
     """Until when (epoch seconds) a retry waits: 1, 2, 4 ... 60 s after attempts that failed in a row; 0 for none.
 
-    An expired lease has waited long enough already. Never longer than `LONGEST_BACKOFF` from now: the attempt's end
-    may have been written by a clock that was ahead.
+    An expired lease has waited long enough already. An end that is still to come was written by a clock that was
+    ahead, perhaps by hours, and says nothing about how long ago it was.
     """
     row = 0
     for attempt in reversed(status.attempts):
@@ -298,8 +298,8 @@ def not_before(status: CompactionJobStatus, now: Moment) -> float:
     last = status.attempts[-1] if row else None
     if last is None or last.ended_at is None or last.reason in _NO_BACKOFF:
         return 0.0
-    pause = min(LONGEST_BACKOFF, 2.0 ** min(row - 1, 10))
-    return min(last.ended_at.timestamp() + pause, now.wall + LONGEST_BACKOFF)
+    ended_at = last.ended_at.timestamp()
+    return 0.0 if ended_at > now.wall else ended_at + min(LONGEST_BACKOFF, 2.0 ** min(row - 1, 10))
 
 
 def with_progress(status: CompactionJobStatus, percent: int) -> CompactionJobStatus:

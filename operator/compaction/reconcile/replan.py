@@ -209,4 +209,4 @@ def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozen
         if step.status.finished_at is not None:
             entry = (step.status.finished_at.timestamp(), step.name)
             newest[step.log] = max(entry, newest.get(step.log, entry))
-    return frozenset(name for ended, name in newest.values() if ended + cooldown > now.wall)
+    return frozenset(name for ended, name in newest.values() if ended <= now.wall < ended + cooldown)
