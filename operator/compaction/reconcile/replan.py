@@ -16,7 +16,7 @@ from compaction.api.policy import CompactionPolicy
 from compaction.planning.candidates import Candidate
 from compaction.planning.planner import JobInventory, Plan
 from compaction.planning.scheduler import eviction_order
-from compaction.planning.triggers import LogHistory, split_due
+from compaction.planning.triggers import LogHistory, Trigger, cooldown_left, split_due
 from compaction.reconcile import approval
 from compaction.reconcile.approval import is_pending
 from compaction.reconcile.counting import by_job, deletable
@@ -204,9 +204,14 @@ def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozen
     """Jobs that must be kept because the cooldown of their log is measured from their end."""
     if cooldown <= 0:
         return frozenset()
+    trigger = Trigger(cooldown=cooldown)
     newest: dict[str, tuple[float, str]] = {}
     for step in steps:
         if step.status.finished_at is not None:
             entry = (step.status.finished_at.timestamp(), step.name)
             newest[step.log] = max(entry, newest.get(step.log, entry))
-    return frozenset(name for ended, name in newest.values() if ended <= now.wall < ended + cooldown)
+    return frozenset(
+        name
+        for ended, name in newest.values()
+        if cooldown_left(trigger, LogHistory(finished_at=ended), now=now.wall) > 0
+    )
