@@ -109,6 +109,13 @@ def test_an_operator_that_does_not_run_is_named_after_a_while(observe: Any) -> N
     assert later.message == seen.message, "else every look would be news"
 
 
+@pytest.mark.parametrize("observe", [observe_kubeflow, observe_apache])
+def test_what_to_do_is_said_however_long_the_names_are(observe: Any) -> None:
+    body = application({})
+    body["metadata"] |= {"namespace": "n" * 63, "name": "w" * 63}
+    assert observe(body, None, Sighting(NOW, 90)).message.endswith("set spec.workers.launcher to pod")
+
+
 def test_a_suspended_application_waits_for_its_queue() -> None:
     assert kubeflow("SUSPENDED").trouble is WorkerTrouble.QUEUED
 

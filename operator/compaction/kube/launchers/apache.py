@@ -24,6 +24,7 @@ from compaction.kube.launchers.applications import (
     waiting_or_running,
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
+from compaction.kube.launchers.last_words import last_words
 from compaction.kube.launchers.pod_status import Sighting, observe_pod
 from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
 from compaction.kube.launchers.spark_conf import SPARK_VERSION, heap_and_overhead, spark_conf
@@ -133,7 +134,7 @@ def observe_apache(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObserva
     if state == "Succeeded":
         return seen(body, since, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
     if state == "DriverEvicted":
-        words = message or "its driver pod was evicted"
+        words = last_words(message) or "its driver pod was evicted"
         return seen(body, since, WorkerPhase.FAILED, reason=state, message=words, ending=WorkerEnding.DISRUPTED)
     if state in _FAILED:
         return failed(

@@ -74,7 +74,7 @@ def seen(
         phase=phase,
         started=since.started,
         reason=reason,
-        message=last_words(message),
+        message=message,
         trouble=trouble,
         ending=ending,
         ui=ui,
@@ -119,7 +119,7 @@ def waiting_or_running(
 def failed(
     body: Obj, since: Sighting, driver: WorkerObservation | None, *, reason: str, message: str, ending: WorkerEnding
 ) -> WorkerObservation:
-    """An application that failed: as its driver pod says, where that has ended and is seen."""
+    """An application that failed: as its driver pod says, where that has ended and is seen; else by `message`."""
     if driver is not None and driver.phase is WorkerPhase.FAILED:
         return driver
-    return seen(body, since, WorkerPhase.FAILED, reason=reason, message=message, ending=ending)
+    return seen(body, since, WorkerPhase.FAILED, reason=reason, message=last_words(message), ending=ending)

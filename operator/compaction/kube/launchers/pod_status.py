@@ -95,7 +95,8 @@ def _ended(status: Mapping[str, Any]) -> _Found | None:
     if status.get("phase") not in ("Succeeded", "Failed") and not terminated:
         return None
     code = terminated.get("exitCode")
-    words = last_words(str(terminated.get("message") or status.get("message") or ""))
+    output = str(terminated.get("message") or status.get("message") or "")
+    words = last_words(output)
     if status["phase"] == "Succeeded" or (terminated and code == 0):
         return WorkerPhase.SUCCEEDED, "Completed", words, None, WorkerEnding.COMPLETED, code
     disruption = _disruption(status)
@@ -106,7 +107,7 @@ def _ended(status: Mapping[str, Any]) -> _Found | None:
         words = "killed for using more memory than its pod has"
         return WorkerPhase.FAILED, _OOM, words, None, WorkerEnding.OUT_OF_MEMORY, code
     reason = str(terminated.get("reason") or status.get("reason") or "Failed")
-    words = ending_of(code, words) if code is not None else words
+    words = ending_of(code, output) if code is not None else words
     return WorkerPhase.FAILED, reason, words, None, WorkerEnding.FAILED, code
 
 
