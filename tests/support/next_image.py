@@ -8,7 +8,9 @@ import json
 import tarfile
 from email import message_from_bytes
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from compaction.local.node.images import add_file
 
 NEXT = "999.0.0"
 
@@ -28,9 +30,9 @@ def write_next(archive: Path, target: Path, *, name: str) -> None:
         with tarfile.open(target, "w") as new:
             for kept in image["Layers"]:
                 new.addfile(old.getmember(kept), _member(old, kept))
-            _add(new, f"{digest}.tar", layer)
-            _add(new, config_name, described)
-            _add(new, "manifest.json", json.dumps([manifest]).encode())
+            add_file(new, f"{digest}.tar", layer)
+            add_file(new, config_name, described)
+            add_file(new, "manifest.json", json.dumps([manifest]).encode())
 
 
 def _layer(archive: tarfile.TarFile, last: str) -> bytes:
@@ -41,7 +43,7 @@ def _layer(archive: tarfile.TarFile, last: str) -> bytes:
     metadata.replace_header("Version", NEXT)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as made:
-        _add(made, path, metadata.as_bytes())
+        add_file(made, path, metadata.as_bytes())
     return content.getvalue()
 
 
@@ -49,9 +51,3 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     found = archive.extractfile(name)
     assert found is not None, name
     return found
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member: Any = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), 0o644
-    archive.addfile(member, io.BytesIO(content))

@@ -67,7 +67,7 @@ def write_archive(
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for target, content in files.items():
-            _add(tar, target, content, mode=0o755)
+            add_file(tar, target, content, mode=0o755)
         for target, source in links.items():
             entry = tarfile.TarInfo(target)
             entry.type, entry.linkname = tarfile.SYMTYPE, source
@@ -83,12 +83,13 @@ def write_archive(
     config_name = f"{hashlib.sha256(config).hexdigest()}.json"
     manifest = [{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]
     with tarfile.open(path, mode="w") as tar:
-        _add(tar, "layer.tar", layer.getvalue())
-        _add(tar, config_name, config)
-        _add(tar, "manifest.json", json.dumps(manifest).encode())
+        add_file(tar, "layer.tar", layer.getvalue())
+        add_file(tar, config_name, config)
+        add_file(tar, "manifest.json", json.dumps(manifest).encode())
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
+def add_file(tar: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
+    """Add a file to an archive that is being written."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     tar.addfile(entry, io.BytesIO(content))
