@@ -1,0 +1,77 @@
+"""Blocks as everybody sees them: the index, the planner, the rewrite. Plain frozen data.
+
+Units: bytes; rows; epoch microseconds (UTC) for times of data, inclusive on both ends. A block is immutable: whatever
+changes gets another id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+DIGEST_BITS: Final = 128
+_DIGESTS: Final = 1 << DIGEST_BITS
+
+
+class BlockKey(NamedTuple):
+    """What is compacted together: blocks of one tenant, shard and level; never of two."""
+
+    tenant: str
+    shard: int
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The content of a set of rows, whatever their order, their encoding and the number of files they lie in.
+
+    `digest` is the sum of the rows' 128-bit hashes modulo 2^128, so the fingerprint of a union of files is the sum of
+    theirs, and a row that is there twice counts twice.
+    """
+
+    rows: int = 0
+    digest: int = 0
+
+    def __add__(self, other: Fingerprint) -> Fingerprint:
+        return Fingerprint(self.rows + other.rows, (self.digest + other.digest) % _DIGESTS)
+
+    def __sub__(self, other: Fingerprint) -> Fingerprint:
+        return Fingerprint(self.rows - other.rows, (self.digest - other.digest) % _DIGESTS)
+
+    def __str__(self) -> str:
+        return f"{self.rows}:{self.digest:032x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint:
+        """The inverse of `str`. Raises ValueError."""
+        rows, colon, digest = text.partition(":")
+        if not (colon and rows.isascii() and rows.isdecimal() and len(digest) == DIGEST_BITS // 4):
+            raise ValueError(f"{text!r} is no fingerprint: <rows>:<32 hexadecimal digits>")
+        return cls(int(rows), int(digest, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block: the ULID says when it was made, `path` is its key below the store's root.
+
+    `sort_key` names the columns by which its rows are sorted, in order; empty when they are not. `schema_id` tells
+    schemas apart (a digest of names, types and nullability); blocks of different ids may still be merged.
+    """
+
+    id: str
+    tenant: str
+    shard: int
+    level: int
+    path: str
+    min_time: int
+    max_time: int
+    rows: int
+    bytes: int
+    fingerprint: Fingerprint
+    sort_key: tuple[str, ...]
+    schema_id: str
+
+    @property
+    def key(self) -> BlockKey:
+        """With which blocks it may be compacted."""
+        return BlockKey(self.tenant, self.shard, self.level)
