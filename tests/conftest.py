@@ -24,6 +24,8 @@ from support.control_plane import ControlPlane, with_definitions
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
+pytest_plugins = ("support.block_index",)
+
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "/apis/compaction.dev/v1alpha1"
 LEASES = "/apis/coordination.k8s.io/v1"

@@ -554,3 +554,87 @@ class RecoveryNeededError(SegmentLogError):
 
 class RootUnreadableError(CompactionError):
     """A policy's root cannot be looked at; says why and what to do."""
+
+
+# --- block stores ---------------------------------------------------------------------------------------------------
+# Arguments are positional and kept in `args`, so these errors survive pickling between Spark tasks and the driver.
+
+
+class BlockStoreError(CompactionError):
+    """Anything wrong with a block store: its objects, the format of its blocks, its index, a merge."""
+
+
+# --- block stores: index
+
+
+class BlockIndexError(BlockStoreError):
+    """The index of a block store (`index`, without credentials) cannot do what was asked; `reason` says why."""
+
+    def __init__(self, index: str, reason: str) -> None:
+        super().__init__(index, reason)
+        self.index = index
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.index}: {self.reason}"
+
+
+class IndexUrlError(BlockIndexError):
+    """The URL of an index is not one of a database that can hold it."""
+
+
+class IndexUnavailableError(BlockIndexError):
+    """The database did not answer, or not in time. What was asked may have happened: every call may be repeated."""
+
+
+class IndexSchemaError(BlockIndexError):
+    """The database holds no index, or one of another version of this program."""
+
+
+class InvalidBlockError(BlockStoreError):
+    """What is to be registered cannot be a block (`block`: its id); names the field."""
+
+    def __init__(self, block: str, reason: str) -> None:
+        super().__init__(block, reason)
+        self.block = block
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"block {self.block}: {self.reason}"
+
+
+class BlockConflictError(InvalidBlockError):
+    """The id or the path is known already, with another content: blocks never change, so one of both is wrong."""
+
+
+class UnknownBlockError(BlockStoreError):
+    """No such block, or not in the state that the call is for (`state`)."""
+
+    def __init__(self, block: str, state: str) -> None:
+        super().__init__(block, state)
+        self.block = block
+        self.state = state
+
+    def __str__(self) -> str:
+        return f"block {self.block} is {self.state}"
+
+
+class JobRefusedError(BlockStoreError):
+    """The index refused something for a job, and nothing was changed; `reason` is a `Refusal`."""
+
+    def __init__(self, job: str, reason: str, detail: str) -> None:
+        super().__init__(job, reason, detail)
+        self.job = job
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"job {self.job}: {self.detail}; nothing was changed"
+
+
+class ClaimRefusedError(JobRefusedError):
+    """A job cannot have the blocks it is to replace: plan again."""
+
+
+class ReplaceRefusedError(JobRefusedError):
+    """A result cannot be committed: the attempt is fenced, late, or not what was claimed. Its outputs are orphans."""

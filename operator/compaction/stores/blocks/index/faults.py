@@ -1,0 +1,76 @@
+"""What an error of a database means: try again, or tell whom.
+
+Two questions only. Can the same transaction succeed when it is begun anew (a lost connection, a lock that was not given
+in time, a server that restarts)? And what does a person need to know? Messages never hold credentials.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from compaction.exceptions import BlockIndexError, IndexSchemaError, IndexUnavailableError
+
+_SQLITE_BUSY: Final = frozenset({5, 6, 15})
+"""SQLITE_BUSY, LOCKED, PROTOCOL: somebody else holds the lock."""
+_SQLITE_UNAVAILABLE: Final = frozenset({8, 10, 13, 14})
+"""READONLY, IOERR, FULL, CANTOPEN: another try at once would end the same."""
+_POSTGRES_AGAIN: Final = ("08", "40", "53", "55P03", "57P0", "57014", "25006", "25P03", "58")
+"""SQLSTATEs: connection, serialization and deadlock, resources, lock not given in time, server shutting down or
+starting, statement cancelled, read-only (a standby that is not promoted yet), idle too long, the server's own input and
+output.
+"""
+_REFUSED_LOGIN: Final = ("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
+"""What is said about a login that will not succeed: errors of connecting have no SQLSTATE."""
+_NO_TABLE: Final = "42P01"
+
+
+def display(url: URL) -> str:
+    """An URL for messages: what it leads to, without user, password and options, any of which may be a secret."""
+    if url.get_backend_name() == "sqlite":
+        return f"index {url.database}"
+    host = url.host or url.query.get("host") or "its socket"
+    place = host if isinstance(host, str) else ",".join(host)
+    return f"index {url.database} at {place}"
+
+
+def may_succeed_again(error: SQLAlchemyError) -> bool:
+    """Whether the whole transaction should be begun anew."""
+    if isinstance(error, PoolTimeoutError):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return int(code) & 0xFF in _SQLITE_BUSY
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return str(state).startswith(_POSTGRES_AGAIN)
+    # Without a state there was no session; SQLite's own errors have a code, its driver's have none.
+    return isinstance(error, OperationalError | InterfaceError) and not _refused(str(error.orig))
+
+
+def _refused(words: str) -> bool:
+    return any(said in words for said in _REFUSED_LOGIN)
+
+
+def translated(error: SQLAlchemyError, index: str) -> BlockIndexError:
+    """The error to raise once nothing is tried any more."""
+    said = str(getattr(error, "orig", None) or error).strip().splitlines()
+    words = said[0] if said else type(error).__name__
+    state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
+    if state == _NO_TABLE or words.startswith("no such table"):
+        return IndexSchemaError(index, "the database holds no block index yet: it is made when the store is opened")
+    if not state and _refused(words):
+        return BlockIndexError(index, f"the database refused the login ({words}): correct the Secret")
+    if code in _SQLITE_UNAVAILABLE:
+        return IndexUnavailableError(index, f"{words}: see to the file, its directory and the space on its disk")
+    if may_succeed_again(error):
+        return IndexUnavailableError(index, f"the database did not do it in time ({words}); repeating is safe")
+    return BlockIndexError(index, f"the database refused: {words}")

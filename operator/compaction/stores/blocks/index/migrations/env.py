@@ -1,0 +1,16 @@
+"""What Alembic runs for each command: on the connection, and in the transaction, that `schema` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from compaction.stores.blocks.index.tables import METADATA
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=METADATA,
+    version_table="block_index_schema",
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,186 @@
+"""The tables of the index. How they come to be is the business of `migrations`; a test compares both.
+
+Invariants that the database itself keeps: an id and a path are used once; only a live block waits in the queue
+(`arrival`) or belongs to a job; two blocks never have the same place in the queue.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
+
+KEY_TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
+"""Text that is compared byte by byte in both databases, whatever the locale of the server."""
+
+METADATA: Final = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+class BlockState(StrEnum):
+    """The life of a block, in one direction. A deleted one is remembered for a while: writers may register it again."""
+
+    LIVE = "live"
+    TOMBSTONED = "tombstoned"
+    DELETED = "deleted"
+
+
+class JobState(StrEnum):
+    """Claimed: an attempt may commit. Committed: one has. Retired: none may, until the job is claimed again."""
+
+    CLAIMED = "claimed"
+    COMMITTED = "committed"
+    RETIRED = "retired"
+
+
+class TombstoneReason(StrEnum):
+    """Why a block is no longer live."""
+
+    REPLACED = "replaced"
+    EXPIRED = "expired"
+    DROPPED = "dropped"
+
+
+HEAD: Final = Table(
+    "block_index",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("identity", KEY_TEXT, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("arrivals", BigInteger, nullable=False),
+    Column("token_floor", BigInteger, nullable=False),
+    Column("forgotten", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+)
+"""One row. `version`: number of the last change, and the lock that puts changes in order. `arrivals`: the last place
+given in the queue. `token_floor`: the largest token of any job that is no longer remembered. `forgotten`: the newest
+version of a block that is no longer remembered. `identity`: tells this index from every other, for ever.
+"""
+
+BLOCKS: Final = Table(
+    "blocks",
+    METADATA,
+    Column("id", KEY_TEXT, primary_key=True),
+    Column("tenant", KEY_TEXT, nullable=False),
+    Column("shard", BigInteger, nullable=False),
+    Column("level", Integer, nullable=False),
+    Column("path", KEY_TEXT, nullable=False, unique=True),
+    Column("min_time", BigInteger, nullable=False),
+    Column("max_time", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("digest", KEY_TEXT, nullable=False),
+    Column("sort_key", Text, nullable=False),
+    Column("schema_id", KEY_TEXT, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("state", KEY_TEXT, nullable=False),
+    Column("arrival", BigInteger),
+    Column("enqueued_at", BigInteger),
+    Column("job", KEY_TEXT),
+    Column("version", BigInteger, nullable=False),
+    Column("changed_at", BigInteger, nullable=False),
+    CheckConstraint("state IN ('live', 'tombstoned', 'deleted')", name="state"),
+    CheckConstraint("state = 'live' OR (arrival IS NULL AND job IS NULL)", name="only_live_ones_wait"),
+    CheckConstraint("(arrival IS NULL) = (enqueued_at IS NULL)", name="in_the_queue_since"),
+    CheckConstraint("min_time <= max_time AND rows >= 0 AND bytes >= 0 AND shard >= 0 AND level >= 0", name="ranges"),
+)
+"""`created`: the time in the ULID. `arrival`: the place in the queue, null when the block is in none. `job`: the open
+job that claims it. `version`: the last change that touched the row.
+"""
+
+_LIVE: Final = BLOCKS.c.state == "live"
+Index(
+    "ix_blocks_live", BLOCKS.c.tenant, BLOCKS.c.max_time, postgresql_where=_LIVE, sqlite_where=_LIVE
+)  # what readers ask for, and retention
+_WAITS: Final = BLOCKS.c.arrival.is_not(None)
+Index("ix_blocks_arrival", BLOCKS.c.arrival, unique=True, postgresql_where=_WAITS, sqlite_where=_WAITS)
+_CLAIMED: Final = BLOCKS.c.job.is_not(None)
+Index("ix_blocks_job", BLOCKS.c.job, postgresql_where=_CLAIMED, sqlite_where=_CLAIMED)
+_DELETED: Final = BLOCKS.c.state == "deleted"
+Index("ix_blocks_deleted", BLOCKS.c.changed_at, postgresql_where=_DELETED, sqlite_where=_DELETED)
+Index("ix_blocks_version", BLOCKS.c.version)
+
+JOBS: Final = Table(
+    "jobs",
+    METADATA,
+    Column("job", KEY_TEXT, primary_key=True),
+    Column("state", KEY_TEXT, nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("tenant", KEY_TEXT, nullable=False),
+    Column("shard", BigInteger, nullable=False),
+    Column("level", Integer, nullable=False),
+    Column("output_level", Integer, nullable=False),
+    Column("claim", KEY_TEXT, nullable=False),
+    Column("claim_version", BigInteger, nullable=False),
+    Column("changed_at", BigInteger, nullable=False),
+    Column("arguments", KEY_TEXT),
+    Column("receipt", Text),
+    CheckConstraint("state IN ('claimed', 'committed', 'retired')", name="state"),
+    CheckConstraint("(state = 'committed') = (receipt IS NOT NULL AND arguments IS NOT NULL)", name="receipt"),
+)
+"""`claim`: marks the call that made the claim, so that it knows its own when its answer was lost. `claim_version`: the
+change that made it. `arguments`: a digest of what was committed, by which a repetition is known.
+"""
+Index("ix_jobs_state", JOBS.c.state, JOBS.c.changed_at)
+
+JOB_SOURCES: Final = Table(
+    "job_sources",
+    METADATA,
+    Column("job", KEY_TEXT, nullable=False),
+    Column("block", KEY_TEXT, nullable=False),
+    PrimaryKeyConstraint("job", "block"),
+)
+"""What each job was claimed for. It outlives the claim on a block, so that a late result is told what became of it."""
+
+TOMBSTONES: Final = Table(
+    "tombstones",
+    METADATA,
+    Column("block", KEY_TEXT, primary_key=True),
+    Column("reason", KEY_TEXT, nullable=False),
+    Column("job", KEY_TEXT),
+    Column("since", BigInteger, nullable=False),
+    Column("not_before", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("error", Text),
+)
+"""One for each tombstoned block. `not_before`: when a deletion that failed is tried again."""
+Index("ix_tombstones_since", TOMBSTONES.c.since)
+
+QUARANTINE: Final = Table(
+    "quarantine",
+    METADATA,
+    Column("block", KEY_TEXT, primary_key=True),
+    Column("reason", KEY_TEXT, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("job", KEY_TEXT),
+    Column("since", BigInteger, nullable=False),
+)
+"""Live blocks that are read but not compacted."""
+
+CONDEMNED: Final = Table(
+    "condemned",
+    METADATA,
+    Column("path", KEY_TEXT, primary_key=True),
+    Column("since", BigInteger, nullable=False),
+    Column("gone_at", BigInteger),
+    Column("gone_version", BigInteger),
+)
+"""Objects that no block refers to and that are being deleted (`gone_at` null) or were lately: none may become a block.
+"""

@@ -1,0 +1,173 @@
+"""Indexes of block stores for tests: the fixtures `index_url` and `index` (each test runs on SQLite and PostgreSQL),
+blocks to fill them with, and what must be true of every index at any time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import select
+from ulid import ULID
+
+from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema, newest_schema
+from compaction.stores.blocks.index.tables import HEAD, METADATA
+from compaction.stores.blocks.model import Block, Fingerprint
+from support.postgres import PostgresServer, start_postgres
+
+IDENTITY: Final = "index-of-the-tests"
+SECOND: Final = 1_000_000
+NOON: Final = 1_700_000_000 * SECOND
+"""When the blocks of tests begin, epoch microseconds."""
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the whole session."""
+    with start_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _postgres_index(postgres: PostgresServer) -> str:
+    name = postgres.create()
+    _prepare(postgres.url(name))
+    return name
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("index") / "template.db"
+    _prepare(f"sqlite:///{file}")
+    return file
+
+
+def _prepare(url: str) -> None:
+    database = open_database(url)
+    ensure_schema(database, identity=IDENTITY)
+    database.close()
+
+
+def empty_postgres(server: PostgresServer, name: str) -> None:
+    """The index in this database as it was when it was made, and nobody connected: a new database for each test would
+    take longer than the test.
+    """
+    server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    names = ", ".join(table.name for table in METADATA.sorted_tables if table is not HEAD)
+    server.execute(f"TRUNCATE {names}", database=name)
+    values = ", ".join(f"{column} = 0" for column in ("version", "arrivals", "token_floor", "forgotten"))
+    server.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{newest_schema()}'", database=name)
+    server.execute(f"UPDATE block_index SET {values}", database=name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def index_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty index of the test's own."""
+    if request.param == "sqlite":
+        file = tmp_path / "index.db"
+        shutil.copyfile(request.getfixturevalue("_sqlite_template"), file)
+        yield f"sqlite:///{file}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    name = request.getfixturevalue("_postgres_index")
+    empty_postgres(server, name)
+    yield server.url(name)
+
+
+@pytest.fixture
+def index(index_url: str) -> Iterator[IndexDatabase]:
+    """An empty index of the test's own."""
+    database = open_database(index_url)
+    yield database
+    database.close()
+
+
+def block_id(number: int, *, at: int = NOON) -> str:
+    """A ULID made at `at` (epoch microseconds), number `number` of that moment."""
+    return str(ULID.from_bytes((at // 1000).to_bytes(6, "big") + number.to_bytes(10, "big")))
+
+
+def a_block(number: int, **fields: Any) -> Block:
+    """Block number `number`: its rows lie in second `number` after NOON, its fingerprint is its own. Tenant t, shard 0,
+    level 0, 10 rows in 100 bytes unless `fields` says otherwise.
+    """
+    at = fields.pop("at", NOON)
+    rows = fields.pop("rows", 10)
+    start = NOON + number * SECOND
+    values: dict[str, Any] = {
+        "id": block_id(number, at=at),
+        "tenant": "t",
+        "shard": 0,
+        "level": 0,
+        "min_time": start,
+        "max_time": start + SECOND - 1,
+        "bytes": 100,
+        "fingerprint": Fingerprint(rows, number * 0x1234567890ABCDEF + 1),
+        "sort_key": ("service", "timestamp"),
+        "schema_id": "s1",
+    } | fields
+    path = f"{values['tenant']}/{values['shard']}/{values['id']}.parquet"
+    return Block(rows=values["fingerprint"].rows, **{"path": path} | values)
+
+
+def blocks_of(*numbers: int, **fields: Any) -> list[Block]:
+    """One block for each number."""
+    return [a_block(number, **fields) for number in numbers]
+
+
+def output_of(number: int, sources: list[Block], **fields: Any) -> Block:
+    """What a correct merge of the sources is: their rows, their times, one level higher."""
+    first = sources[0]
+    whole = Fingerprint()
+    for source in sources:
+        whole += source.fingerprint
+    values: dict[str, Any] = {
+        "tenant": first.tenant,
+        "shard": first.shard,
+        "level": first.level + 1,
+        "min_time": min(source.min_time for source in sources),
+        "max_time": max(source.max_time for source in sources),
+        "fingerprint": whole,
+    }
+    return a_block(number, **values | fields)
+
+
+def tables(database: IndexDatabase) -> dict[str, list[dict[str, Any]]]:
+    """All that is in the index, for comparison: without the marks of calls and the count of changes."""
+    with database.snapshot() as connection:
+        content = {}
+        for table in METADATA.sorted_tables:
+            rows = [dict(row) for row in connection.execute(select(table)).mappings()]
+            for row in rows:
+                for name in ("claim", "version", "claim_version", "gone_version", "forgotten"):
+                    row.pop(name, None)
+            content[table.name] = sorted(rows, key=lambda row: str(sorted(row.items(), key=lambda item: item[0])))
+    return content
+
+
+def check(database: IndexDatabase) -> None:
+    """What is true of every index between any two changes."""
+    content = tables(database)
+    blocks = {row["id"]: row for row in content["blocks"]}
+    jobs = {row["job"]: row for row in content["jobs"]}
+    claimed = {(row["job"], row["block"]) for row in content["job_sources"]}
+    quarantined = {row["block"] for row in content["quarantine"]}
+    buried = {row["block"] for row in content["tombstones"]}
+    assert buried == {name for name, row in blocks.items() if row["state"] == "tombstoned"}
+    assert quarantined <= {name for name, row in blocks.items() if row["state"] == "live"}
+    for name, row in blocks.items():
+        waits = row["state"] == "live" and name not in quarantined
+        assert (row["arrival"] is not None) == waits, f"{name}: {row['state']}, but its place is {row['arrival']}"
+        if row["job"] is not None:
+            assert jobs[row["job"]]["state"] == "claimed", f"{name} belongs to {jobs[row['job']]}"
+            assert (row["job"], name) in claimed
+    places = [row["arrival"] for row in blocks.values() if row["arrival"] is not None]
+    assert len(places) == len(set(places))
+    assert max(places, default=0) <= content["block_index"][0]["arrivals"]
+    assert len(content["block_index"]) == 1
+    live = {row["path"] for row in blocks.values() if row["state"] != "deleted"}
+    assert not live & {row["path"] for row in content["condemned"]}, "an object in use is being deleted"
