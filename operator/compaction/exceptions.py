@@ -564,6 +564,21 @@ class BlockStoreError(CompactionError):
     """Anything wrong with a block store: its objects, the format of its blocks, its index, a merge."""
 
 
+# --- block stores: format
+
+
+class UnsupportedColumnError(BlockStoreError):
+    """A column that blocks cannot have: `column` is its path, `reason` its type or what else is wrong with it."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.column = column
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} cannot be part of a block: {self.reason}"
+
+
 # --- block stores: index
 
 
