@@ -46,6 +46,7 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m compaction.local.promtool
+	@$(BIN)/python -m compaction.local.versitygw
 	@$(BIN)/python -m pytest $(ARGS)
 
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)

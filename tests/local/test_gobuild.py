@@ -9,11 +9,18 @@ import pytest
 
 from compaction.exceptions import BinaryError
 from compaction.local import gobuild
-from compaction.local.versions import ETCD_VERSION, GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION, PROMETHEUS_VERSION
+from compaction.local.versions import (
+    ETCD_VERSION,
+    GO_MINIMUM,
+    GO_VERSION,
+    KUBERNETES_VERSION,
+    PROMETHEUS_VERSION,
+    VERSITYGW_VERSION,
+)
 from support import prometheus_operator
 
 
-@pytest.mark.parametrize("module", ["kubernetes", "etcd", "prometheus"])
+@pytest.mark.parametrize("module", ["kubernetes", "etcd", "prometheus", "versitygw"])
 def test_every_required_module_has_a_pinned_hash(module):
     text = (gobuild.MODULES / module / "go.mod").read_text()
     sums = (gobuild.MODULES / module / "go.sum").read_text()
@@ -36,7 +43,9 @@ def test_versions_agree():
     prometheus = (gobuild.MODULES / "prometheus" / "go.mod").read_text()
     major, minor, patch = map(int, PROMETHEUS_VERSION.split("."))
     assert f"github.com/prometheus/prometheus v0.{major}{minor:02}.{patch}\n" in prometheus
-    for text in (kubernetes, etcd, prometheus):
+    versitygw = (gobuild.MODULES / "versitygw" / "go.mod").read_text()
+    assert f"github.com/versity/versitygw v{VERSITYGW_VERSION}\n" in versitygw
+    for text in (kubernetes, etcd, prometheus, versitygw):
         needed = re.search(r"^go (\d+)\.(\d+)", text, re.MULTILINE)
         assert needed is not None
         assert (int(needed[1]), int(needed[2])) <= GO_MINIMUM

