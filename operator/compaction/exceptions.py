@@ -564,7 +564,85 @@ class BlockStoreError(CompactionError):
     """Anything wrong with a block store: its objects, the format of its blocks, its index, a merge."""
 
 
+# --- block stores: objects
+
+
+class ObjectStoreUrlError(BlockStoreError):
+    """A URL or option from which no object store can be opened; options are named, their values never are."""
+
+
+class ObjectError(BlockStoreError):
+    """One object (`path`, below the store's root) and what is wrong (`reason`, without anything secret)."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class ObjectPathError(ObjectError):
+    """A path that no object of ours can have: empty parts, `..`, control characters, or too long."""
+
+
+class ObjectMissingError(ObjectError):
+    """There is no such object."""
+
+
+class ObjectExistsError(ObjectError):
+    """The object was to be created, and another one has the path."""
+
+
+class ObjectChangedError(ObjectError):
+    """The object was replaced while it was read; blocks never change, so this is a foreign writer."""
+
+
+class ObjectTruncatedError(ObjectError):
+    """The object is shorter than what was asked of it."""
+
+
+class ObjectAccessError(ObjectError):
+    """The credentials are missing, wrong, or may not do this; or there is no such bucket."""
+
+
+class ObjectRefusedError(ObjectError):
+    """The store refused the request, and would again."""
+
+
+class ObjectStoreUnavailableError(ObjectError):
+    """No usable answer, even after the bounded retries. A write or a deletion may have happened: it may be repeated."""
+
+
 # --- block stores: format
+
+
+class BlockFormatError(BlockStoreError):
+    """An object (`path`) that cannot be a block as it is; `reason` says what is wrong with it."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class CorruptBlockError(BlockFormatError):
+    """No Parquet file, or one that contradicts itself: truncated, damaged, or of another kind."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: corrupt block: {self.reason}"
+
+
+class UnsuitableBlockError(BlockFormatError):
+    """A sound Parquet file that cannot be a block: no time column, a name twice, encrypted, too large a footer."""
+
+
+class InvalidTenantError(BlockStoreError):
+    """A tenant's name that cannot be part of a path: empty, or too long."""
 
 
 class UnsupportedColumnError(BlockStoreError):

@@ -1,0 +1,105 @@
+"""Where blocks lie: `<tenant>/<shard>/<ULID>.parquet` below the store's root, in every store alike.
+
+A tenant is any text. What is not a letter, a digit, `_` or `-` of ASCII (or a dot behind the first character) is
+written as `=` and two hexadecimal digits for each byte of UTF-8, so no name leaves its folder, and two names never
+share one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from compaction.exceptions import InvalidTenantError, ObjectPathError
+
+SUFFIX: Final = ".parquet"
+MAX_TENANT: Final = 200
+"""Bytes of an escaped tenant: folders hold names of 255."""
+MAX_PATH: Final = 900
+"""Bytes; S3 has 1024 for the root and the path together."""
+MAX_SHARD: Final = (1 << 31) - 1
+
+_ULID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.ASCII)
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9_-]")
+_ESCAPED: Final = re.compile(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})(?:[A-Za-z0-9_.-]|=[0-9A-F]{2})*", re.ASCII)
+_SHARD: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+_STAGED: Final = re.compile(r"#[0-9]+$", re.ASCII)
+
+
+class BlockPlace(NamedTuple):
+    """What the path of a block says."""
+
+    tenant: str
+    shard: int
+    id: str
+
+
+def block_path(tenant: str, shard: int, block: str) -> str:
+    """The path of a block. Raises InvalidTenantError; ValueError for a shard or id that no block has."""
+    if not 0 <= shard <= MAX_SHARD:
+        raise ValueError(f"shard {shard} is not in 0..{MAX_SHARD}")
+    if not _ULID.fullmatch(block):
+        raise ValueError(f"{block!r} is no ULID in upper case")
+    return f"{shard_prefix(tenant, shard)}/{block}{SUFFIX}"
+
+
+def shard_prefix(tenant: str, shard: int) -> str:
+    """The folder of a tenant's shard."""
+    return f"{escape_tenant(tenant)}/{shard}"
+
+
+def escape_tenant(tenant: str) -> str:
+    """A tenant as one part of a path. Raises InvalidTenantError: empty, too long, or no text."""
+    try:
+        data = tenant.encode()
+    except UnicodeEncodeError:
+        raise InvalidTenantError(f"tenant {tenant!r} is no text that can be written in UTF-8") from None
+    parts = [
+        chr(byte) if _PLAIN.match(bytes([byte])) or (byte == 0x2E and position) else f"={byte:02X}"
+        for position, byte in enumerate(data)
+    ]
+    escaped = "".join(parts)
+    if not 1 <= len(escaped) <= MAX_TENANT:
+        raise InvalidTenantError(
+            f"tenant {tenant[:40]!r} takes {len(escaped)} bytes of a path, allowed are 1 to {MAX_TENANT}"
+        )
+    return escaped
+
+
+def unescape_tenant(part: str) -> str | None:
+    """The tenant of a folder; None for one that `escape_tenant` does not make."""
+    if not _ESCAPED.fullmatch(part):
+        return None
+    data = re.sub(rb"=([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), part.encode())
+    try:
+        tenant = data.decode()
+        return tenant if escape_tenant(tenant) == part else None
+    except (UnicodeDecodeError, InvalidTenantError):
+        return None
+
+
+def parse_block_path(path: str) -> BlockPlace | None:
+    """The inverse of `block_path`; None for everything else, which is not ours to touch."""
+    parts = path.split("/")
+    if len(parts) != 3 or not parts[2].endswith(SUFFIX) or not _SHARD.fullmatch(parts[1]):
+        return None
+    tenant, shard, block = unescape_tenant(parts[0]), int(parts[1]), parts[2].removesuffix(SUFFIX)
+    if tenant is None or shard > MAX_SHARD or not _ULID.fullmatch(block):
+        return None
+    return BlockPlace(tenant, shard, block)
+
+
+def check_path(path: str, *, folder: bool = False) -> str:
+    """Return the path of an object (or of a folder, which may be the root, ""). Raises ObjectPathError."""
+    if folder and not path:
+        return path
+    if any(part in {"", ".", ".."} for part in path.split("/")):
+        raise ObjectPathError(path[:MAX_PATH], "parts of a path are neither empty nor . or ..")
+    if _CONTROL.search(path):
+        raise ObjectPathError(ascii(path[:MAX_PATH]), "a path holds no control characters and no backslash")
+    if len(path.encode()) > MAX_PATH or any(len(part.encode()) > 255 for part in path.split("/")):
+        raise ObjectPathError(path[:MAX_PATH], f"longer than {MAX_PATH} bytes, or 255 in one part")
+    if _STAGED.search(path):
+        raise ObjectPathError(path, "names that end in # and digits are those of unfinished writes")
+    return path

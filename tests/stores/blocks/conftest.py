@@ -1,0 +1,33 @@
+"""Stores of objects: a local folder, and a real S3 server. What is promised of one holds for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.stores.blocks.objects import Objects, open_objects
+from support.fault_proxy import FaultProxy
+from support.s3 import S3, running_s3
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with running_s3(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
+@pytest.fixture(params=["folder", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    """An empty store, of each kind."""
+    if request.param == "folder":
+        return open_objects(str(tmp_path / "objects"))
+    server: S3 = request.getfixturevalue("s3")
+    return server.open(f"{server.bucket()}/some/prefix")
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultProxy]:
+    with FaultProxy(("127.0.0.1", s3.gateway.port)) as running:
+        yield running

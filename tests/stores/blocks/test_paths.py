@@ -1,0 +1,80 @@
+"""Every tenant has a folder of its own, and what is not ours is recognised."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.exceptions import InvalidTenantError
+from compaction.stores.blocks.paths import (
+    BlockPlace,
+    block_path,
+    check_path,
+    escape_tenant,
+    parse_block_path,
+    unescape_tenant,
+)
+
+ULID = "01JD0000000000000000000000"
+TENANTS = st.text(min_size=1, max_size=20)
+
+
+@given(TENANTS, st.integers(0, 2**31 - 1))
+def test_a_path_says_whose_it_is(tenant: str, shard: int) -> None:
+    path = block_path(tenant, shard, ULID)
+    assert check_path(path) == path
+    assert path.count("/") == 2
+    assert parse_block_path(path) == BlockPlace(tenant, shard, ULID)
+
+
+@given(TENANTS, TENANTS)
+def test_two_tenants_never_share_a_folder(one: str, other: str) -> None:
+    assert (escape_tenant(one) == escape_tenant(other)) == (one == other)
+
+
+@given(st.text(max_size=12))
+def test_only_what_we_write_is_read(part: str) -> None:
+    tenant = unescape_tenant(part)
+    assert tenant is None or escape_tenant(tenant) == part
+
+
+@pytest.mark.parametrize(
+    ("tenant", "part"),
+    [
+        ("acme", "acme"),
+        ("..", "=2E."),
+        (".", "=2E"),
+        ("a/b", "a=2Fb"),
+        ("=41", "=3D41"),
+        ("ü", "=C3=BC"),
+        ("a.b", "a.b"),
+    ],
+)
+def test_tenants_are_escaped(tenant: str, part: str) -> None:
+    assert escape_tenant(tenant) == part
+
+
+@pytest.mark.parametrize("tenant", ["", "x" * 201, "ü" * 40, "\ud800"])
+def test_tenants_without_a_path_are_refused(tenant: str) -> None:
+    with pytest.raises(InvalidTenantError):
+        escape_tenant(tenant)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"acme/0/{ULID.lower()}.parquet", f"acme/00/{ULID}.parquet", f"acme/-1/{ULID}.parquet", f"acme/0/{ULID}", ULID,
+        f"acme/0/8{ULID[1:]}.parquet", f"acme/0/{ULID}.parquet.tmp", f"a=2fb/0/{ULID}.parquet", f"=41/0/{ULID}.parquet",
+        f"x/acme/0/{ULID}.parquet", f"acme/{2**31}/{ULID}.parquet", f"=FF/0/{ULID}.parquet",
+        f"acme/\u0661/{ULID}.parquet",
+    ],
+)  # fmt: skip
+def test_what_is_not_ours_is_left_alone(path: str) -> None:
+    assert parse_block_path(path) is None
+
+
+def test_no_block_has_such_a_place() -> None:
+    for shard, block in ((-1, ULID), (2**31, ULID), (0, "x"), (0, ULID.lower())):
+        with pytest.raises(ValueError, match=r"shard|ULID"):
+            block_path("t", shard, block)

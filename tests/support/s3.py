@@ -1,0 +1,42 @@
+"""A real S3 server for tests: versitygw on loopback, a fresh bucket for each use."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compaction.local.versitygw import S3Gateway, ensure_versitygw, start_versitygw
+from compaction.stores.blocks.objects import Objects, Retrying, open_objects
+
+QUICK = Retrying(tries=4, base=0.01, cap=0.05)
+
+
+@dataclass
+class S3:
+    """`s3.bucket()` is the URL of a new bucket; `s3.open(url)` the store there."""
+
+    gateway: S3Gateway
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def bucket(self) -> str:
+        return f"s3://{self.gateway.make_bucket(f'bucket-{next(self._numbers)}')}"
+
+    def open(self, url: str, *, endpoint: str = "", retrying: Retrying = QUICK, **options: str) -> Objects:
+        return open_objects(url, options=self.gateway.options(endpoint=endpoint) | options, retrying=retrying)
+
+
+@contextlib.contextmanager
+def running_s3(directory: Path) -> Iterator[S3]:
+    """The server, stopped at the end. Built first where it is not yet (`make test` did it beforehand)."""
+    program = ensure_versitygw(report=print)
+    with start_versitygw(directory, program, port=_free_port()) as gateway:
+        yield S3(gateway)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
