@@ -467,6 +467,10 @@ class IllegalTransitionError(CompactionError):
     """A job was to change its state in a way the state machine does not know: a defect of the coordinator."""
 
 
+class BlockIdError(CompactionError):
+    """Ids of blocks that no job can be named or made of; says what an id looks like."""
+
+
 # --- the local control plane ----------------------------------------------------------------------------------------
 
 

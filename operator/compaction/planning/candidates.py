@@ -29,12 +29,29 @@ class LeftOutReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupCandidate:
-    """Adjacent sources that become one: `identities` has one entry per source and changes when the source changes."""
+    """Adjacent sources that become one: `identities` has one entry per source and changes when the source changes.
+
+    `source_bytes`: what each source adds to `copy_bytes`, where any of them may be rewritten without the others
+    (blocks); empty for a group that is only rewritten as a whole (segments).
+    """
 
     sources: tuple[str, ...]
     identities: tuple[str, ...]
     copy_bytes: int
     gain_bytes: int
+    source_bytes: tuple[int, ...] = ()
+
+    def halves(self) -> tuple[GroupCandidate, GroupCandidate] | None:
+        """The group in two, or None when it cannot be divided."""
+        half = len(self.source_bytes) // 2
+        if not half:
+            return None
+        return self._part(slice(None, half)), self._part(slice(half, None))
+
+    def _part(self, part: slice) -> GroupCandidate:
+        sizes = self.source_bytes[part]
+        gain = self.gain_bytes * len(sizes) // len(self.source_bytes)
+        return GroupCandidate(self.sources[part], self.identities[part], sum(sizes), gain, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,9 @@ class LeftAlonePart:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one log would gain from compaction, as of the reading that began at `sensed_at`."""
+    """What one log would gain from compaction, as of the reading that began at `sensed_at`. `turn` orders the
+    candidates of a level; those of the same turn go by path.
+    """
 
     path: str
     tenant: str
@@ -69,6 +88,7 @@ class Candidate:
     level: int = 0
     oldest_debt_at: float | None = None
     left_alone: tuple[LeftAlonePart, ...] = ()
+    turn: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -9,7 +9,8 @@ Invariants (tests/planning):
   its own).
 * A Faulty job is never planned again as it was: with several groups it is split in halves, so that what ails one of
   them does not hold back the others (DESIGN §4 "Faulty"); a single group stays parked until its sources change or the
-  limit is raised.
+  limit is raised. A group whose sources may be rewritten apart is halved in turn.
+* What a store leaves out itself stands beside what the planner leaves out.
 """
 
 from __future__ import annotations
@@ -118,6 +119,10 @@ class _Tally:
         else:
             self.add(reason, str(PurePosixPath(path) / name))
 
+    def add_row(self, row: LeftOut) -> None:
+        self._counts[row.reason] += row.count
+        self._examples.setdefault(row.reason, row.example)
+
     def rows(self) -> tuple[LeftOut, ...]:
         return tuple(LeftOut(reason, count, self._examples[reason]) for reason, count in sorted(self._counts.items()))
 
@@ -135,11 +140,19 @@ class Planner:
     parameters: str = ""
 
     def plan(
-        self, candidates: Iterable[Candidate], history: Mapping[str, LogHistory], inventory: JobInventory, *, now: float
+        self,
+        candidates: Iterable[Candidate],
+        history: Mapping[str, LogHistory],
+        inventory: JobInventory,
+        *,
+        now: float,
+        left_out: Iterable[LeftOut] = (),
     ) -> Plan:
-        """One plan over all candidates. `now` is epoch seconds (cooldown)."""
-        ordered = tuple(sorted(candidates, key=lambda c: (c.level, c.path)))
+        """One plan over all candidates. `now` is epoch seconds (cooldown); `left_out` is no candidate to begin with."""
+        ordered = tuple(sorted(candidates, key=lambda c: (c.level, c.turn, c.path)))
         tally = _Tally()
+        for row in left_out:
+            tally.add_row(row)
         for candidate in ordered:
             for part in candidate.left_alone:
                 tally.add_part(part.reason, candidate.path, part.name)
@@ -192,8 +205,13 @@ class Planner:
             yield job
             return
         parts = len(job.groups) + bool(job.unreferenced)
-        if parts < 2 or job.name not in inventory.splittable:
+        halves = job.groups[0].halves() if parts == 1 and job.groups else None
+        if (parts < 2 and halves is None) or job.name not in inventory.splittable:
             yield job
+            return
+        if halves is not None:
+            for one in halves:
+                yield from self._split_faulty(candidate, self._job(candidate, (one,), ()), inventory)
             return
         half = len(job.groups) // 2
         # Dropping unreferenced sources needs no rewrite: it goes with the smaller half, or alone.
