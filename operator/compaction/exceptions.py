@@ -735,3 +735,78 @@ class ClaimRefusedError(JobRefusedError):
 
 class ReplaceRefusedError(JobRefusedError):
     """A result cannot be committed: the attempt is fenced, late, or not what was claimed. Its outputs are orphans."""
+
+
+# --- block stores: merge
+
+
+class MergeError(BlockStoreError):
+    """Blocks cannot be merged, or not as asked."""
+
+
+class SchemaConflictError(MergeError):
+    """A column whose types in two blocks have no common one that holds both exactly."""
+
+    def __init__(self, column: str, block: str, kind: str, other_block: str, other_kind: str) -> None:
+        super().__init__(column, block, kind, other_block, other_kind)
+        self.column = column
+        self.block = block
+        self.other_block = other_block
+
+    def __str__(self) -> str:
+        column, block, kind, other_block, other_kind = self.args
+        return (
+            f"column {column}: {block} has {kind}, {other_block} has {other_kind}: these cannot be merged; rewrite one "
+            f"of the two with the type of the other, or keep them in different shards"
+        )
+
+
+class SortKeyError(MergeError):
+    """The sort key cannot order the rows: a column that no block has, or of a type without an order."""
+
+
+class UnreadableBlockError(MergeError):
+    """A block (`block`) that cannot be read as Parquet, or not to its end; `reason`: what the reader said."""
+
+    def __init__(self, block: str, reason: str) -> None:
+        super().__init__(block, reason)
+        self.block = block
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.block}: cannot be read as Parquet: {self.reason}"
+
+
+class BlockNotSortedError(MergeError):
+    """A block (`block`) that says it is sorted by the key, and is not: it can be merged when it is sorted first."""
+
+    def __init__(self, block: str) -> None:
+        super().__init__(block)
+        self.block = block
+
+    def __str__(self) -> str:
+        return f"{self.block}: its rows are not in the order that its metadata says; it must be sorted before a merge"
+
+
+class MergeMemoryError(MergeError):
+    """The memory limit is too small for a merge of even two blocks: names the block, what it needs and the limit."""
+
+    def __init__(self, block: str, needed: int, limit: int) -> None:
+        super().__init__(block, needed, limit)
+        self.block = block
+
+    def __str__(self) -> str:
+        block, needed, limit = self.args
+        return f"{block}: takes {needed} bytes of memory to read, {limit} are allowed for it: raise the memory limit"
+
+
+class BlockVerificationError(MergeError):
+    """What was written does not read back as the rows that were read; nothing is committed. Says both fingerprints."""
+
+    def __init__(self, output: str, expected: str, found: str) -> None:
+        super().__init__(output, expected, found)
+        self.output = output
+
+    def __str__(self) -> str:
+        output, expected, found = self.args
+        return f"{output}: reads back as {found}, the sources are {expected} (rows:content): nothing is committed"

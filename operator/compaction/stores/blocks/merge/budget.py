@@ -1,0 +1,102 @@
+"""How the memory limit is shared out. The parts add up to the limit; a test measures that they hold.
+
+1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in
+1/8  rows that were read and not yet emitted: two batches for each open run
+1/6  the rows of a round, and one column of them twice
+1/5  rows that wait for their row group to be full, and the row group as it is written
+1/10 values of the coded columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from compaction.exceptions import MergeMemoryError
+from compaction.stores.blocks.merge.footers import Footer
+from compaction.stores.blocks.merge.runs import Run
+
+_MOST_ROWS: Final = 1 << 14
+_LEAST_ROWS: Final = 256
+_FEWEST_GOOD_ROWS: Final = 1024
+_MOST_RUNS: Final = 512
+"""More are merged in two levels anyway: each has an open file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes for each purpose. `row_bytes`: of one row as Arrow has it, about; the merge reacts to what it really is."""
+
+    limit: int
+    row_bytes: int
+
+    @property
+    def pages(self) -> int:
+        return self.limit // 3
+
+    @property
+    def buffers(self) -> int:
+        return self.limit // 8
+
+    @property
+    def pending(self) -> int:
+        return self.limit // 10
+
+    @property
+    def memos(self) -> int:
+        return self.limit // 10
+
+    @property
+    def chunk(self) -> int:
+        """Of unsorted rows that are sorted at a time."""
+        return self.limit // 6
+
+    def batch_bytes(self, runs: int) -> int:
+        """Of one batch when so many runs are open."""
+        return max(1, self.buffers // (2 * max(1, runs)))
+
+    def batch_rows(self, runs: int) -> int:
+        """Rows of one batch when so many runs are open."""
+        return max(_LEAST_ROWS, min(_MOST_ROWS, self.batch_bytes(runs) // self.row_bytes))
+
+    def groups(self, runs: Sequence[Run]) -> list[list[Run]]:
+        """The runs in their order, cut into groups that can be merged at the same time.
+
+        Raises MergeMemoryError when not even two fit.
+        """
+        most = max(2, min(_MOST_RUNS, self.buffers // (2 * _FEWEST_GOOD_ROWS * self.row_bytes)))
+        groups: list[list[Run]] = []
+        cost = 0
+        for run in runs:
+            if run.cost > self.pages:
+                raise MergeMemoryError(run.name, run.cost, self.pages)
+            if not groups or cost + run.cost > self.pages or len(groups[-1]) >= most:
+                groups.append([])
+                cost = 0
+            groups[-1].append(run)
+            cost += run.cost
+        return groups
+
+
+def row_bytes(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> int:
+    """Bytes of a row in Arrow memory: exact for fixed widths, for others what the footers say."""
+    return max(1, sum(_column_bytes(field, field.name in coded, footers) for field in schema))
+
+
+def _column_bytes(field: pa.Field, coded: bool, footers: Sequence[Footer]) -> int:
+    if coded:
+        return 4
+    try:
+        return -(-int(field.type.bit_width) // 8)
+    except ValueError:  # no fixed width
+        chunks = [
+            (footer.metadata.row_group(group).column(leaf).total_uncompressed_size, footer.metadata.row_group(group))
+            for footer in footers
+            for group in footer.groups
+            for leaf in range(footer.metadata.num_columns)
+            if footer.metadata.schema.column(leaf).path.split(".")[0] == field.name
+        ]
+        return 8 + max((-(-size // max(1, group.num_rows)) for size, group in chunks), default=0)

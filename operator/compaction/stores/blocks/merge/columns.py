@@ -1,0 +1,201 @@
+"""Columns while they are merged: strings of small dictionaries are numbers, everything else is as Arrow has it.
+
+Files keep a dictionary per row group. Here a coded column has one for the whole merge, its `Memo`, and its rows are
+int32 codes into it: to cut, to join, to sort and to gather them never touches a string. The memo is bounded: a column
+whose values do not repeat outgrows it, and is plain from then on; codes that were given out stay valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compaction.exceptions import SortKeyError
+
+CODE: Final = pa.int32()
+"""Type of the codes. No logical type of a coded column is an integer, so the type of a part says which it is."""
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows, a column each of the merge's schema; a coded column may be codes here and plain elsewhere."""
+
+    columns: tuple[pa.Array, ...]
+    count: int
+
+    def slice(self, start: int, count: int) -> Rows:
+        """A view of `count` rows from `start`; nothing is copied."""
+        return Rows(tuple(column.slice(start, count) for column in self.columns), count)
+
+    def take(self, rows: pa.Array) -> Rows:
+        """The rows of these numbers, in this order: a copy."""
+        return Rows(tuple(pc.take(column, rows, boundscheck=False) for column in self.columns), len(rows))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the rows take (of views: their share)."""
+        return sum(column.nbytes for column in self.columns)
+
+
+class Memo:
+    """The values of one coded column: at most `limit` bytes, each once, in the order in which they came."""
+
+    def __init__(self, kind: pa.DataType, *, limit: int) -> None:
+        self.values = pa.array([], kind)
+        self.full = False
+        self._limit = limit
+        self._ranks: Words = np.empty(0, np.uint64)
+        self._last: dict[int, tuple[pa.Array, pa.Array]] = {}
+
+    def codes(self, array: pa.DictionaryArray, *, source: int) -> pa.Array | None:
+        """The array as codes; None when its values do not fit any more. `source`: whose dictionary is remembered."""
+        if self.full:
+            return None
+        known = self._last.get(source)
+        if known is not None and known[0].equals(array.dictionary):
+            mapping = known[1]
+        else:
+            found = self._mapping(array.dictionary.cast(self.values.type))
+            if found is None:
+                self._last.clear()
+                return None
+            mapping = found
+            self._last[source] = (array.dictionary, mapping)
+        return pc.take(mapping, array.indices, boundscheck=False)
+
+    def forget(self, source: int) -> None:
+        """The source has been read to its end."""
+        self._last.pop(source, None)
+
+    def _mapping(self, values: pa.Array) -> pa.Array | None:
+        at = pc.index_in(values, value_set=self.values)
+        if at.null_count:
+            new = pc.unique(pc.filter(values, pc.and_(pc.is_null(at), pc.is_valid(values))))
+            if self.values.nbytes + new.nbytes > self._limit:
+                self.full = True
+                return None
+            self.values = pa.concat_arrays([self.values, new])
+            at = pc.index_in(values, value_set=self.values)
+        return at.cast(CODE)
+
+    def decode(self, codes: pa.Array) -> pa.Array:
+        """The values of these codes."""
+        return pc.take(self.values, codes, boundscheck=False)
+
+    def ranks(self) -> Words:
+        """The place of each code in the order of the values (of strings: by their bytes)."""
+        if len(self._ranks) != len(self.values):
+            order = pc.sort_indices(self.values).to_numpy()
+            self._ranks = np.empty(len(order), np.uint64)
+            self._ranks[order] = np.arange(len(order), dtype=np.uint64)
+        return self._ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of one merge: `schema` of the rows that come out, `keys` the places of the sort key in it, `memos` of
+    the coded columns.
+    """
+
+    schema: pa.Schema
+    keys: tuple[int, ...]
+    memos: dict[int, Memo] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schema: pa.Schema, sort_key: Sequence[str], *, coded: Sequence[str], memo_bytes: int) -> Self:
+        """`coded`: names of the columns that are coded (strings and binaries only), `memo_bytes` for all their memos.
+
+        Raises SortKeyError.
+        """
+        for name in sort_key:
+            if name not in schema.names:
+                raise SortKeyError(f"sort key column {name}: none of the blocks has it")
+            if not _has_order(schema.field(name).type):
+                raise SortKeyError(f"sort key column {name}: values of type {schema.field(name).type} have no order")
+        memos = {
+            place: Memo(field.type, limit=memo_bytes // len(coded))
+            for place, field in enumerate(schema)
+            if field.name in coded and is_codable(field.type)
+        }
+        return cls(schema, tuple(schema.names.index(name) for name in sort_key), memos)
+
+    def rows(self, batch: pa.RecordBatch, *, source: int) -> Rows:
+        """A batch of one of the files, as rows of this merge. ArrowInvalid for values that the column cannot hold."""
+        columns = []
+        names = batch.schema.names
+        for place, wanted in enumerate(self.schema):
+            if wanted.name not in names:
+                columns.append(pa.nulls(batch.num_rows, wanted.type))
+                continue
+            columns.append(self._column(place, wanted.type, batch.column(names.index(wanted.name)), source))
+        return Rows(tuple(columns), batch.num_rows)
+
+    def _column(self, place: int, kind: pa.DataType, column: pa.Array, source: int) -> pa.Array:
+        memo = self.memos.get(place)
+        if memo is not None and not memo.full:
+            if not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
+            codes = memo.codes(column, source=source)
+            if codes is not None:
+                return codes
+        if column.type.equals(kind):
+            return column
+        return column.cast(kind)
+
+    def forget(self, source: int) -> None:
+        """Called when a source has been read to its end."""
+        for memo in self.memos.values():
+            memo.forget(source)
+
+    def is_coded(self, place: int, part: pa.Array) -> bool:
+        """Whether this part of a column is codes."""
+        return place in self.memos and part.type.equals(CODE)
+
+    def plain(self, place: int, part: pa.Array) -> pa.Array:
+        """The part with its values."""
+        return self.memos[place].decode(part) if self.is_coded(place, part) else part
+
+    def joined(self, place: int, parts: Sequence[pa.Array]) -> pa.Array:
+        """Parts of one column in a row: codes if all of them are."""
+        if len(parts) == 1:
+            return parts[0]
+        if place in self.memos and not all(part.type.equals(CODE) for part in parts):
+            parts = [self.plain(place, part) for part in parts]
+        return pa.concat_arrays(parts)
+
+    def join(self, parts: Sequence[Rows]) -> Rows:
+        """Rows one after the other; copies unless there is one part."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return Rows(
+            tuple(self.joined(place, column) for place, column in enumerate(columns)), sum(p.count for p in parts)
+        )
+
+    def batch(self, rows: Rows) -> pa.RecordBatch:
+        """The rows with their values."""
+        arrays = [self.plain(place, part) for place, part in enumerate(rows.columns)]
+        return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
+
+
+def is_codable(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be read as a dictionary."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    if pa.types.is_null(kind):
+        return True
+    try:
+        pc.rank(pa.nulls(1, kind), tiebreaker="dense")
+    except pa.ArrowException:
+        return False
+    return True

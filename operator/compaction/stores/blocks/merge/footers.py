@@ -1,0 +1,188 @@
+"""What the footers of the inputs say: schema, sort order, bounds of the first key column, dictionaries, what it takes
+to read a row group.
+
+Everything here is a hint for speed and memory, except the schema: order is checked again on the rows themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compaction.exceptions import UnreadableBlockError
+from compaction.stores.blocks.merge.columns import is_codable
+from compaction.stores.blocks.merge.schema import without_dictionary
+from compaction.stores.blocks.merge.settings import MergeInput
+
+Bound = int | bytes
+_UNITS: Final = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+_DICTIONARY: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
+
+
+@contextmanager
+def reading(block: str) -> Iterator[None]:
+    """Turns what pyarrow says of a bad file into UnreadableBlockError; errors of our own pass."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableBlockError(block, str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for."""
+
+    input: MergeInput
+    metadata: pq.FileMetaData
+    schema: pa.Schema
+    groups: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of these row groups."""
+        return sum(self.metadata.row_group(group).num_rows for group in self.groups)
+
+    def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
+        """The chunks of a top-level column that is not nested; none when there is no such column."""
+        leaf = self.leaf(column)
+        if leaf is not None:
+            for group in self.groups:
+                yield self.metadata.row_group(group).column(leaf)
+
+    def leaf(self, column: str) -> int | None:
+        """The number of the column among the leaves of the schema."""
+        return _leaf(self.metadata, column)
+
+    def is_sorted_by(self, key: Sequence[str]) -> bool:
+        """Whether the rows are said to be sorted by the key: by who gave the input, else by every row group."""
+        if self.input.sort_key is not None:
+            return self.input.sort_key[: len(key)] == tuple(key)
+        return all(self._group_is_sorted(group, key) for group in self.groups)
+
+    def _group_is_sorted(self, group: int, key: Sequence[str]) -> bool:
+        row_group = self.metadata.row_group(group)
+        order = row_group.sorting_columns[: len(key)]
+        if [column.column_index for column in order] != [self.leaf(name) for name in key]:
+            return False
+        for column in order:
+            statistics = row_group.column(column.column_index).statistics
+            has_nulls = statistics is None or not statistics.has_null_count or statistics.null_count > 0
+            if column.descending or (column.nulls_first and has_nulls):
+                return False
+        return True
+
+    def least(self, column: str) -> Bound | None:
+        """Nothing in the column is below this; None when that is not known."""
+        bounds = [self.bounds(group, column) for group in self.groups]
+        least = [bound[0] for bound in bounds if bound is not None]
+        return min(least) if least and len(least) == len(bounds) else None
+
+    def bounds(self, group: int, column: str) -> tuple[Bound, Bound] | None:
+        """Smallest and largest value of a row group's column, nulls left out, as the file has them."""
+        return _bounds(self.metadata, self.schema, group, column)
+
+    def is_repetitive(self, column: str) -> bool:
+        """Whether the values of the column lie in dictionaries that are small beside its data."""
+        dictionaries = data = 0
+        for chunk in self.chunks(column):
+            if not chunk.has_dictionary_page or chunk.encodings.count("PLAIN") > 1:
+                return False
+            dictionaries += max(0, chunk.data_page_offset - (chunk.dictionary_page_offset or 0))
+            data += chunk.total_compressed_size
+        return 2 * dictionaries <= data or data < _SMALL
+
+    def largest_group(self) -> int:
+        """Bytes of the largest row group, as pages before decompression and after it."""
+        groups = [self.metadata.row_group(group) for group in self.groups]
+        return max((group.total_byte_size + _compressed(group) for group in groups), default=0)
+
+
+_SMALL: Final = 1 << 16
+"""Bytes of a column in a file below which it does not matter how it is read."""
+
+
+def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
+    """Read an input's metadata. Raises UnreadableBlockError."""
+    with reading(block.name):
+        source = block.open()
+        with pq.ParquetFile(source, pre_buffer=False, memory_map=isinstance(source, str)) as file:
+            metadata, schema = file.metadata, file.schema_arrow
+            if not isinstance(source, str):
+                source.close()
+        groups = [
+            group
+            for group in range(metadata.num_row_groups)
+            if metadata.row_group(group).num_rows and _may_hold(block, _bounds(metadata, schema, group, sort_key[0]))
+        ]
+    return Footer(block, metadata, schema, tuple(groups))
+
+
+def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:
+    """Whether a row group may hold rows of the part. Nulls lie in no bounds: the part without an end reads them all."""
+    if bounds is None:
+        return True
+    after = block.last is not None and bounds[0] >= block.last  # type: ignore[operator]
+    before = block.last is not None and block.first is not None and bounds[1] < block.first  # type: ignore[operator]
+    return not (after or before)
+
+
+def _bounds(metadata: pq.FileMetaData, schema: pa.Schema, group: int, column: str) -> tuple[Bound, Bound] | None:
+    leaf = _leaf(metadata, column)
+    if leaf is None or not has_bounds(schema.field(column).type):
+        return None
+    statistics = metadata.row_group(group).column(leaf).statistics
+    if statistics is None or not statistics.has_min_max or not _as_stored(metadata, leaf, schema.field(column).type):
+        return None
+    least, most = statistics.min_raw, statistics.max_raw
+    if isinstance(least, str):
+        least, most = least.encode(), most.encode()
+    return (least, most)
+
+
+def has_bounds(kind: pa.DataType) -> bool:
+    """Whether the statistics of a column of this type can be compared with its values: integers with a sign, strings,
+    timestamps, dates.
+    """
+    kind = without_dictionary(kind)
+    return bool(
+        is_codable(kind) or pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+    )
+
+
+def _as_stored(metadata: pq.FileMetaData, leaf: int, kind: pa.DataType) -> bool:
+    """Whether the file stores timestamps in the unit in which they are read (seconds are stored as milliseconds)."""
+    if not pa.types.is_timestamp(kind):
+        return True
+    logical = json.loads(metadata.schema.column(leaf).logical_type.to_json())
+    return bool(_UNITS.get(logical.get("timeUnit", "")) == kind.unit)
+
+
+def _leaf(metadata: pq.FileMetaData, column: str) -> int | None:
+    found = [
+        leaf
+        for leaf in range(metadata.num_columns)
+        if metadata.schema.column(leaf).path == column and metadata.schema.column(leaf).max_repetition_level == 0
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _compressed(group: pq.RowGroupMetaData) -> int:
+    return sum(group.column(leaf).total_compressed_size for leaf in range(group.num_columns))
+
+
+def bloom_columns(footers: Sequence[Footer]) -> list[str]:
+    """Paths of the columns that have a bloom filter in some input."""
+    found: dict[str, None] = {}
+    for footer in footers:
+        for group in footer.groups:
+            row_group = footer.metadata.row_group(group)
+            for leaf in range(row_group.num_columns):
+                if row_group.column(leaf).bloom_filter_offset is not None:
+                    found[row_group.column(leaf).path_in_schema] = None
+    return list(found)

@@ -1,0 +1,161 @@
+"""Merges sorted Parquet files into one: reads each input once, in bounded memory, and says what it has done.
+
+Invariants (tests/stores/blocks/merge):
+
+* The rows of the output are those of the inputs, each as often; with deduplication, minus exactly the rows that are
+  counted as dropped.
+* They are in the order of (sort key, input, row), whatever the inputs claim: a claim that does not hold is an error.
+* An error leaves the output file of no use, and says which input it is about.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from compaction.stores.blocks.merge.budget import Budget, row_bytes
+from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
+from compaction.stores.blocks.merge.dedup import KeepLast
+from compaction.stores.blocks.merge.footers import Footer, bloom_columns, read_footer
+from compaction.stores.blocks.merge.output import Output
+from compaction.stores.blocks.merge.rounds import Rounds
+from compaction.stores.blocks.merge.runs import ParquetRun, Run, Spiller
+from compaction.stores.blocks.merge.schema import unified
+from compaction.stores.blocks.merge.settings import (
+    Duplicates,
+    MergeInput,
+    MergeResult,
+    MergeSettings,
+)
+from compaction.stores.blocks.merge.sorting import sorted_runs
+from compaction.stores.blocks.model import Fingerprint
+
+Describe = Callable[[MergeResult], Mapping[str, str]]
+"""What goes into the output's key-value metadata."""
+
+
+def merge(
+    inputs: Sequence[MergeInput],
+    output: str | IO[bytes],
+    settings: MergeSettings,
+    *,
+    describe: Describe = lambda _: {},
+) -> MergeResult:
+    """Merge the inputs into `output`, a path or a binary file that the caller closes.
+
+    Raises:
+        SchemaConflictError, SortKeyError: the inputs cannot be merged (by this key).
+        UnreadableBlockError: an input is missing, damaged or no Parquet file.
+        BlockNotSortedError: an input that is said to be sorted is not; give it with an empty sort key.
+        MergeMemoryError: the memory limit is too small for a row group of an input.
+    """
+    if not inputs:
+        raise ValueError("nothing to merge")
+    footers = [read_footer(block, settings.sort_key) for block in inputs]
+    schema = unified([(footer.input.name, footer.schema) for footer in footers])
+    coded = [field.name for field in schema if is_codable(field.type) and _repeats(field.name, footers)]
+    budget = Budget(settings.memory_bytes, row_bytes(schema, coded, footers))
+    columns = Columns.of(schema, settings.sort_key, coded=coded, memo_bytes=budget.memos)
+    with ExitStack() as resources:
+        scratch = Path(tempfile.mkdtemp(prefix="merge-", dir=settings.scratch))
+        resources.callback(shutil.rmtree, scratch, ignore_errors=True)
+        spiller = Spiller(scratch, columns, budget.batch_rows(1))
+        work = _Merge(footers, columns, settings, budget, spiller)
+        sink = Output(output, columns, settings, pending_bytes=budget.pending, bloom=bloom_columns(footers))
+        resources.callback(sink.abort)
+        for rows in work.rows():
+            sink.add(rows)
+        return work.finish(sink, describe)
+
+
+def _repeats(column: str, footers: Sequence[Footer]) -> bool:
+    """Whether the column is coded: its values repeat in every input that has any."""
+    having = [footer for footer in footers if footer.groups and column in footer.schema.names]
+    return bool(having) and all(footer.is_repetitive(column) for footer in having)
+
+
+@dataclass(slots=True)
+class _Merge:
+    """One merge under way."""
+
+    footers: Sequence[Footer]
+    columns: Columns
+    settings: MergeSettings
+    budget: Budget
+    spiller: Spiller
+    sources: tuple[ParquetRun, ...] = ()
+    sorted_first: tuple[str, ...] = ()
+    passes: int = 1
+    deduplication: KeepLast | None = None
+
+    def rows(self) -> Iterator[Rows]:
+        """The merged rows, in order."""
+        self.sources = tuple(self._source(number, footer) for number, footer in enumerate(self.footers))
+        groups = self.budget.groups(self._runs())
+        while len(groups) > 1:
+            self.passes += 1
+            groups = self.budget.groups([self._spilled(group) for group in groups])
+        rounds = self._rounds(groups[0] if groups else [])
+        if self.settings.deduplicate:
+            self.deduplication = KeepLast(self.columns)
+            return self.deduplication.of(rounds)
+        return (emitted.rows for emitted in rounds)
+
+    def _source(self, number: int, footer: Footer) -> ParquetRun:
+        """Known fingerprints are of whole files: they say nothing about a part of one."""
+        block = footer.input
+        whole = block.first is None and block.last is None
+        return ParquetRun(footer, self.columns, number, block.fingerprint if whole else None)
+
+    def _runs(self) -> list[Run]:
+        """The inputs as sorted runs; those that are not sorted are sorted now."""
+        runs: list[Run] = []
+        for source in self.sources:
+            if source.footer.is_sorted_by(self.settings.sort_key):
+                runs.append(source)
+                continue
+            self.sorted_first += (source.name,)
+            runs += sorted_runs(
+                source,
+                self.columns,
+                self.spiller,
+                rows=self.budget.batch_rows(1),
+                chunk_bytes=self.budget.chunk,
+            )
+        return [run for run in runs if not isinstance(run, ParquetRun) or run.footer.groups]
+
+    def _spilled(self, group: Sequence[Run]) -> Run:
+        if len(group) == 1 and not isinstance(group[0], ParquetRun):
+            return group[0]
+        return self.spiller.spill(group[0].name, (emitted.rows for emitted in self._rounds(group)))
+
+    def _rounds(self, runs: Sequence[Run]) -> Rounds:
+        return Rounds(
+            self.columns,
+            runs,
+            batch_rows=self.budget.batch_rows(len(runs)),
+            batch_bytes=self.budget.batch_bytes(len(runs)),
+        )
+
+    def finish(self, sink: Output, describe: Describe) -> MergeResult:
+        """Close the output."""
+        dropped = self.deduplication.dropped if self.deduplication is not None else Duplicates()
+        result = MergeResult(
+            schema=self.columns.schema,
+            read=sum((source.seen for source in self.sources), Fingerprint()),
+            duplicates=dropped,
+            row_groups=0,
+            sorted_first=self.sorted_first,
+            spilled=self.spiller.bytes,
+            passes=self.passes,
+            encodings={},
+        )
+        sink.close(describe(result))
+        assert sink.layout is not None
+        encodings = {name: str(one) for name, one in sink.layout.encodings.items()}
+        return replace(result, row_groups=sink.row_groups, encodings=encodings)

@@ -1,0 +1,190 @@
+"""Writes the merged rows as Parquet: row groups by encoded bytes, page indexes, the sort order declared.
+
+The first rows are the sample on which encodings and the size of row groups are chosen. A coded column is written as a
+dictionary that holds only what the row group uses, without its strings ever being expanded; readers see a plain string
+column, as in the inputs (the Arrow schema that is stored is the logical one).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compaction.stores.blocks.merge import encodings
+from compaction.stores.blocks.merge.columns import Columns, Rows
+from compaction.stores.blocks.merge.encodings import ColumnEncoding
+from compaction.stores.blocks.merge.settings import MergeSettings
+
+_BLOOM_FPP: Final = 0.05
+_MIN_GROUP_ROWS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What was chosen on the sample."""
+
+    encodings: Mapping[str, ColumnEncoding]
+    group_rows: int
+
+
+class Output:
+    """One file. `pending_bytes`: how much Arrow memory may wait for its row group to be full.
+
+    `bloom`: paths of the columns that get a bloom filter.
+    """
+
+    def __init__(
+        self,
+        sink: str | IO[bytes],
+        columns: Columns,
+        settings: MergeSettings,
+        *,
+        pending_bytes: int,
+        bloom: Sequence[str] = (),
+    ) -> None:
+        self.row_groups = 0
+        self.layout: Layout | None = None
+        self._sink = sink
+        self._columns = columns
+        self._settings = settings
+        self._pending_bytes = pending_bytes
+        self._bloom = bloom
+        self._pending: list[Rows] = []
+        self._count = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._schema = columns.schema
+
+    def add(self, rows: Rows) -> None:
+        """Append rows; writes the row groups that have become full."""
+        self._pending.append(rows)
+        self._count += rows.count
+        if self.layout is None:
+            if self._count < encodings.SAMPLE_ROWS and self._waiting_bytes() < self._pending_bytes // 2:
+                return
+            self._begin()
+        assert self.layout is not None
+        while self._count >= self.layout.group_rows:
+            self._write(self.layout.group_rows)
+        while self._count and self._waiting_bytes() >= self._pending_bytes:
+            self._write(self._count)
+
+    def close(self, metadata: Mapping[str, str]) -> None:
+        """Write what is left, the metadata and the footer."""
+        if self.layout is None:
+            self._begin()
+        assert self.layout is not None
+        while self._count:
+            self._write(min(self._count, self.layout.group_rows))
+        assert self._writer is not None
+        self._writer.add_key_value_metadata({**metadata, "ARROW:schema": _arrow_schema(self._columns.schema)})
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Let go of the file as it is, which is of no use."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _waiting_bytes(self) -> int:
+        return sum(rows.nbytes for rows in self._pending)
+
+    def _begin(self) -> None:
+        """Choose the layout and write the file's head."""
+        sample = self._sample()
+        chosen = encodings.choose(sample, level=self._settings.compression_level)
+        per_row = sum(one.bytes_per_row for one in chosen.values()) or 1.0
+        wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
+        arrow_row = max(1, self._waiting_bytes() // max(1, self._count))
+        fitting = max(1, self._pending_bytes // arrow_row)
+        self.layout = Layout(chosen, min(wanted, fitting, self._settings.max_group_rows))
+        kinds = [
+            pa.dictionary(pa.int32(), field.type) if self._is_dictionary(place, chosen) else field.type
+            for place, field in enumerate(self._columns.schema)
+        ]
+        fields = [field.with_type(kind) for field, kind in zip(self._columns.schema, kinds, strict=True)]
+        self._schema = pa.schema(fields, metadata=self._columns.schema.metadata)
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            store_schema=False,
+            write_page_index=True,
+            write_page_checksum=True,
+            sorting_columns=self._sorting(),
+            bloom_filter_options=self._bloom_options() or None,
+            **encodings.writer_options(self._columns.schema, chosen, level=self._settings.compression_level),
+        )
+
+    def _is_dictionary(self, place: int, chosen: Mapping[str, ColumnEncoding]) -> bool:
+        return (
+            place in self._columns.memos and chosen[self._columns.schema.names[place]].encoding == encodings.DICTIONARY
+        )
+
+    def _sample(self) -> pa.Table:
+        """Rows from the middle of what has arrived, as they would be written."""
+        count = min(self._count, encodings.SAMPLE_ROWS)
+        joined = self._columns.join(self._pending) if self._pending else None
+        if joined is None:
+            return self._columns.schema.empty_table()
+        self._pending = [joined]
+        rows = joined.slice((self._count - count) // 2, count)
+        arrays = [
+            self._compact(place, part) if self._columns.is_coded(place, part) else part
+            for place, part in enumerate(rows.columns)
+        ]
+        return pa.table(arrays, names=self._columns.schema.names)
+
+    def _write(self, count: int) -> None:
+        """Write the first `count` pending rows as one row group."""
+        taken: list[Rows] = []
+        self._count -= count
+        left = count
+        while left:
+            first = self._pending.pop(0)
+            if first.count > left:
+                self._pending.insert(0, first.slice(left, first.count - left))
+                first = first.slice(0, left)
+            taken.append(first)
+            left -= first.count
+        arrays = []
+        for place in range(len(self._schema)):
+            joined = self._columns.joined(place, [rows.columns[place] for rows in taken])
+            arrays.append(self._as_written(place, joined))
+        assert self._writer is not None
+        self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=count)
+        self.row_groups += 1
+
+    def _as_written(self, place: int, part: pa.Array) -> pa.Array:
+        wanted = self._schema.field(place).type
+        if pa.types.is_dictionary(wanted):
+            return self._compact(place, part) if self._columns.is_coded(place, part) else part.dictionary_encode()
+        return self._columns.plain(place, part)
+
+    def _compact(self, place: int, codes: pa.Array) -> pa.DictionaryArray:
+        """Codes as a dictionary array of the values that are used, and no others."""
+        values = self._columns.memos[place].values
+        used = np.zeros(len(values) + 1, np.bool_)
+        known = codes.fill_null(len(values)) if codes.null_count else codes
+        used[known.to_numpy()] = True
+        used[-1] = False
+        places = np.cumsum(used, dtype=np.int32) - np.int32(1)
+        indices = pa.array(places).take(codes)
+        return pa.DictionaryArray.from_arrays(indices, values.take(pa.array(np.flatnonzero(used))))
+
+    def _sorting(self) -> list[pq.SortingColumn]:
+        leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]
+        return [pq.SortingColumn(leaves.index(name)) for name in self._settings.sort_key]
+
+    def _bloom_options(self) -> dict[str, Any]:
+        assert self.layout is not None
+        leaves = {path for field in self._columns.schema for path in encodings.leaf_paths(field)}
+        return {path: {"ndv": self.layout.group_rows, "fpp": _BLOOM_FPP} for path in self._bloom if path in leaves}
+
+
+def _arrow_schema(schema: pa.Schema) -> str:
+    """The schema as Arrow's readers look for it in a Parquet file."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()

@@ -1,0 +1,200 @@
+"""The k-way merge: rounds, each of which emits what is certainly next and refills what has become short.
+
+A round ranks the keys of all buffered rows together. The *cut* is the smallest (last buffered key, number of the run)
+of the runs that have more to come: no row that is still to come can be before it. Everything up to the cut is emitted,
+in the order of (key, run, row): stable, also across rounds.
+
+Memory: two batches per open run and the rows of one round. A run whose smallest key is known is opened only when the
+cut comes near, so runs that do not overlap are read one after the other, and are not sorted at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from compaction.exceptions import BlockNotSortedError
+from compaction.stores.blocks.merge.columns import Columns, Rows, Words
+from compaction.stores.blocks.merge.footers import Bound
+from compaction.stores.blocks.merge.keys import key_numbers, sorting_order
+from compaction.stores.blocks.merge.runs import Run, comparable
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Rows in order, at least one. `new`: whether the key of each differs from that of the row before it, across
+    rounds too.
+    """
+
+    rows: Rows
+    new: npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run that is being read: the rows that were read and not yet emitted."""
+
+    number: int
+    run: Run
+    source: Iterator[Rows]
+    parts: list[Rows] = field(default_factory=list)
+    count: int = 0
+    done: bool = False
+
+    def refill(self, rows: int, most_bytes: int) -> None:
+        """Read until half of `rows` or of `most_bytes` are buffered."""
+        size = sum(part.nbytes for part in self.parts)
+        while not self.done and 2 * self.count < rows and 2 * size < most_bytes:
+            part = next(self.source, None)
+            if part is None:
+                self.done = True
+            else:
+                self.parts.append(part)
+                self.count += part.count
+                size += part.nbytes
+
+    def drop(self, count: int) -> list[Rows]:
+        """Take the first `count` rows out of the buffer."""
+        taken = []
+        self.count -= count
+        while count:
+            first = self.parts.pop(0)
+            if first.count > count:
+                taken.append(first.slice(0, count))
+                self.parts.insert(0, first.slice(count, first.count - count))
+                break
+            taken.append(first)
+            count -= first.count
+        return taken
+
+
+class Rounds:
+    """One merge of some runs. `batch_rows`, `batch_bytes`: how much of each run is buffered, about."""
+
+    def __init__(self, columns: Columns, runs: Sequence[Run], *, batch_rows: int, batch_bytes: int) -> None:
+        self._columns = columns
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
+        self._waiting = sorted(
+            ((run.least, number, run) for number, run in enumerate(runs)),
+            key=lambda one: (one[0] is not None, one[0] if one[0] is not None else 0),
+        )
+        self._open: list[_Open] = []
+        self._floor: Rows | None = None
+        while self._waiting and self._waiting[0][0] is None:
+            self._open_next()
+
+    def __iter__(self) -> Iterator[Emitted]:
+        while True:
+            self._fill()
+            if not self._open:
+                if not self._waiting:
+                    return
+                self._open_next()
+                continue
+            numbers, floor = self._numbers()
+            cut = self._cut(numbers)
+            if self._open_before(_largest(numbers) if cut is None else cut):
+                continue
+            yield self._emit(numbers, floor, cut)
+
+    def _fill(self) -> None:
+        for one in self._open:
+            one.refill(self._batch_rows, self._batch_bytes)
+        self._open = [one for one in self._open if one.count]
+
+    def _open_next(self) -> None:
+        _, number, run = self._waiting.pop(0)
+        self._open.append(_Open(number, run, run.batches(max(1, self._batch_rows // 2))))
+        self._open.sort(key=lambda one: one.number)
+
+    def _numbers(self) -> tuple[list[Words], int | None]:
+        """The number of each buffered row's key, by run, and of the row that was emitted last. Checks the order."""
+        floor = [self._floor] if self._floor is not None else []
+        parts = [*floor, *(part for one in self._open for part in one.parts)]
+        key = [self._columns.joined(place, [part.columns[place] for part in parts]) for place in self._columns.keys]
+        numbers = key_numbers(self._columns, key)
+        least = numbers[0] if floor else None
+        found, start = [], len(floor)
+        for one in self._open:
+            mine = numbers[start : start + one.count]
+            start += one.count
+            if (least is not None and mine[0] < least) or np.any(mine[1:] < mine[:-1]):
+                raise BlockNotSortedError(one.run.name)
+            found.append(mine)
+        return found, None if least is None else int(least)
+
+    def _cut(self, numbers: Sequence[Words]) -> int | None:
+        """Which of the open runs bounds the round; None when all have been read to their ends."""
+        last = [(mine[-1], place) for place, mine in enumerate(numbers) if not self._open[place].done]
+        return min(last)[1] if last else None
+
+    def _open_before(self, last: int) -> bool:
+        """Open the runs that may begin at or before the last buffered row of one; whether there were any."""
+        opened = False
+        if self._waiting:
+            bound = self._first_key(self._open[last].parts[-1])
+            while self._waiting and _may_begin_by(self._waiting[0][0], bound):
+                self._open_next()
+                opened = True
+        return opened
+
+    def _first_key(self, rows: Rows) -> Bound | None:
+        """The first key column's value in the last of some rows, as bounds are given; None of a null."""
+        place = self._columns.keys[0]
+        value = self._columns.plain(place, rows.columns[place].slice(rows.count - 1, 1))
+        found: Bound | None = comparable(value)[0].as_py()
+        return found
+
+    def _emit(self, numbers: Sequence[Words], floor: int | None, cut: int | None) -> Emitted:
+        parts: list[Rows] = []
+        keys: list[Words] = []
+        sides = 0
+        for place, (one, mine) in enumerate(zip(list(self._open), numbers, strict=True)):
+            count = one.count if cut is None else _until(mine, numbers[cut][-1], inclusive=place <= cut)
+            if count:
+                parts += one.drop(count)
+                keys.append(mine[:count])
+                sides += 1
+        found = np.concatenate(keys)
+        if sides > 1 and np.any(found[1:] < found[:-1]):
+            order = sorting_order(found)
+            rows, found = self._in_order(parts, order), found[order]
+        else:
+            rows = self._columns.join(parts)
+        new = np.empty(len(found), np.bool_)
+        new[0] = floor is None or int(found[0]) != floor
+        np.not_equal(found[1:], found[:-1], out=new[1:])
+        self._floor = copy_of_last(rows)
+        return Emitted(rows, new)
+
+    def _in_order(self, parts: Sequence[Rows], order: npt.NDArray[np.int64]) -> Rows:
+        """One column at a time, so that only one is there twice."""
+        places = pa.array(order)
+        columns = []
+        for place in range(len(self._columns.schema)):
+            joined = self._columns.joined(place, [part.columns[place] for part in parts])
+            columns.append(joined.take(places))
+        return Rows(tuple(columns), len(order))
+
+
+def _largest(numbers: Sequence[Words]) -> int:
+    """Which of the open runs has the largest buffered row."""
+    return max((mine[-1], place) for place, mine in enumerate(numbers))[1]
+
+
+def _until(numbers: Words, cut: np.uint64, *, inclusive: bool) -> int:
+    return int(np.searchsorted(numbers, cut, side="right" if inclusive else "left"))
+
+
+def _may_begin_by(least: Bound | None, bound: Bound | None) -> bool:
+    return least is None or bound is None or least <= bound  # type: ignore[operator]
+
+
+def copy_of_last(rows: Rows) -> Rows:
+    """The last row, free of the memory of the others."""
+    return rows.slice(rows.count - 1, 1).take(pa.array([0]))

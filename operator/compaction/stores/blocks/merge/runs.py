@@ -1,0 +1,207 @@
+"""Sorted runs: what a merge reads from. A Parquet file that is sorted, or rows that were sorted and spilled by us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from compaction.exceptions import UnreadableBlockError
+from compaction.stores.blocks.fingerprint import Fingerprinter
+from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
+from compaction.stores.blocks.merge.footers import Bound, Footer, reading
+from compaction.stores.blocks.model import Fingerprint
+
+
+class Run(Protocol):
+    """Rows in ascending order, some at a time."""
+
+    @property
+    def name(self) -> str:
+        """Of the block that they are from, for messages."""
+
+    @property
+    def least(self) -> Bound | None:
+        """Nothing in the first key column is below this; None when that is not known."""
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory that it takes to have the run open, apart from the rows it has handed out."""
+
+    def batches(self, rows: int) -> Iterator[Rows]:
+        """The rows, at most so many at a time."""
+
+
+@dataclass(slots=True)
+class ParquetRun:
+    """A file. `known`: the fingerprint of its rows; None: it is computed while they are read."""
+
+    footer: Footer
+    columns: Columns
+    number: int
+    known: Fingerprint | None
+    hasher: Fingerprinter = field(default_factory=Fingerprinter)
+
+    @property
+    def name(self) -> str:
+        return self.footer.input.name
+
+    @property
+    def seen(self) -> Fingerprint:
+        """Of all its rows, once they have been read."""
+        return self.hasher.value if self.known is None else self.known
+
+    @property
+    def least(self) -> Bound | None:
+        return self.footer.least(self.columns.schema.names[self.columns.keys[0]])
+
+    @property
+    def cost(self) -> int:
+        return self.footer.largest_group()
+
+    def batches(self, rows: int) -> Iterator[Rows]:
+        """Raises UnreadableBlockError."""
+        if not self.footer.groups:
+            return
+        read = 0
+        for batch in self._decoded(rows):
+            read += batch.num_rows
+            part = self._in_part(batch)
+            if part.num_rows:
+                if self.known is None:
+                    self.hasher.update(part)
+                with reading(self.name):
+                    mapped = self.columns.rows(part, source=self.number)
+                yield mapped
+        self.columns.forget(self.number)
+        if read != self.footer.rows:
+            raise UnreadableBlockError(self.name, f"{read} rows where the footer promises {self.footer.rows}")
+
+    def _decoded(self, rows: int) -> Iterator[pa.RecordBatch]:
+        block, schema = self.footer.input, self.columns.schema
+        coded = [schema.names[place] for place, memo in self.columns.memos.items() if not memo.full]
+        with reading(block.name):
+            source = block.open()
+            file = pq.ParquetFile(
+                source,
+                metadata=self.footer.metadata,
+                read_dictionary=coded,
+                pre_buffer=False,
+                memory_map=isinstance(source, str),
+                page_checksum_verification=True,
+            )
+        with file:
+            batches = file.iter_batches(batch_size=rows, row_groups=list(self.footer.groups), use_threads=False)
+            while True:
+                with reading(block.name):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                yield batch
+        if not isinstance(source, str):
+            source.close()
+
+    def _in_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows within the bounds of the part that is asked for."""
+        first, last = self.footer.input.first, self.footer.input.last
+        if first is None and last is None:
+            return batch
+        kind = self.columns.schema.field(self.columns.keys[0])
+        if kind.name not in batch.schema.names:
+            return batch if last is None else batch.slice(0, 0)
+        values = comparable(batch.column(batch.schema.names.index(kind.name)))
+        inside = pa.array([True]).take(pa.nulls(len(values), pa.int8())).fill_null(True)
+        if first is not None:
+            inside = pc.and_kleene(inside, pc.greater_equal(values, pa.scalar(first, values.type)))
+        if last is not None:
+            inside = pc.and_kleene(inside, pc.less(values, pa.scalar(last, values.type)))
+        inside = inside.fill_null(last is None)
+        return batch if pc.all(inside).as_py() else batch.filter(inside)
+
+
+def comparable(values: pa.Array) -> pa.Array:
+    """Values of a key column, of a type in which bounds are given: binary or int64."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_timestamp(values.type):
+        return values.view(pa.int64())
+    if pa.types.is_date32(values.type):
+        return values.view(pa.int32()).cast(pa.int64())
+    return values.cast(pa.binary() if is_codable(values.type) else pa.int64())
+
+
+@dataclass(slots=True)
+class SpilledRun:
+    """Rows that were sorted by us, in files in Arrow's own format, in order; mapped into memory, not copied."""
+
+    name: str
+    columns: Columns
+    files: list[Path]
+
+    @property
+    def least(self) -> Bound | None:
+        return None
+
+    @property
+    def cost(self) -> int:
+        return 0
+
+    def batches(self, rows: int) -> Iterator[Rows]:
+        for path in self.files:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
+                for batch in stream:
+                    for start in range(0, batch.num_rows, rows):
+                        part = batch.slice(start, rows)
+                        yield Rows(tuple(part.columns), part.num_rows)
+            path.unlink()
+
+
+class Spiller:
+    """Writes runs into a directory that its owner removes; `bytes`: how much it has written."""
+
+    def __init__(self, directory: Path, columns: Columns, batch_rows: int) -> None:
+        self.bytes = 0
+        self._directory = directory
+        self._columns = columns
+        self._batch_rows = batch_rows
+        self._files = 0
+
+    def spill(self, name: str, parts: Iterable[Rows]) -> SpilledRun:
+        """Write the rows of a run, which are in order. A file ends where a coded column becomes a plain one."""
+        run = SpilledRun(name, self._columns, [])
+        kinds: list[pa.DataType] = []
+        writer: pa.RecordBatchStreamWriter | None = None
+        try:
+            for rows in parts:
+                if kinds != [column.type for column in rows.columns]:
+                    if writer is not None:
+                        writer.close()
+                    kinds = [column.type for column in rows.columns]
+                    writer = self._open(run, kinds)
+                self._write(writer, rows)
+        finally:
+            if writer is not None:
+                writer.close()
+        self.bytes += sum(path.stat().st_size for path in run.files)
+        return run
+
+    def _open(self, run: SpilledRun, kinds: Sequence[pa.DataType]) -> pa.RecordBatchStreamWriter:
+        self._files += 1
+        path = self._directory / f"{self._files:06d}.arrows"
+        run.files.append(path)
+        return pa.ipc.new_stream(str(path), pa.schema([pa.field(str(n), kind) for n, kind in enumerate(kinds)]))
+
+    def _write(self, writer: pa.RecordBatchStreamWriter, rows: Rows) -> None:
+        for start in range(0, rows.count, self._batch_rows):
+            part = rows.slice(start, min(self._batch_rows, rows.count - start))
+            writer.write_batch(pa.RecordBatch.from_arrays(list(part.columns), schema=writer_schema(part)))
+
+
+def writer_schema(rows: Rows) -> pa.Schema:
+    """Names of columns in a spilled file are their places."""
+    return pa.schema([pa.field(str(place), column.type) for place, column in enumerate(rows.columns)])
