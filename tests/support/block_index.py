@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select, update
 from ulid import ULID
 
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import Change, IndexDatabase, open_database
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema, newest_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA
 from compaction.stores.blocks.model import Block, Fingerprint
@@ -56,12 +56,15 @@ def empty_postgres(server: PostgresServer, name: str) -> None:
     """The index in this database as it was when it was made, and nobody connected: a new database for each test would
     take longer than the test.
     """
-    server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-    names = ", ".join(table.name for table in METADATA.sorted_tables if table is not HEAD)
-    server.execute(f"TRUNCATE {names}", database=name)
     values = ", ".join(f"{column} = 0" for column in ("version", "arrivals", "token_floor", "forgotten"))
-    server.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{newest_schema()}'", database=name)
-    server.execute(f"UPDATE block_index SET {values}", database=name)
+    server.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        *(f"DELETE FROM {table.name}" for table in METADATA.sorted_tables if table is not HEAD),
+        f"UPDATE {VERSION_TABLE} SET version_num = '{newest_schema()}'",
+        f"UPDATE block_index SET {values}",
+        database=name,
+    )
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -84,6 +87,18 @@ def index(index_url: str) -> Iterator[IndexDatabase]:
     database = open_database(index_url)
     yield database
     database.close()
+
+
+def clear(database: IndexDatabase) -> None:
+    """Nothing is in the index any more, and nothing is remembered."""
+
+    def body(change: Change) -> None:
+        for table in METADATA.sorted_tables:
+            if table is not HEAD:
+                change.connection.execute(delete(table))
+        change.connection.execute(update(HEAD).values(version=0, arrivals=0, token_floor=0, forgotten=0))
+
+    database.change(body)
 
 
 def block_id(number: int, *, at: int = NOON) -> str:

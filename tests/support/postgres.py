@@ -72,10 +72,11 @@ class PostgresServer:
         place = f"host={quote(str(self.socket), safe='')}&port={PORT}" if host is None else f"host={host}&port={port}"
         return f"postgresql://{SUPERUSER}:{self.password}@/{database}?{place}"
 
-    def execute(self, statement: str, *, database: str = "postgres") -> list[tuple[object, ...]]:
-        """One statement outside of any transaction, as CREATE DATABASE wants it."""
+    def execute(self, *statements: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Statements outside of any transaction, as CREATE DATABASE wants it; returns the rows of the last."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def create(self) -> str:

@@ -74,7 +74,7 @@ def _check(block: Block) -> None:
     created_at(block.id)
     for name in ("tenant", "path", "schema_id", *(f"sort_key[{i}]" for i in range(len(block.sort_key)))):
         value = block.sort_key[int(name[9:-1])] if name.startswith("sort_key") else getattr(block, name)
-        if problem := _text_problem(value):
+        if problem := text_problem(value):
             raise InvalidBlockError(block.id, f"{name} {problem}")
     if len(json.dumps(block.sort_key)) > 16 * MAX_TEXT:
         raise InvalidBlockError(block.id, "sort_key is longer than the index can hold")
@@ -88,7 +88,8 @@ def _check(block: Block) -> None:
         raise InvalidBlockError(block.id, f"it has {block.rows} rows, and its fingerprint {block.fingerprint.rows}")
 
 
-def _text_problem(value: str) -> str:
+def text_problem(value: str) -> str:
+    """What keeps the index from holding this text as a key; empty when nothing does."""
     if not value:
         return "is empty"
     try:

@@ -1,0 +1,254 @@
+"""Who may replace blocks: one open job per block, one attempt per job.
+
+Invariants:
+* tokens of a job strictly increase, also over its retirement and after it was forgotten (`token_floor`);
+* only the newest claim of a job counts (`replacing` compares for equality), so two coordinators that hand out the same
+  token cannot both succeed: the second one's claim is refused;
+* a block belongs to a job from the claim until the job is committed or retired, or until the block is gone.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from compaction.exceptions import ClaimRefusedError, StaleTokenError
+from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.rows import CONTENT, MAX_INTEGER, MAX_LEVEL, block_of, chunks, text_problem
+from compaction.stores.blocks.index.tables import BLOCKS, HEAD, JOB_SOURCES, JOBS, QUARANTINE, BlockState, JobState
+from compaction.stores.blocks.model import Block, BlockKey
+
+MOST_SOURCES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What an attempt may replace: `sources` by id, and the level that its outputs must have."""
+
+    job: str
+    token: int
+    sources: tuple[Block, ...]
+    output_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What is remembered of a job. `receipt` only when it was committed."""
+
+    job: str
+    state: JobState
+    token: int
+    key: BlockKey
+    output_level: int
+    sources: tuple[str, ...]
+    changed_at: int
+    receipt: str | None
+
+
+def high_water(database: IndexDatabase, job: str) -> int:
+    """The largest token that was ever accepted for the job; the next one must be larger."""
+    return database.read(lambda connection: _high_water(connection, job))
+
+
+def _high_water(connection: Connection, job: str) -> int:
+    floor = int(connection.execute(select(HEAD.c.token_floor)).scalar_one())
+    token = connection.execute(select(JOBS.c.token).where(JOBS.c.job == job)).scalar()
+    return max(floor, token or 0)
+
+
+def claim(
+    database: IndexDatabase, *, job: str, token: int, sources: Sequence[str], now: int, output_level: int | None = None
+) -> Claimed:
+    """From now on only `token` may commit for the job, and only these sources. `output_level` None: one above theirs.
+
+    A job that was retired may be claimed again. An earlier claim of the same job is over, whatever it was for.
+
+    Raises:
+        StaleTokenError: not larger than every token accepted for the job before.
+        ClaimRefusedError: see `Refusal`.
+        IndexUnavailableError, BlockIndexError
+    """
+    wanted = tuple(sorted(sources))
+    _check_form(job, token, wanted, output_level)
+    # Its own claim, made by an answer that was lost, must not look like somebody else's.
+    mark = secrets.token_hex(8)
+
+    def body(change: Change) -> Claimed:
+        before = change.connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
+        if before is not None and before.claim == mark:
+            return Claimed(job, token, _rows(change, wanted), before.output_level)
+        _check_token(database, change, before, job, token)
+        blocks = _claimable(change, job, wanted)
+        level = blocks[0].level + 1 if output_level is None else output_level
+        if level <= blocks[0].level:
+            raise _refused(job, Refusal.MALFORMED, f"outputs of level {level} from sources of level {blocks[0].level}")
+        _store(change, before, _job_row(change, job, token, mark, blocks[0].key, level, now), wanted)
+        return Claimed(job, token, blocks, level)
+
+    return database.change(body)
+
+
+def _check_form(job: str, token: int, sources: tuple[str, ...], output_level: int | None) -> None:
+    problem = text_problem(job)
+    if problem:
+        raise _refused(job, Refusal.MALFORMED, f"its name {problem}")
+    if not 1 <= token <= MAX_INTEGER:
+        raise _refused(job, Refusal.MALFORMED, f"a fencing token is an integer in 1..{MAX_INTEGER}, not {token}")
+    if not 1 <= len(sources) <= MOST_SOURCES:
+        raise _refused(job, Refusal.MALFORMED, f"a job has 1 to {MOST_SOURCES} sources, not {len(sources)}")
+    if len(set(sources)) != len(sources):
+        raise _refused(job, Refusal.MALFORMED, "it names a source twice")
+    if output_level is not None and not 1 <= output_level <= MAX_LEVEL:
+        raise _refused(job, Refusal.MALFORMED, f"there is no level {output_level} for outputs")
+
+
+def _check_token(database: IndexDatabase, change: Change, before: Row[Any] | None, job: str, token: int) -> None:
+    if before is not None and before.state == JobState.COMMITTED:
+        raise _refused(job, Refusal.JOB_COMMITTED, f"it was committed with token {before.token}")
+    largest = _high_water(change.connection, job)
+    if token <= largest:
+        raise StaleTokenError(database.name, job, token, largest)
+
+
+def _rows(change: Change, ids: Sequence[str]) -> tuple[Block, ...]:
+    found: list[Row[Any]] = []
+    for part in chunks(ids):
+        found += change.connection.execute(select(*CONTENT).where(BLOCKS.c.id.in_(part)).order_by(BLOCKS.c.id)).all()
+    return tuple(block_of(row) for row in found)
+
+
+def _claimable(change: Change, job: str, ids: Sequence[str]) -> tuple[Block, ...]:
+    """The sources, when the job can have all of them."""
+    rows: list[Any] = []
+    for part in chunks(ids):
+        query = (
+            select(*CONTENT, BLOCKS.c.state, BLOCKS.c.job, QUARANTINE.c.reason)
+            .select_from(BLOCKS.outerjoin(QUARANTINE, QUARANTINE.c.block == BLOCKS.c.id))
+            .where(BLOCKS.c.id.in_(part))
+            .order_by(BLOCKS.c.id)
+        )
+        rows += change.connection.execute(query).all()
+    if missing := sorted(set(ids) - {row.id for row in rows}):
+        raise _refused(job, Refusal.SOURCE_UNKNOWN, f"no block {missing[0]} is known ({len(missing)} of its sources)")
+    for row in rows:
+        if row.state != BlockState.LIVE:
+            raise _refused(job, Refusal.SOURCE_GONE, f"source {row.id} is {row.state}")
+        if row.reason is not None:
+            raise _refused(job, Refusal.SOURCE_QUARANTINED, f"source {row.id} is quarantined ({row.reason})")
+        if row.job is not None and row.job != job:
+            raise _refused(job, Refusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")
+    blocks = tuple(block_of(row) for row in rows)
+    if len(keys := sorted({block.key for block in blocks})) > 1:
+        raise _refused(job, Refusal.SOURCES_MIXED, f"its sources are of {keys[0]} and of {keys[1]}")
+    return blocks
+
+
+def _job_row(
+    change: Change, job: str, token: int, mark: str, key: BlockKey, output_level: int, now: int
+) -> dict[str, Any]:
+    return {
+        "job": job,
+        "state": JobState.CLAIMED.value,
+        "token": token,
+        "tenant": key.tenant,
+        "shard": key.shard,
+        "level": key.level,
+        "output_level": output_level,
+        "claim": mark,
+        "claim_version": change.version,
+        "changed_at": now,
+    }
+
+
+def _store(change: Change, before: Row[Any] | None, row: dict[str, Any], sources: Sequence[str]) -> None:
+    job = row["job"]
+    if before is None:
+        change.connection.execute(insert(JOBS).values(row))
+    else:
+        release(change, job)
+        change.connection.execute(update(JOBS).where(JOBS.c.job == job).values(row))
+        change.connection.execute(delete(JOB_SOURCES).where(JOB_SOURCES.c.job == job))
+    change.connection.execute(insert(JOB_SOURCES), [{"job": job, "block": source} for source in sources])
+    for part in chunks(sources):
+        change.connection.execute(update(BLOCKS).where(BLOCKS.c.id.in_(part)).values(job=job, version=change.version))
+
+
+def release(change: Change, job: str) -> None:
+    """The blocks of a job belong to none; they never left the queue."""
+    change.connection.execute(update(BLOCKS).where(BLOCKS.c.job == job).values(job=None, version=change.version))
+
+
+def retire(database: IndexDatabase, job: str, *, now: int) -> None:
+    """Nothing may be committed for the job any more, until it is claimed again; its blocks are free for other jobs.
+    Repeating is harmless, and so is retiring one that is unknown or committed.
+    """
+
+    def body(change: Change) -> None:
+        closing = update(JOBS).where(JOBS.c.job == job, JOBS.c.state == JobState.CLAIMED)
+        if change.connection.execute(closing.values(state=JobState.RETIRED.value, changed_at=now)).rowcount:
+            release(change, job)
+
+    database.change(body)
+
+
+def job_record(database: IndexDatabase, job: str) -> JobRecord | None:
+    """What is remembered of a job, also its receipt: proof that it was committed, for whoever lost the answer."""
+
+    def body(connection: Connection) -> JobRecord | None:
+        row = connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
+        return None if row is None else _record(connection, row)
+
+    return database.read(body)
+
+
+def open_jobs(database: IndexDatabase) -> tuple[JobRecord, ...]:
+    """All jobs that hold a claim, by name: after a restart, those that nobody works on are to be retired."""
+
+    def body(connection: Connection) -> tuple[JobRecord, ...]:
+        query = select(JOBS).where(JOBS.c.state == JobState.CLAIMED).order_by(JOBS.c.job)
+        return tuple(_record(connection, row) for row in connection.execute(query).all())
+
+    return database.read(body)
+
+
+def _record(connection: Connection, row: Row[Any]) -> JobRecord:
+    sources = select(JOB_SOURCES.c.block).where(JOB_SOURCES.c.job == row.job).order_by(JOB_SOURCES.c.block)
+    return JobRecord(
+        job=row.job,
+        state=JobState(row.state),
+        token=row.token,
+        key=BlockKey(row.tenant, row.shard, row.level),
+        output_level=row.output_level,
+        sources=tuple(connection.execute(sources).scalars()),
+        changed_at=row.changed_at,
+        receipt=row.receipt,
+    )
+
+
+def forget_jobs(database: IndexDatabase, *, before: int, limit: int = 1000) -> int:
+    """Forget jobs that were committed or retired before a time; returns how many. Their tokens stay in the floor, so no
+    token is ever handed out twice; their receipts are gone.
+    """
+
+    def body(change: Change) -> int:
+        old = (JOBS.c.state != JobState.CLAIMED) & (JOBS.c.changed_at < before)
+        rows = change.connection.execute(select(JOBS.c.job, JOBS.c.token).where(old).limit(limit)).all()
+        if not rows:
+            return 0
+        largest = max(row.token for row in rows)
+        change.connection.execute(update(HEAD).where(HEAD.c.token_floor < largest).values(token_floor=largest))
+        for part in chunks([row.job for row in rows]):
+            change.connection.execute(delete(JOB_SOURCES).where(JOB_SOURCES.c.job.in_(part)))
+            change.connection.execute(delete(JOBS).where(JOBS.c.job.in_(part)))
+        return len(rows)
+
+    return database.change(body)
+
+
+def _refused(job: str, reason: Refusal, detail: str) -> ClaimRefusedError:
+    return ClaimRefusedError(job, reason.value, detail)

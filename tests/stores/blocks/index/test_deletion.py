@@ -1,0 +1,270 @@
+"""What ends: tombstones until their deletion is confirmed, quarantine, orphans; nothing in use is ever deleted."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from compaction.exceptions import BlockConflictError, UnknownBlockError
+from compaction.stores.blocks.index.claims import claim, job_record, retire
+from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.listing import inspect, live_blocks
+from compaction.stores.blocks.index.orphans import (
+    condemn,
+    condemned,
+    confirm_gone,
+    forget_gone,
+    known_paths,
+    unknown_paths,
+)
+from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, quarantined, release
+from compaction.stores.blocks.index.queue import read_changes, read_queue
+from compaction.stores.blocks.index.registering import register
+from compaction.stores.blocks.index.replacing import Replacement, replace
+from compaction.stores.blocks.index.tables import BlockState, TombstoneReason
+from compaction.stores.blocks.index.tombstones import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    confirm,
+    due,
+    failed,
+    forget_blocks,
+    next_due,
+    summary,
+)
+from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
+
+GRACE = 600 * SECOND
+BAD = Fault("Corrupt", "page 7 of column value")
+
+
+def _compacted(index: IndexDatabase, *numbers: int, at: int = NOON) -> None:
+    """These blocks, registered and replaced at `at` by one that has ten times the number of the first."""
+    sources = blocks_of(*numbers)
+    register(index, sources, now=at)
+    ids = tuple(block.id for block in sources)
+    job = f"job-{numbers[0]}"
+    claim(index, job=job, token=1, sources=ids, now=at)
+    output = output_of(1000 + numbers[0], sources)
+    replace(index, Replacement(job, 1, ids, (output,), "{}"), now=at)
+
+
+class TestTombstones:
+    def test_due_after_the_grace_oldest_first_and_until_confirmed(self, index: IndexDatabase) -> None:
+        _compacted(index, 3, 4, at=NOON + SECOND)
+        _compacted(index, 1, 2)
+        assert due(index, now=NOON + GRACE - 1, grace=GRACE) == ()
+        assert next_due(index, grace=GRACE) == NOON + GRACE
+        for _ in range(2):
+            first = due(index, now=NOON + GRACE, grace=GRACE)
+            assert [one.block for one in first] == [block_id(1), block_id(2)]
+        (one, _) = first
+        assert (one.path, one.tenant, one.bytes) == (a_block(1).path, "t", 100)
+        assert (one.reason, one.job, one.since) == (TombstoneReason.REPLACED, "job-1", NOON)
+        both = due(index, now=NOON + SECOND + GRACE, grace=GRACE, limit=3)
+        assert [one.block for one in both] == [block_id(1), block_id(2), block_id(3)]
+        assert summary(index) == (4, 400, NOON, 0)
+        assert confirm(index, [block_id(1), block_id(3), block_id(99)], now=NOON) == 2
+        assert confirm(index, [block_id(1), block_id(3)], now=NOON) == 0
+        assert [one.block for one in due(index, now=NOON + 2 * GRACE, grace=GRACE)] == [block_id(2), block_id(4)]
+        gone = inspect(index, block_id(1))
+        assert gone is not None
+        assert gone.state is BlockState.DELETED
+        check(index)
+
+    def test_nothing_live_is_handed_out_or_confirmed(self, index: IndexDatabase) -> None:
+        register(index, blocks_of(1), now=0)
+        assert confirm(index, [block_id(1)], now=NOON) == 0
+        assert due(index, now=NOON, grace=0) == ()
+        assert live_blocks(index).blocks == (a_block(1),)
+        assert (next_due(index, grace=0), summary(index)) == (None, (0, 0, None, 0))
+
+    def test_one_that_cannot_be_deleted_does_not_keep_others_waiting(self, index: IndexDatabase) -> None:
+        _compacted(index, 1, 2)
+        now = NOON
+        for attempts in range(1, 12):
+            failed(index, {block_id(1): "403 Forbidden\0" * 100, block_id(99): "unknown"}, now=now)
+            pause = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
+            assert [one.block for one in due(index, now=now + pause - 1, grace=0)] == [block_id(2)]
+            (one, _) = due(index, now=now + pause, grace=0)
+            assert (one.block, one.attempts) == (block_id(1), attempts)
+            assert one.error is not None
+            assert one.error.startswith("403 Forbidden?403")
+            now += pause
+        assert summary(index).failing == 1
+        assert next_due(index, grace=0) == NOON
+        confirm(index, [block_id(2)], now=now)
+        assert next_due(index, grace=0) == now
+        confirm(index, [block_id(1)], now=now)
+        assert summary(index).blocks == 0
+
+    def test_a_deletion_is_remembered_and_then_forgotten(self, index: IndexDatabase) -> None:
+        _compacted(index, 1, 2)
+        version = read_queue(index).version
+        for now in (NOON, NOON + SECOND):
+            assert register(index, blocks_of(1), now=now).known == (block_id(1),), "it does not come back"
+            confirm(index, [block_id(1)], now=NOON)
+        assert forget_blocks(index, before=NOON) == 0
+        assert read_changes(index, version) is not None
+        assert forget_blocks(index, before=NOON + 1) == 1
+        assert inspect(index, block_id(1)) is None
+        assert forget_blocks(index, before=NOON + 1) == 0, "a tombstone is never forgotten"
+        assert read_changes(index, version) is None, "what left the queue since cannot be told any more"
+        assert read_changes(index, read_queue(index).version) is not None
+        check(index)
+
+    def test_two_sweepers(self, index_url: str) -> None:
+        database = open_database(index_url)
+        _compacted(database, *range(30))
+        counts: list[int] = []
+
+        def sweep() -> None:
+            mine = open_database(index_url)
+            while batch := due(mine, now=NOON, grace=0, limit=7):
+                counts.append(confirm(mine, [one.block for one in batch], now=NOON))
+            mine.close()
+
+        threads = [threading.Thread(target=sweep) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(counts) == 30
+        check(database)
+        database.close()
+
+
+class TestQuarantine:
+    def test_set_aside_released_and_dropped(self, index: IndexDatabase) -> None:
+        register(index, blocks_of(1, 2, 3), now=NOON)
+        version = read_queue(index).version
+        quarantine(index, {block_id(1): BAD, block_id(2): BAD}, now=NOON + 1, job="job")
+        assert len(live_blocks(index).blocks) == 3, "readers still get them"
+        assert [entry.id for entry in read_queue(index).entries] == [block_id(3)]
+        changes = read_changes(index, version)
+        assert changes is not None
+        assert [block for block, _ in changes.left] == [block_id(1), block_id(2)]
+        assert [(one.block.id, one.fault, one.job, one.since) for one in quarantined(index)] == [
+            (block_id(number), BAD, "job", NOON + 1) for number in (1, 2)
+        ]
+        assert release(index, block_id(1), now=NOON + 2)
+        assert not release(index, block_id(1), now=NOON + 3)
+        assert [(entry.id, entry.at) for entry in read_queue(index).entries] == [
+            (block_id(3), NOON), (block_id(1), NOON + 2),
+        ]  # fmt: skip
+        assert drop(index, block_id(2), now=NOON)
+        assert not drop(index, block_id(2), now=NOON)
+        assert [block.id for block in live_blocks(index).blocks] == [block_id(1), block_id(3)]
+        assert [one.reason for one in due(index, now=NOON, grace=0)] == [TombstoneReason.DROPPED]
+        assert quarantined(index) == ()
+        check(index)
+
+    def test_the_newer_reason_stands(self, index: IndexDatabase) -> None:
+        register(index, blocks_of(1), now=NOON)
+        quarantine(index, {block_id(1): Fault("Missing", "404")}, now=NOON)
+        quarantine(index, {block_id(1): Fault("Corrupt", "x\0" * 5000)}, now=NOON + 1)
+        (one,) = quarantined(index)
+        assert (one.fault.reason, one.fault.message[:4], one.since) == ("Corrupt", "x?x?", NOON + 1)
+
+    def test_what_cannot_be_set_aside_or_dropped(self, index: IndexDatabase) -> None:
+        _compacted(index, 1, 2)
+        register(index, blocks_of(3), now=NOON)
+        before = tables(index)
+        for block, state in ((block_id(1), "tombstoned"), (block_id(99), "unknown")):
+            with pytest.raises(UnknownBlockError, match=state):
+                quarantine(index, {block_id(3): BAD, block: BAD}, now=NOON)
+            with pytest.raises(UnknownBlockError, match=state):
+                release(index, block, now=NOON)
+        for block, state in ((block_id(3), "not in quarantine"), (block_id(99), "unknown")):
+            with pytest.raises(UnknownBlockError, match=state):
+                drop(index, block, now=NOON)
+        assert tables(index) == before
+
+    def test_a_claimed_block_may_be_replaced_all_the_same(self, index: IndexDatabase) -> None:
+        """Its job could read it after all."""
+        sources = blocks_of(1, 2)
+        register(index, sources, now=NOON)
+        ids = tuple(block.id for block in sources)
+        claim(index, job="job", token=1, sources=ids, now=NOON)
+        quarantine(index, {ids[0]: BAD}, now=NOON)
+        replace(index, Replacement("job", 1, ids, (output_of(9, sources),), "{}"), now=NOON)
+        assert quarantined(index) == ()
+        check(index)
+
+
+class TestOrphans:
+    def test_only_what_no_block_refers_to(self, index: IndexDatabase) -> None:
+        _compacted(index, 1, 2)
+        _compacted(index, 3, 4)
+        confirm(index, [block_id(3)], now=NOON)
+        used = [block.path for block in live_blocks(index).blocks] + [a_block(1).path, a_block(2).path, a_block(4).path]
+        paths = ["t/0/stray.parquet", *used, a_block(3).path, "%", "t/0/stray.parquet"]
+        expected = ("t/0/stray.parquet", a_block(3).path, "%")
+        assert set(unknown_paths(index, paths)) == set(expected), "a dry run"
+        assert condemned(index) == ()
+        assert condemn(index, paths, now=NOON) == expected
+        assert condemn(index, paths, now=NOON + 1) == expected, "once more, after a crash"
+        assert set(condemned(index)) == set(expected)
+        with known_paths(index) as known:
+            assert list(known) == sorted(used)
+        confirm_gone(index, expected[:2], now=NOON)
+        assert condemned(index) == ("%",)
+        check(index)
+
+    def test_a_condemned_object_does_not_become_a_block(self, index: IndexDatabase) -> None:
+        assert condemn(index, [a_block(1).path], now=NOON) == (a_block(1).path,)
+        for _ in range(2):
+            with pytest.raises(BlockConflictError, match="upload it under a new id"):
+                register(index, blocks_of(1, 2), now=NOON)
+            confirm_gone(index, [a_block(1).path], now=NOON)
+        assert live_blocks(index).blocks == ()
+        register(index, blocks_of(2), now=NOON)
+        assert condemn(index, [a_block(2).path], now=NOON) == ()
+
+    def test_deletions_are_remembered_while_a_claim_is_older(self, index: IndexDatabase) -> None:
+        register(index, blocks_of(1), now=NOON)
+        claim(index, job="job", token=1, sources=[block_id(1)], now=NOON)
+        condemn(index, ["a", "b"], now=NOON)
+        confirm_gone(index, ["a"], now=NOON)
+        assert forget_gone(index, before=NOON + 1) == 0
+        retire(index, "job", now=NOON)
+        assert forget_gone(index, before=NOON) == 0
+        assert forget_gone(index, before=NOON + 1) == 1
+        assert condemned(index) == ("b",), "one that was not confirmed is never forgotten"
+
+    @pytest.mark.parametrize("round_", range(5))
+    def test_a_race_between_collector_and_writer(self, index_url: str, round_: int) -> None:
+        """Either the object is a block, or it may be deleted; never both."""
+        database = open_database(index_url)
+        start = threading.Barrier(2)
+        ends: dict[str, bool] = {}
+
+        def collect() -> None:
+            mine = open_database(index_url)
+            start.wait()
+            ends["collected"] = bool(condemn(mine, [a_block(1).path], now=NOON))
+            mine.close()
+
+        thread = threading.Thread(target=collect)
+        thread.start()
+        mine = open_database(index_url)
+        start.wait()
+        try:
+            register(mine, blocks_of(1), now=NOON)
+            ends["registered"] = True
+        except BlockConflictError:
+            ends["registered"] = False
+        thread.join()
+        assert ends["collected"] is not ends["registered"]
+        assert bool(live_blocks(database).blocks) is ends["registered"]
+        check(database)
+        mine.close()
+        database.close()
+
+
+def test_jobs_are_remembered_as_long_as_asked(index: IndexDatabase) -> None:
+    _compacted(index, 1, 2)
+    record = job_record(index, "job-1")
+    assert record is not None
+    assert (record.receipt, record.sources) == ("{}", (block_id(1), block_id(2)))
