@@ -21,6 +21,7 @@ HOP = {"connection", "transfer-encoding", "keep-alive", "content-length"}
 class Fault(Enum):
     """What becomes of one request."""
 
+    PASS = "nothing is wrong with it"
     BUSY = "503 without touching the server"
     BUSY_AFTER = "the server carries it out, the answer is 503"
     RESET = "the connection is cut before the server sees it"

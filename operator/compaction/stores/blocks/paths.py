@@ -19,7 +19,7 @@ MAX_PATH: Final = 900
 """Bytes; S3 has 1024 for the root and the path together."""
 MAX_SHARD: Final = (1 << 31) - 1
 
-_ULID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.ASCII)
+ULID_TEXT: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.ASCII)
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9_-]")
 _ESCAPED: Final = re.compile(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})(?:[A-Za-z0-9_.-]|=[0-9A-F]{2})*", re.ASCII)
 _SHARD: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -39,7 +39,7 @@ def block_path(tenant: str, shard: int, block: str) -> str:
     """The path of a block. Raises InvalidTenantError; ValueError for a shard or id that no block has."""
     if not 0 <= shard <= MAX_SHARD:
         raise ValueError(f"shard {shard} is not in 0..{MAX_SHARD}")
-    if not _ULID.fullmatch(block):
+    if not ULID_TEXT.fullmatch(block):
         raise ValueError(f"{block!r} is no ULID in upper case")
     return f"{shard_prefix(tenant, shard)}/{block}{SUFFIX}"
 
@@ -85,7 +85,7 @@ def parse_block_path(path: str) -> BlockPlace | None:
     if len(parts) != 3 or not parts[2].endswith(SUFFIX) or not _SHARD.fullmatch(parts[1]):
         return None
     tenant, shard, block = unescape_tenant(parts[0]), int(parts[1]), parts[2].removesuffix(SUFFIX)
-    if tenant is None or shard > MAX_SHARD or not _ULID.fullmatch(block):
+    if tenant is None or shard > MAX_SHARD or not ULID_TEXT.fullmatch(block):
         return None
     return BlockPlace(tenant, shard, block)
 

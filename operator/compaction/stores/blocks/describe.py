@@ -1,0 +1,178 @@
+"""From an object to the block it is: what the index needs to know, each word of it checked or counted.
+
+The footer says most of it. The fingerprint is believed when the block carries one that its number of rows does not
+contradict (or never, with `verify`), else all rows are read and it is computed; so are times when the footer has no
+statistics. A block that says it is another one (id, tenant, shard, level) is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from ulid import ULID
+
+from compaction.exceptions import BlockStoreError, CorruptBlockError, UnsuitableBlockError
+from compaction.stores.blocks.fingerprint import Fingerprinter
+from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_footer
+from compaction.stores.blocks.lanes import plain_type
+from compaction.stores.blocks.metadata import BlockMetadata, decode
+from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.paths import ULID_TEXT, parse_block_path
+
+MICROSECONDS: Final = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
+"""Unit -> factor and divisor; what is between two microseconds counts for the earlier one."""
+BATCH_ROWS: Final = 1 << 16
+_TIME_NAMES: Final = ("timestamp", "time", "ts")
+
+
+def describe(
+    objects: Objects,
+    path: str,
+    *,
+    tenant: str,
+    shard: int,
+    level: int,
+    block: str = "",
+    time_column: str = "",
+    verify: bool = False,
+) -> Block:
+    """The block that lies at `path`. Its id is the one its path says, or `block` for a path of another layout.
+
+    `time_column`: else the one the block names, else its only column of timestamps, else one named timestamp, time or
+    ts of 64-bit integers, which are microseconds.
+
+    Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level),
+    UnsupportedColumnError, and the errors of objects.
+    """
+    footer = read_footer(objects, path)
+    try:
+        said = decode(footer.metadata)
+    except ValueError as error:
+        raise CorruptBlockError(path, str(error)) from None
+    identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
+    column = _time_column(path, footer, time_column or said.time_column or "")
+    times = _times_of_footer(footer, column) if footer.rows else _times_of_id(identity)
+    fingerprint = said.fingerprint
+    if fingerprint is not None and fingerprint.rows != footer.rows:
+        raise CorruptBlockError(path, f"says it was made of {fingerprint.rows} rows and has {footer.rows}")
+    if fingerprint is None or times is None or verify:
+        counted, read_times = _read(objects, footer, column)
+        if fingerprint is not None and counted != fingerprint:
+            raise CorruptBlockError(path, f"its rows are not those it was made of: {counted}, not {fingerprint}")
+        if times is not None and footer.rows and (read_times[0] < times[0] or read_times[1] > times[1]):
+            raise CorruptBlockError(path, f"times in {column!r} are outside of what its statistics say")
+        fingerprint, times = counted, times or read_times
+    sort_key = said.sort_key if said.sort_key is not None else footer.sorted_by if footer.in_order() else ()
+    if unknown := [name for name in sort_key if name not in footer.schema.names]:
+        raise CorruptBlockError(path, f"says it is sorted by {unknown[0]!r}, which it does not have")
+    return Block(
+        id=identity,
+        tenant=tenant,
+        shard=shard,
+        level=level,
+        path=path,
+        min_time=times[0],
+        max_time=times[1],
+        rows=footer.rows,
+        bytes=footer.info.size,
+        fingerprint=fingerprint,
+        sort_key=tuple(sort_key),
+        schema_id=footer.schema_id,
+    )
+
+
+def _identity(path: str, said: BlockMetadata, *, tenant: str, shard: int, level: int, block: str) -> str:
+    place = parse_block_path(path)
+    wanted: dict[str, str | int | None] = {
+        "id": block or (place.id if place else said.id),
+        "tenant": tenant,
+        "shard": shard,
+        "level": level,
+    }
+    claims = {"id": said.id, "tenant": said.tenant, "shard": said.shard, "level": said.level}
+    if place is not None:
+        for name, value in (("id", place.id), ("tenant", place.tenant), ("shard", place.shard)):
+            if wanted[name] != value:
+                raise UnsuitableBlockError(path, f"lies where {name} is {value!r}, not {wanted[name]!r}")
+    for name, claim in claims.items():
+        if claim is not None and claim != wanted[name]:
+            raise UnsuitableBlockError(path, f"says that its {name} is {claim!r}, not {wanted[name]!r}")
+    identity = wanted["id"]
+    if not isinstance(identity, str) or not ULID_TEXT.fullmatch(identity):
+        raise UnsuitableBlockError(path, "has no id: neither its name nor what was given is a ULID in upper case")
+    return identity
+
+
+def _times_of_id(block: str) -> tuple[int, int]:
+    """An empty block is of the time at which it was made, so that neither span nor retention takes it for ancient."""
+    made = ULID.from_str(block).milliseconds * 1000
+    return made, made
+
+
+def _time_column(path: str, footer: Footer, wanted: str) -> str:
+    schema = footer.schema
+    if wanted:
+        if wanted not in schema.names or _unit(schema.field(wanted).type) is None:
+            raise UnsuitableBlockError(path, f"has no column {wanted!r} of timestamps or 64-bit integers")
+        return wanted
+    times = [field.name for field in schema if pa.types.is_timestamp(plain_type(field.type))]
+    named = [name for name in _TIME_NAMES if name in schema.names and _unit(schema.field(name).type) is not None]
+    if len(times) == 1:
+        return str(times[0])
+    if found := next((name for name in named if not times or name in times), None):
+        return found
+    raise UnsuitableBlockError(path, f"which column is the time? Of timestamps there are: {', '.join(times) or 'none'}")
+
+
+def _unit(kind: pa.DataType) -> str | None:
+    kind = plain_type(kind)
+    if pa.types.is_timestamp(kind):
+        return str(kind.unit)
+    return "us" if pa.types.is_int64(kind) else None
+
+
+def _times_of_footer(footer: Footer, column: str) -> tuple[int, int] | None:
+    """Inclusive, in epoch microseconds; None when the statistics do not tell."""
+    bounds = footer.bounds(column)
+    if bounds.nulls:
+        raise UnsuitableBlockError(footer.info.path, f"{bounds.nulls} rows have no time in {column!r}")
+    if not isinstance(bounds.low, int) or not isinstance(bounds.high, int) or bounds.nulls is None:
+        return None
+    # The unit in the file, which is not always that of the Arrow schema (seconds are stored as milliseconds).
+    position = next(n for n in range(footer.parquet.num_columns) if footer.parquet.schema.column(n).path == column)
+    logical = footer.parquet.schema.column(position).logical_type.to_json()
+    stored = next((u for u, word in (("ms", "milli"), ("us", "micro"), ("ns", "nano")) if word in logical), None)
+    factor, divisor = MICROSECONDS[stored or _unit(footer.schema.field(column).type) or "us"]
+    return bounds.low * factor // divisor, bounds.high * factor // divisor
+
+
+def _read(objects: Objects, footer: Footer, column: str) -> tuple[Fingerprint, tuple[int, int]]:
+    """Fingerprint and times of all rows, batch by batch."""
+    path, fingerprinter = footer.info.path, Fingerprinter()
+    low: int | None = None
+    high: int | None = None
+    factor, divisor = MICROSECONDS[_unit(footer.schema.field(column).type) or "us"]
+    texts = [field.name for field in footer.schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+    try:
+        with objects.reader(path, info=footer.info) as reader:
+            options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
+            file = pq.ParquetFile(reader, metadata=footer.parquet, read_dictionary=texts, **options)
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                fingerprinter.update(batch)
+                times = batch.column(column).cast(pa.int64())
+                if times.null_count:
+                    raise UnsuitableBlockError(path, f"rows have no time in {column!r}")
+                edges = pc.min_max(times)
+                low = min(edges["min"].as_py(), low) if low is not None else edges["min"].as_py()
+                high = max(edges["max"].as_py(), high) if high is not None else edges["max"].as_py()
+    except BlockStoreError:
+        raise
+    except LIBRARY_FAILURES as error:
+        raise CorruptBlockError(path, f"its rows cannot be read ({' '.join(str(error).split())[:200]})") from None
+    if fingerprinter.value.rows != footer.rows:
+        raise CorruptBlockError(path, f"has {fingerprinter.value.rows} rows, its footer says {footer.rows}")
+    return fingerprinter.value, ((low or 0) * factor // divisor, (high or 0) * factor // divisor)

@@ -1,0 +1,112 @@
+"""What we write into a block's footer about itself, so that a lost index can be rebuilt from the objects alone.
+
+Keys begin with `compaction.dev.`; values are text (numbers decimal, lists JSON). Blocks of foreign writers need none
+of it; what they do write is believed only after it was compared with the block (`describe`).
+
+`sources`, `job`, `part` and `parts` say what a block replaces: after the loss of an index, blocks that a complete set
+of outputs names as sources are dead, and outputs of an incomplete set never lived.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.stores.blocks.fingerprint import ALGORITHM
+from compaction.stores.blocks.model import Fingerprint
+
+PREFIX: Final = "compaction.dev."
+VERSION: Final = "1"
+MAX_NUMBER: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMetadata:
+    """What a block says of itself. Times are epoch microseconds. None or empty: it does not say.
+
+    `sources` are ids of blocks, `part` counts from 0 below `parts`.
+    """
+
+    id: str | None = None
+    tenant: str | None = None
+    shard: int | None = None
+    level: int | None = None
+    time_column: str | None = None
+    fingerprint: Fingerprint | None = None
+    sort_key: tuple[str, ...] | None = None
+    job: str | None = None
+    part: int = 0
+    parts: int = 1
+    sources: tuple[str, ...] = ()
+
+    def encode(self) -> dict[bytes, bytes]:
+        """As key-value metadata of Parquet, to be added before the file is closed."""
+        pairs: dict[str, str] = {"version": VERSION, "fingerprint-algorithm": ALGORITHM}
+        texts = {"id": self.id, "tenant": self.tenant, "time-column": self.time_column, "job": self.job}
+        pairs |= {key: value for key, value in texts.items() if value is not None}
+        pairs |= {key: str(value) for key, value in (("shard", self.shard), ("level", self.level)) if value is not None}
+        if self.fingerprint is not None:
+            pairs["fingerprint"] = str(self.fingerprint)
+        if self.sort_key is not None:
+            pairs["sort-key"] = json.dumps(self.sort_key)
+        if self.sources:
+            pairs |= {"sources": json.dumps(self.sources), "part": str(self.part), "parts": str(self.parts)}
+        return {(PREFIX + key).encode(): value.encode() for key, value in pairs.items()}
+
+
+def decode(metadata: Mapping[str, str]) -> BlockMetadata:
+    """The inverse of `encode`, from `Footer.metadata`. Unknown keys are ignored.
+
+    A fingerprint of another algorithm is left out: it says nothing to us. Raises ValueError, naming the key.
+    """
+    given = {key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)}
+    if given.get("version", VERSION) != VERSION:
+        # A later version may mean other things by the same keys.
+        return BlockMetadata()
+    fingerprint = None
+    if given.get("fingerprint-algorithm") == ALGORITHM and "fingerprint" in given:
+        try:
+            fingerprint = Fingerprint.parse(given["fingerprint"])
+        except ValueError:
+            raise ValueError(f"{PREFIX}fingerprint is not one") from None
+    part, parts = _number(given, "part") or 0, _number(given, "parts")
+    parts = 1 if parts is None else parts
+    if not part < parts:
+        raise ValueError(f"{PREFIX}part is {part} of {parts}")
+    return BlockMetadata(
+        id=given.get("id"),
+        tenant=given.get("tenant"),
+        shard=_number(given, "shard"),
+        level=_number(given, "level"),
+        time_column=given.get("time-column"),
+        fingerprint=fingerprint,
+        sort_key=_names(given, "sort-key"),
+        job=given.get("job"),
+        part=part,
+        parts=parts,
+        sources=_names(given, "sources") or (),
+    )
+
+
+def _number(given: Mapping[str, str], key: str) -> int | None:
+    text = given.get(key)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < MAX_NUMBER):
+        raise ValueError(f"{PREFIX}{key} is no number")
+    return int(text)
+
+
+def _names(given: Mapping[str, str], key: str) -> tuple[str, ...] | None:
+    text = given.get(key)
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{PREFIX}{key} is no list of texts")
+    return tuple(value)
