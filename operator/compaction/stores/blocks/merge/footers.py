@@ -108,7 +108,7 @@ _SMALL: Final = 1 << 16
 
 
 def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
-    """Read an input's metadata. Raises UnreadableBlockError."""
+    """Read an input's metadata; without a sort key, of the whole file. Raises UnreadableBlockError."""
     with reading(block.name):
         source = block.open()
         with pq.ParquetFile(source, pre_buffer=False, memory_map=isinstance(source, str)) as file:
@@ -118,7 +118,8 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
         groups = [
             group
             for group in range(metadata.num_row_groups)
-            if metadata.row_group(group).num_rows and _may_hold(block, _bounds(metadata, schema, group, sort_key[0]))
+            if metadata.row_group(group).num_rows
+            and (not sort_key or _may_hold(block, _bounds(metadata, schema, group, sort_key[0])))
         ]
     return Footer(block, metadata, schema, tuple(groups))
 

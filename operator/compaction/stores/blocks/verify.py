@@ -1,0 +1,59 @@
+"""Proof before a commit: what was written is read again, and must be the rows that were read.
+
+A file is read as a reader of blocks would read it, row by row through its encodings and page checksums, not as it was
+in memory; strings come as dictionaries, whose values the fingerprint hashes once. What is compared is the number of
+rows and an order-independent content hash (`fingerprint`), so proofs of several outputs add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Final
+
+import pyarrow.parquet as pq
+
+from compaction.exceptions import BlockVerificationError, UnreadableBlockError
+from compaction.stores.blocks.fingerprint import Fingerprinter
+from compaction.stores.blocks.merge.footers import read_footer, reading
+from compaction.stores.blocks.merge.settings import MergeInput
+from compaction.stores.blocks.model import Fingerprint
+
+BATCH_ROWS: Final = 1 << 15
+
+
+def read_back(name: str, open_file: Callable[[], str | IO[bytes]]) -> Fingerprint:
+    """The fingerprint of a Parquet file's rows; memory: a batch, and the pages of a row group.
+
+    Raises UnreadableBlockError.
+    """
+    footer = read_footer(MergeInput(name=name, open=open_file), ())
+    coded = [column for column in footer.schema.names if _has_dictionaries(footer.chunks(column))]
+    hasher = Fingerprinter()
+    with reading(name):
+        source = open_file()
+        with pq.ParquetFile(
+            source,
+            metadata=footer.metadata,
+            read_dictionary=coded,
+            pre_buffer=False,
+            memory_map=isinstance(source, str),
+            page_checksum_verification=True,
+        ) as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
+                hasher.update(batch)
+    if not isinstance(source, str):
+        source.close()
+    if hasher.value.rows != footer.metadata.num_rows:
+        raise UnreadableBlockError(name, f"{hasher.value.rows} rows, its footer says {footer.metadata.num_rows}")
+    return hasher.value
+
+
+def _has_dictionaries(chunks: Iterable[pq.ColumnChunkMetaData]) -> bool:
+    return any(chunk.has_dictionary_page for chunk in chunks)
+
+
+def verify(name: str, found: Sequence[Fingerprint], *, expected: Fingerprint) -> None:
+    """Compare what the outputs read back as with what they must hold. Raises BlockVerificationError."""
+    total = sum(found, Fingerprint())
+    if total != expected:
+        raise BlockVerificationError(name, str(expected), str(total))

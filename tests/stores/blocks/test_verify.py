@@ -1,0 +1,48 @@
+"""What was written is proved by reading it again."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+
+import pyarrow as pa
+import pytest
+
+from compaction.exceptions import BlockVerificationError
+from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.verify import read_back, verify
+from support.block_rows import parquet
+
+ROWS = pa.table({"service": ["a", "b", None], "value": [1.5, None, 2.0], "list": [[1], None, [2, 3]]})
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_file_reads_back_as_its_rows(dictionary: bool) -> None:
+    data = parquet(ROWS, use_dictionary=dictionary, row_group_size=2)
+    assert read_back("block", lambda: io.BytesIO(data)) == fingerprint(ROWS)
+
+
+def test_parts_add_up() -> None:
+    verify("job", [fingerprint(ROWS.slice(0, 1)), fingerprint(ROWS.slice(1))], expected=fingerprint(ROWS))
+
+
+@pytest.mark.parametrize("change", ["lost", "twice", "changed"])
+def test_any_difference_is_an_error_with_both_fingerprints(change: str) -> None:
+    rows = {
+        "lost": ROWS.slice(1),
+        "twice": pa.concat_tables([ROWS, ROWS.slice(0, 1)]),
+        "changed": ROWS.set_column(1, "value", pa.array([1.5, None, 2.5])),
+    }[change]
+    with pytest.raises(BlockVerificationError) as caught:
+        verify("job", [fingerprint(rows)], expected=fingerprint(ROWS))
+    assert str(fingerprint(ROWS)) in str(caught.value)
+    assert str(fingerprint(rows)) in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_bit_that_flipped_in_a_page_is_found() -> None:
+    data = bytearray(parquet(ROWS, use_dictionary=False, write_statistics=False, compression="none"))
+    data[data.index(struct.pack("<d", 1.5))] ^= 1
+    with pytest.raises(BlockVerificationError):
+        verify("block", [read_back("block", lambda: io.BytesIO(bytes(data)))], expected=fingerprint(ROWS))
