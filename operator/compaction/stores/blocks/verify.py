@@ -7,21 +7,21 @@ rows and an order-independent content hash (`fingerprint`), so proofs of several
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import IO, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import pyarrow.parquet as pq
 
 from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.merge.footers import read_footer, reading
-from compaction.stores.blocks.merge.settings import MergeInput
+from compaction.stores.blocks.merge.settings import MergeInput, OpenFile
 from compaction.stores.blocks.model import Fingerprint
 
 BATCH_ROWS: Final = 1 << 15
 
 
-def read_back(name: str, open_file: Callable[[], str | IO[bytes]]) -> Fingerprint:
+def read_back(name: str, open_file: OpenFile) -> Fingerprint:
     """The fingerprint of a Parquet file's rows; memory: a batch, and the pages of a row group.
 
     Raises UnreadableBlockError.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from io import RawIOBase
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -16,6 +17,10 @@ from compaction.stores.blocks.model import Fingerprint
 
 MEBIBYTE: Final = 1 << 20
 MIN_MEMORY: Final = 16 * MEBIBYTE
+
+
+OpenFile = Callable[[], str | IO[bytes] | RawIOBase]
+"""Gives a file to read: its path, or an open one that we close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,7 @@ class MergeInput:
     """
 
     name: str
-    open: Callable[[], str | IO[bytes]]
+    open: OpenFile
     sort_key: tuple[str, ...] | None = None
     fingerprint: Fingerprint | None = None
     first: int | bytes | None = None

@@ -1,0 +1,66 @@
+"""Ranges of keys are a partition of the rows, of about equal parts, found without reading any."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compaction.stores.blocks.merge.footers import read_footer
+from compaction.stores.blocks.merge.kernel import merge
+from compaction.stores.blocks.merge.ranges import WHOLE, key_ranges
+from compaction.stores.blocks.merge.settings import MergeSettings
+from support.block_rows import block, merged, parquet, shown
+
+WORDS = st.sampled_from(["", "a", "ab", "b", "é", "\U0001f600"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    values=st.one_of(
+        st.lists(st.lists(st.none() | st.integers(-5, 5), min_size=1, max_size=20), min_size=1, max_size=4),
+        st.lists(st.lists(st.none() | WORDS, min_size=1, max_size=20), min_size=1, max_size=4),
+    ),
+    parts=st.integers(1, 5),
+    group=st.integers(1, 8),
+)
+def test_parts_together_are_the_whole(values: list[list[Any]], parts: int, group: int) -> None:
+    kind = pa.string() if any(isinstance(one, str) for some in values for one in some) else pa.int64()
+    files = [merged([[{"key": one, "file": n} for one in some]], ["key"]) for n, some in enumerate(values)]
+    data = [
+        parquet(
+            pa.table({"key": pa.array([row["key"] for row in rows], kind), "file": [row["file"] for row in rows]}),
+            key=["key"],
+            row_group_size=group,
+        )
+        for rows in files
+    ]
+    ranges = key_ranges([read_footer(block(one), ["key"]) for one in data], "key", parts=parts)
+    assert 1 <= len(ranges) <= parts
+    assert ranges[0].first is None
+    assert ranges[-1].last is None
+    assert all(one.last == after.first for one, after in pairwise(ranges))
+    found: list[Any] = []
+    for one in ranges:
+        sink = io.BytesIO()
+        merge([block(d, first=one.first, last=one.last) for d in data], sink, MergeSettings(sort_key=("key",)))
+        found += pa.parquet.read_table(io.BytesIO(sink.getvalue())).to_pylist()
+    assert shown(found) == shown(merged(files, ["key"]))
+
+
+def test_parts_are_about_equal() -> None:
+    data = [
+        parquet(pa.table({"key": pa.array(range(n, 10_000, 4))}), key=["key"], row_group_size=100) for n in range(4)
+    ]
+    footers = [read_footer(block(one), ["key"]) for one in data]
+    edges = [0, *(one.last for one in key_ranges(footers, "key", parts=4)[:-1]), 10_000]
+    assert all(2_000 < after - before < 3_000 for before, after in pairwise(edges))
+
+
+def test_without_statistics_there_is_one_part() -> None:
+    data = parquet(pa.table({"key": [1, 2, 3]}), key=["key"], write_statistics=False)
+    assert key_ranges([read_footer(block(data), ["key"])], "key", parts=4) == (WHOLE,)
