@@ -658,7 +658,7 @@ class UnsupportedColumnError(BlockStoreError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"column {self.column!r} cannot be part of a block: {self.reason}"
+        return f"column {self.column[:200]!r} cannot be part of a block: {self.reason[:200]}"
 
 
 # --- block stores: index

@@ -279,6 +279,15 @@ def test_columns_without_a_defined_hash_are_refused_by_name() -> None:
         fingerprint(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["c", "c"]))
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.int64])
+@pytest.mark.parametrize("index", [-1, 2, 3, 100])
+def test_an_index_outside_of_its_dictionary_is_no_null(kind: type, index: int) -> None:
+    indices = pa.array(np.array([0, index], kind))
+    broken = pa.DictionaryArray.from_arrays(indices, ["a", "b"], safe=False)
+    with pytest.raises(UnsupportedColumnError, match="outside of its dictionary"):
+        fingerprint(pa.table({"c": broken}))
+
+
 def test_hashes_look_random() -> None:
     """Neighbouring numbers, and floats whose low bits are all zero, flip half of the digest's bits."""
     for values in (range(2000), [float(i) for i in range(2000)], [f"{i}" for i in range(2000)]):

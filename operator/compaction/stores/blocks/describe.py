@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ulid import ULID
 
-from compaction.exceptions import BlockStoreError, CorruptBlockError, UnsuitableBlockError
+from compaction.api.text import cut
+from compaction.exceptions import BlockStoreError, CorruptBlockError, UnsuitableBlockError, UnsupportedColumnError
 from compaction.stores.blocks.fingerprint import Fingerprinter
-from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_footer
+from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_footer, short
 from compaction.stores.blocks.lanes import plain_type
 from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.model import Block, Fingerprint
@@ -45,8 +46,8 @@ def describe(
     `time_column`: else the one the block names, else its only column of timestamps, else one named timestamp, time or
     ts of 64-bit integers, which are microseconds.
 
-    Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level),
-    UnsupportedColumnError, and the errors of objects.
+    Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level), and the
+    errors of objects.
     """
     footer = read_footer(objects, path)
     try:
@@ -64,11 +65,11 @@ def describe(
         if fingerprint is not None and counted != fingerprint:
             raise CorruptBlockError(path, f"its rows are not those it was made of: {counted}, not {fingerprint}")
         if times is not None and footer.rows and (read_times[0] < times[0] or read_times[1] > times[1]):
-            raise CorruptBlockError(path, f"times in {column!r} are outside of what its statistics say")
+            raise CorruptBlockError(path, f"times in {column[:100]!r} are outside of what its statistics say")
         fingerprint, times = counted, times or read_times
     sort_key = said.sort_key if said.sort_key is not None else footer.sorted_by if footer.in_order() else ()
     if unknown := [name for name in sort_key if name not in footer.schema.names]:
-        raise CorruptBlockError(path, f"says it is sorted by {unknown[0]!r}, which it does not have")
+        raise CorruptBlockError(path, f"says it is sorted by {unknown[0][:100]!r}, which it does not have")
     return Block(
         id=identity,
         tenant=tenant,
@@ -100,7 +101,7 @@ def _identity(path: str, said: BlockMetadata, *, tenant: str, shard: int, level:
                 raise UnsuitableBlockError(path, f"lies where {name} is {value!r}, not {wanted[name]!r}")
     for name, claim in claims.items():
         if claim is not None and claim != wanted[name]:
-            raise UnsuitableBlockError(path, f"says that its {name} is {claim!r}, not {wanted[name]!r}")
+            raise UnsuitableBlockError(path, f"says that its {name} is {cut(repr(claim), 100)}, not {wanted[name]!r}")
     identity = wanted["id"]
     if not isinstance(identity, str) or not ULID_TEXT.fullmatch(identity):
         raise UnsuitableBlockError(path, "has no id: neither its name nor what was given is a ULID in upper case")
@@ -117,7 +118,7 @@ def _time_column(path: str, footer: Footer, wanted: str) -> str:
     schema = footer.schema
     if wanted:
         if wanted not in schema.names or _unit(schema.field(wanted).type) is None:
-            raise UnsuitableBlockError(path, f"has no column {wanted!r} of timestamps or 64-bit integers")
+            raise UnsuitableBlockError(path, f"has no column {wanted[:100]!r} of timestamps or 64-bit integers")
         return wanted
     times = [field.name for field in schema if pa.types.is_timestamp(plain_type(field.type))]
     named = [name for name in _TIME_NAMES if name in schema.names and _unit(schema.field(name).type) is not None]
@@ -125,7 +126,7 @@ def _time_column(path: str, footer: Footer, wanted: str) -> str:
         return str(times[0])
     if found := next((name for name in named if not times or name in times), None):
         return found
-    raise UnsuitableBlockError(path, f"which column is the time? Of timestamps there are: {', '.join(times) or 'none'}")
+    raise UnsuitableBlockError(path, f"which column is the time? Of timestamps there are: {cut(repr(times), 200)}")
 
 
 def _unit(kind: pa.DataType) -> str | None:
@@ -139,7 +140,7 @@ def _times_of_footer(footer: Footer, column: str) -> tuple[int, int] | None:
     """Inclusive, in epoch microseconds; None when the statistics do not tell."""
     bounds = footer.bounds(column)
     if bounds.nulls:
-        raise UnsuitableBlockError(footer.info.path, f"{bounds.nulls} rows have no time in {column!r}")
+        raise UnsuitableBlockError(footer.info.path, f"{bounds.nulls} rows have no time in {column[:100]!r}")
     if not isinstance(bounds.low, int) or not isinstance(bounds.high, int) or bounds.nulls is None:
         return None
     # The unit in the file, which is not always that of the Arrow schema (seconds are stored as milliseconds).
@@ -162,17 +163,21 @@ def _read(objects: Objects, footer: Footer, column: str) -> tuple[Fingerprint, t
             options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
             file = pq.ParquetFile(reader, metadata=footer.parquet, read_dictionary=texts, **options)
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                # Texts that are none, indices outside of their dictionary: readers do not look.
+                batch.validate(full=True)
                 fingerprinter.update(batch)
                 times = batch.column(column).cast(pa.int64())
                 if times.null_count:
-                    raise UnsuitableBlockError(path, f"rows have no time in {column!r}")
+                    raise UnsuitableBlockError(path, f"rows have no time in {column[:100]!r}")
                 edges = pc.min_max(times)
                 low = min(edges["min"].as_py(), low) if low is not None else edges["min"].as_py()
                 high = max(edges["max"].as_py(), high) if high is not None else edges["max"].as_py()
+    except UnsupportedColumnError as error:
+        raise UnsuitableBlockError(path, str(error)) from None
     except BlockStoreError:
         raise
     except LIBRARY_FAILURES as error:
-        raise CorruptBlockError(path, f"its rows cannot be read ({' '.join(str(error).split())[:200]})") from None
+        raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
     if fingerprinter.value.rows != footer.rows:
         raise CorruptBlockError(path, f"has {fingerprinter.value.rows} rows, its footer says {footer.rows}")
     return fingerprinter.value, ((low or 0) * factor // divisor, (high or 0) * factor // divisor)

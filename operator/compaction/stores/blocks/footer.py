@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compaction.api.text import cut, printable
 from compaction.exceptions import CorruptBlockError, UnsuitableBlockError
 from compaction.stores.blocks.compact import FooterError, Struct, decode
 from compaction.stores.blocks.footer_shape import Leaf, chunk, count, leaves, need, structs
@@ -129,10 +130,10 @@ def read_footer(objects: Objects, path: str, *, limit: int = MAX_FOOTER) -> Foot
         schema = parquet.schema.to_arrow_schema()
         identity = schema_id(schema)
     except LIBRARY_FAILURES as error:
-        raise CorruptBlockError(path, f"its footer cannot be read ({_short(error)})") from None
+        raise CorruptBlockError(path, f"its footer cannot be read ({short(error)})") from None
     twice = next((name for name in schema.names if len(schema.get_all_field_indices(name)) > 1), None)
     if twice is not None:
-        raise UnsuitableBlockError(path, f"it has two columns named {twice!r}")
+        raise UnsuitableBlockError(path, f"it has two columns named {twice[:100]!r}")
     return Footer(
         info=info,
         rows=shape.rows,
@@ -251,6 +252,6 @@ def _metadata(footer: Struct) -> dict[str, str]:
     return ours
 
 
-def _short(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text[:200] or type(error).__name__
+def short(error: BaseException) -> str:
+    """What a library said, in one short line that is safe to print: it quotes what it read."""
+    return cut(printable(" ".join(str(error).split())), 200) or type(error).__name__

@@ -16,6 +16,8 @@ from compaction.stores.blocks.compact import FooterError, Struct
 
 MAX_DEPTH: Final = 100
 MAX_NODES: Final = 10_000
+MAX_SHOWN: Final = 100
+"""Bytes of a name that an error shows."""
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
 _SIZES: Final = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 _FORMATS: Final = {BOOLEAN: "<?", INT32: "<i", INT64: "<q", FLOAT: "<f", DOUBLE: "<d"}
@@ -125,7 +127,7 @@ def _leaf(path: tuple[bytes, ...], node: Struct, *, ordered: bool) -> Leaf:
 
 def chunk(value: Struct, leaf: Leaf, *, rows: int, end: int) -> Chunk:
     """One column of a row group; data ends at `end`. Raises FooterError."""
-    name = b".".join(leaf.path).decode(errors="replace")
+    name = b".".join(leaf.path)[:MAX_SHOWN].decode(errors="replace")
     if 1 in value:
         raise FooterError("its data lies in other files", costly=True)
     if 8 in value or 9 in value:

@@ -243,17 +243,24 @@ def _dictionary_lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
     if len(dictionary) > _SPARSE * len(array) or len(dictionary) == 0:
         return lanes(array.dictionary_decode(), keys)
     if keys.known is None or not _same(keys.known[0], dictionary):
-        # One more entry at the end is the hash of a null.
-        keys.known = (dictionary, _with_zero(lanes(dictionary, keys)))
+        keys.known = (dictionary, lanes(dictionary, keys))
     indices = array.indices
+    filled = pc.fill_null(indices, 0) if indices.null_count else indices
+    places = _values(filled, np.dtype(indices.type.to_pandas_dtype()))
+    if places.itemsize < 8:
+        # A negative index would count from the end.
+        places = places.view(f"<u{places.itemsize}")
+    elif places.dtype.kind == "i" and bool((places < 0).any()):
+        raise UnsupportedColumnError(keys.path, "an index lies outside of its dictionary")
+    try:
+        a, b = (lane.take(places) for lane in keys.known[1])
+    except IndexError:
+        raise UnsupportedColumnError(keys.path, "an index lies outside of its dictionary") from None
     if indices.null_count:
-        indices = pc.fill_null(indices.cast(pa.int64()), len(dictionary))
-    places = _values(indices, np.dtype(indices.type.to_pandas_dtype()))
-    return keys.known[1][0].take(places), keys.known[1][1].take(places)
-
-
-def _with_zero(pair: Lanes) -> Lanes:
-    return np.append(pair[0], np.uint64(0)), np.append(pair[1], np.uint64(0))
+        valid = _valid(indices)
+        a *= valid
+        b *= valid
+    return a, b
 
 
 def _same(one: pa.Array[Any], other: pa.Array[Any]) -> bool:
