@@ -67,10 +67,6 @@ class Group:
         self.settled = -NEVER
         self.settled_number = -1
 
-    def may_append(self, block: QueuedBlock) -> bool:
-        """True when nothing has happened here since the block arrived."""
-        return self.late is None and (self.settled, self.settled_number) < (block.arrived, block.number)
-
     def drop(self, batch: Batch) -> None:
         """The batch is gone. It does not change what its neighbours are, except in a group with a limit."""
         batch.blocks, batch.ready = [], None
@@ -102,11 +98,11 @@ class Cutter:
 
     def append(self, group: Group, level: int, block: QueuedBlock) -> None:
         """Add a block that arrived after everything else that has happened in its group."""
-        at = block.arrived
+        _, _, _, _, size, _, at, number = block
         if group.next_due <= at:
             self.run(group, at)
-        group.settled, group.settled_number = at, block.number
-        self._place(group, level, block, at)
+        group.settled, group.settled_number = at, number
+        self._place(group, level, block, size, at)
 
     def run(self, group: Group, now: float) -> None:
         """Everything that is due in the group by `now`, in order."""
@@ -147,9 +143,9 @@ class Cutter:
             assert not isinstance(level, BlockReason), f"{block.id} was queued, so it has a level"
             self.append(group, level, block)
 
-    def _place(self, group: Group, level: int, block: QueuedBlock, at: float) -> None:
+    def _place(self, group: Group, level: int, block: QueuedBlock, size: int, at: float) -> None:
         batch = group.open[level]
-        if batch is not None and batch.bytes + block.bytes > self._limit:
+        if batch is not None and batch.bytes + size > self._limit:
             self._close(group, batch, at, block.number)
             batch = None
         most_blocks, max_age, enough = self._levels[level]
@@ -159,10 +155,11 @@ class Cutter:
             if batch.due < group.next_due:
                 group.next_due = batch.due
             heapq.heappush(self._timers, (batch.due, next(self._numbers), group))
-        batch.blocks.append(block)
-        batch.bytes += block.bytes
-        self._where[block.id] = batch
-        if len(batch.blocks) >= most_blocks or batch.bytes >= enough:
+        blocks = batch.blocks
+        blocks.append(block)
+        batch.bytes += size
+        self._where[block[0]] = batch
+        if len(blocks) >= most_blocks or batch.bytes >= enough:
             group.open[level] = None
             if batch.ready is None:
                 self._make_ready(batch, at, block.number)
@@ -186,7 +183,7 @@ class Cutter:
         if isinstance(level, BlockReason):
             return  # it stays where it is, and goes on waiting when its batch is still open
         group.drop(batch)
-        self._place(group, level, block, at)
+        self._place(group, level, block, block.bytes, at)
 
     def _make_ready(self, batch: Batch, at: float, number: int) -> None:
         batch.ready = (at, number)

@@ -10,17 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
-from compaction.planning.block_batches import Batch
 from compaction.planning.block_rules import QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
 from compaction.planning.planner import LeftOut, PlannedJob
-
-_ID = itemgetter(QueuedBlock._fields.index("id"))
-_BYTES = itemgetter(QueuedBlock._fields.index("bytes"))
-_ARRIVED = itemgetter(QueuedBlock._fields.index("arrived"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +63,18 @@ def offer(
     found = queue.ready(now, most=None if most is None else most + 1, existing=existing or {})
     ready = found[:most]
     batches: list[tuple[str, int, Sequence[QueuedBlock]]]
-    batches = [(_lane(batch), batch.level, batch.blocks) for batch in ready]
+    batches = [("", batch.level, batch.blocks) for batch in ready]
     batches += [(held.lane, held.level, held.blocks) for held in sorted(queue.held.values(), key=lambda one: one.lane)]
     candidates = tuple(
         _candidate(lane, level, blocks, turn, sensed_at) for turn, (lane, level, blocks) in enumerate(batches)
     )
     left_out = [LeftOut(row.reason, row.count, row.example) for row in queue.left_alone()]
     if len(found) > len(ready):
-        left_out.append(LeftOut(LeftOutReason.QUEUE_FULL, queue.ready_size - len(ready), _lane(found[-1])))
+        left_out.append(
+            LeftOut(
+                LeftOutReason.QUEUE_FULL, queue.ready_size - len(ready), _lane(found[-1].level, min(found[-1].blocks))
+            )
+        )
     return Offer(candidates, tuple(left_out))
 
 
@@ -87,28 +85,27 @@ def work_of(job: PlannedJob) -> BlockWork:
     return BlockWork(tenant=tenant, shard=int(shard), level=job.level, sources=group.sources)
 
 
-def _lane(batch: Batch) -> str:
+def _lane(level: int, first: QueuedBlock) -> str:
     """`<tenant>/<shard>/L<level>/<its first id in order>`: no other batch has that block."""
-    tenant, shard, _ = batch.group.key
-    return f"{tenant}/{shard}/L{batch.level}/{min(map(_ID, batch.blocks))}"
+    return f"{first.tenant}/{first.shard}/L{level}/{first.id}"
 
 
 def _candidate(lane: str, level: int, blocks: Sequence[QueuedBlock], turn: int, sensed_at: float) -> Candidate:
-    ordered = sorted(blocks, key=_ID)
-    sources = tuple(map(_ID, ordered))
-    sizes = tuple(map(_BYTES, ordered))
-    # What is saved is known only afterwards, so bytes count as debt and not as gain. An id names one content for ever.
-    group = GroupCandidate(sources, sources, copy_bytes=sum(sizes), gain_bytes=0, source_bytes=sizes)
+    """`lane` is empty for a batch that no job was made of."""
+    ordered = sorted(blocks)  # by id, which is first
+    sources, tenants, _, _, sizes, _, arrived, _ = zip(*ordered, strict=True)
+    size = sum(sizes)
     return Candidate(
-        path=lane,
-        tenant=ordered[0].tenant,
+        path=lane or _lane(level, ordered[0]),
+        tenant=tenants[0],
         snapshot_index=0,
-        groups=(group,),
+        # What is saved is known only afterwards: bytes count as debt, not as gain. An id names one content for ever.
+        groups=(GroupCandidate(sources, sources, copy_bytes=size, gain_bytes=0, source_bytes=sizes),),
         unreferenced=(),
-        debt_bytes=group.copy_bytes,
+        debt_bytes=size,
         debt_segments=max(1, len(sources) - 1),
         sensed_at=sensed_at,
         level=level,
-        oldest_debt_at=min(map(_ARRIVED, ordered)),
+        oldest_debt_at=min(arrived),
         turn=turn,
     )

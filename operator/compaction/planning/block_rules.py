@@ -85,11 +85,12 @@ class BlockRules:
 
     def level_of(self, level: int, size: int) -> int | BlockReason:
         """The level at which a block of `level` and so many bytes is merged, or why it is at none."""
-        if level >= len(self.levels):
+        levels = self.levels
+        if level >= len(levels):
             return BlockReason.HIGHEST_LEVEL
         if not self.max_bytes_per_job or size < self.max_bytes_per_job:
-            for at in range(level, len(self.levels)):
-                enough = self.levels[at].max_bytes
+            for at in range(level, len(levels)):
+                enough = levels[at].max_bytes
                 if not enough or size < enough:
                     return at
         return BlockReason.LARGE_ENOUGH

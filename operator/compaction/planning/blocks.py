@@ -76,17 +76,21 @@ class BlockQueue:
 
     def push(self, block: QueuedBlock) -> bool:
         """A block has arrived. False: it is known, nothing changes."""
-        if block.id in self._where or block.id in self._held_by_id or block.id in self._alone:
+        name, tenant, shard, own_level, size, min_time, at, number = block
+        if name in self._where or name in self._held_by_id or name in self._alone:
             return False
-        level = self.rules.level_of(block.level, block.bytes)
+        level = self.rules.level_of(own_level, size)
         if isinstance(level, BlockReason):
-            self._alone[block.id] = level
+            self._alone[name] = level
             return True
-        key = (block.tenant, block.shard, self.rules.window_of(block.min_time))
+        span = self.rules.span
+        key = (tenant, shard, min_time // span if span else 0)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(key, len(self.rules.levels))
-        if group.may_append(block):
+        # Nothing has happened in its group since it arrived: it comes last. (Written out: a restart does this a million
+        # times.)
+        if group.late is None and (at > group.settled or (at == group.settled and number > group.settled_number)):
             self._cutter.append(group, level, block)
         else:
             self._put_late(group, block)
