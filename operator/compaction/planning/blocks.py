@@ -56,6 +56,10 @@ class BlockQueue:
 
     def __init__(self, rules: BlockRules) -> None:
         self.rules = rules
+        self._span = rules.span
+        most = rules.max_bytes_per_job or NEVER
+        self._small = tuple(min(rule.max_bytes or NEVER, most) for rule in rules.levels)
+        """Blocks of fewer bytes are merged at their own level."""
         self._where: dict[str, Batch] = {}
         self._groups: dict[tuple[str, int, int], Group] = {}
         self._lines = ReadyLines(len(rules.levels))
@@ -79,11 +83,14 @@ class BlockQueue:
         name, tenant, shard, own_level, size, min_time, at, number = block
         if name in self._where or name in self._held_by_id or name in self._alone:
             return False
-        level = self.rules.level_of(own_level, size)
-        if isinstance(level, BlockReason):
-            self._alone[name] = level
-            return True
-        span = self.rules.span
+        level = own_level
+        if own_level >= len(self._small) or size >= self._small[own_level]:
+            found = self.rules.level_of(own_level, size)
+            if isinstance(found, BlockReason):
+                self._alone[name] = found
+                return True
+            level = found
+        span = self._span
         key = (tenant, shard, min_time // span if span else 0)
         group = self._groups.get(key)
         if group is None:
