@@ -33,7 +33,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def _postgres_index(postgres: PostgresServer) -> str:
+def postgres_index(postgres: PostgresServer) -> str:
     name = postgres.create()
     _prepare(postgres.url(name))
     return name
@@ -76,7 +76,7 @@ def index_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{file}"
         return
     server: PostgresServer = request.getfixturevalue("postgres")
-    name = request.getfixturevalue("_postgres_index")
+    name = request.getfixturevalue("postgres_index")
     empty_postgres(server, name)
     yield server.url(name)
 

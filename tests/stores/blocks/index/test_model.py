@@ -202,6 +202,6 @@ def test_any_sequence_of_calls(index: IndexDatabase) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Here,
         settings=settings(
-            max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
