@@ -16,6 +16,7 @@ from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.merge.footers import read_footer, reading
 from compaction.stores.blocks.merge.settings import MergeInput, OpenFile
+from compaction.stores.blocks.merge.steady import SteadyDictionaries
 from compaction.stores.blocks.model import Fingerprint
 
 BATCH_ROWS: Final = 1 << 15
@@ -28,7 +29,7 @@ def read_back(name: str, open_file: OpenFile) -> Fingerprint:
     """
     footer = read_footer(MergeInput(name=name, open=open_file), ())
     coded = [column for column in footer.schema.names if _has_dictionaries(footer.chunks(column))]
-    hasher = Fingerprinter()
+    hasher, steady = Fingerprinter(), SteadyDictionaries()
     with reading(name):
         source = open_file()
         with pq.ParquetFile(
@@ -40,7 +41,7 @@ def read_back(name: str, open_file: OpenFile) -> Fingerprint:
             page_checksum_verification=True,
         ) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
-                hasher.update(batch)
+                hasher.update(steady.of(batch))
     if not isinstance(source, str):
         source.close()
     if hasher.value.rows != footer.metadata.num_rows:

@@ -15,6 +15,7 @@ from compaction.exceptions import UnreadableBlockError
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.footers import Bound, Footer, reading
+from compaction.stores.blocks.merge.steady import SteadyDictionaries
 from compaction.stores.blocks.model import Fingerprint
 
 
@@ -95,6 +96,7 @@ class ParquetRun:
                 memory_map=isinstance(source, str),
                 page_checksum_verification=True,
             )
+        steady = SteadyDictionaries()
         with file:
             batches = file.iter_batches(batch_size=rows, row_groups=list(self.footer.groups), use_threads=False)
             while True:
@@ -102,7 +104,7 @@ class ParquetRun:
                     batch = next(batches, None)
                 if batch is None:
                     break
-                yield batch
+                yield steady.of(batch)
         if not isinstance(source, str):
             source.close()
 

@@ -1,0 +1,64 @@
+"""The merge of blocks beside engines that sort: the case of research/peers.md §4.2 (40 files, 25.6 M rows, 290 MB).
+
+Every run is a process of its own; the engines take turns, round by round, and a ratio is the median over the rounds.
+CPU seconds are what to trust on a machine that others share. Verification (the output read again, through its
+fingerprint) is measured beside the merge that it proves. DuckDB and Polars run with one thread, Spark SQL with two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.harness import Fact, Sample, Workspace
+from support.block_engines import ENGINES, generate
+
+TESTS = Path(__file__).resolve().parents[1]
+RIVALS = ("duckdb", "polars", "spark")
+OURS = ("ours", "known", "verification")
+"""What a round runs: verification reads the output of the merge before it."""
+MEGA = 1e6
+
+
+def measure(workspace: Workspace) -> Iterator[Fact]:
+    """See the module. `--sizes N` takes N files instead of 40."""
+    files = workspace.sizes[0] if workspace.sizes else workspace.pick(40, 2)
+    inputs = workspace.directory / "inputs"
+    generate(inputs, files=files, rows=workspace.pick(640_000, 500))
+    size = sum(path.stat().st_size for path in inputs.iterdir()) / MEGA
+    yield Fact("inputs", f"{files} files, {size:,.1f} MB")
+    engines = (*OURS, *workspace.pick(RIVALS, ("duckdb", "polars")))
+    rounds: list[dict[str, Sample]] = []
+    for number in range(workspace.pick(3, 1)):
+        order = engines if number % 2 == 0 else (*engines[len(OURS) :], *OURS)
+        rounds.append({engine: run(engine, inputs, workspace.directory / "output.parquet") for engine in order})
+    for engine in engines:
+        yield _rate(engine, [one[engine] for one in rounds], size)
+    for engine in engines[len(OURS) :]:
+        ratio = statistics.median(one[engine].cpu / max(one["ours"].cpu, 1e-9) for one in rounds)
+        target, met = (">= 5x", ratio >= 5) if engine == "spark" else ("", None)
+        yield Fact(f"{engine}: CPU seconds beside the merge's", f"{ratio:.1f}x", target, met)
+    share = statistics.median(one["verification"].cpu / max(one["ours"].cpu, 1e-9) for one in rounds)
+    yield Fact("verification beside the merge, CPU", f"{100 * share:.0f} %", "<= 20 %", share <= 0.2)
+
+
+def run(engine: str, inputs: Path, output: Path) -> Sample:
+    """One run, in a process of its own."""
+    assert engine in ENGINES
+    command = [sys.executable, "-m", "support.block_engines", engine, str(inputs), str(output)]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    found = json.loads(answer.stdout.splitlines()[-1])
+    return Sample(found["wall"], found["cpu"], found["peak"])
+
+
+def _rate(engine: str, samples: list[Sample], size: float) -> Fact:
+    cpu, wall = (statistics.median(getattr(one, name) for one in samples) for name in ("cpu", "wall"))
+    rate = size / max(cpu, 1e-9)
+    text = f"{rate:.1f} MB per CPU-second, {size / wall:.1f} MB/s, peak {max(one.peak for one in samples) >> 20} MiB"
+    return Fact(engine, text, *((">= 40 MB per CPU-second", rate >= 40) if engine == "known" else ()))
