@@ -62,20 +62,15 @@ def offer(
     """
     found = queue.ready(now, most=None if most is None else most + 1, existing=existing or {})
     ready = found[:most]
-    batches: list[tuple[str, int, Sequence[QueuedBlock]]]
-    batches = [("", batch.level, batch.blocks) for batch in ready]
-    batches += [(held.lane, held.level, held.blocks) for held in sorted(queue.held.values(), key=lambda one: one.lane)]
-    candidates = tuple(
-        _candidate(lane, level, blocks, turn, sensed_at) for turn, (lane, level, blocks) in enumerate(batches)
-    )
+    candidates = [_candidate("", one.level, one.blocks, one.bytes, turn, sensed_at) for turn, one in enumerate(ready)]
+    for turn, held in enumerate(sorted(queue.held.values(), key=lambda one: one.lane), start=len(ready)):
+        size = sum(one.bytes for one in held.blocks)
+        candidates.append(_candidate(held.lane, held.level, held.blocks, size, turn, sensed_at))
     left_out = [LeftOut(row.reason, row.count, row.example) for row in queue.left_alone()]
     if len(found) > len(ready):
-        left_out.append(
-            LeftOut(
-                LeftOutReason.QUEUE_FULL, queue.ready_size - len(ready), _lane(found[-1].level, min(found[-1].blocks))
-            )
-        )
-    return Offer(candidates, tuple(left_out))
+        example = _lane(found[-1].level, found[-1].blocks[0], min(found[-1].blocks).id)
+        left_out.append(LeftOut(LeftOutReason.QUEUE_FULL, queue.ready_size - len(ready), example))
+    return Offer(tuple(candidates), tuple(left_out))
 
 
 def work_of(job: PlannedJob) -> BlockWork:
@@ -85,27 +80,32 @@ def work_of(job: PlannedJob) -> BlockWork:
     return BlockWork(tenant=tenant, shard=int(shard), level=job.level, sources=group.sources)
 
 
-def _lane(level: int, first: QueuedBlock) -> str:
+def _lane(level: int, block: QueuedBlock, first: str) -> str:
     """`<tenant>/<shard>/L<level>/<its first id in order>`: no other batch has that block."""
-    return f"{first.tenant}/{first.shard}/L{level}/{first.id}"
+    return f"{block.tenant}/{block.shard}/L{level}/{first}"
 
 
-def _candidate(lane: str, level: int, blocks: Sequence[QueuedBlock], turn: int, sensed_at: float) -> Candidate:
-    """`lane` is empty for a batch that no job was made of."""
-    ordered = sorted(blocks)  # by id, which is first
-    sources, tenants, _, _, sizes, _, arrived, _ = zip(*ordered, strict=True)
-    size = sum(sizes)
+def _candidate(
+    lane: str, level: int, blocks: Sequence[QueuedBlock], size: int, turn: int, sensed_at: float
+) -> Candidate:
+    """`lane` is empty for a batch that no job was made of. Touches as little of a block as it can: there are a million,
+    and none of them is in the processor's cache.
+    """
+    sources = tuple(sorted([one[0] for one in blocks]))
+    first = blocks[0]
+    # Blocks of the lowest level stand in the order of their arrival; others may have climbed.
+    arrived = first.arrived if level == 0 and not lane else min([one[6] for one in blocks])
     return Candidate(
-        path=lane or _lane(level, ordered[0]),
-        tenant=tenants[0],
+        path=lane or _lane(level, first, sources[0]),
+        tenant=first.tenant,
         snapshot_index=0,
         # What is saved is known only afterwards: bytes count as debt, not as gain. An id names one content for ever.
-        groups=(GroupCandidate(sources, sources, copy_bytes=size, gain_bytes=0, source_bytes=sizes),),
+        groups=(GroupCandidate(sources, sources, size, 0, divisible=True),),
         unreferenced=(),
         debt_bytes=size,
         debt_segments=max(1, len(sources) - 1),
         sensed_at=sensed_at,
         level=level,
-        oldest_debt_at=min(arrived),
+        oldest_debt_at=arrived,
         turn=turn,
     )

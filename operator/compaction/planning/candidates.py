@@ -31,27 +31,31 @@ class LeftOutReason(StrEnum):
 class GroupCandidate:
     """Adjacent sources that become one: `identities` has one entry per source and changes when the source changes.
 
-    `source_bytes`: what each source adds to `copy_bytes`, where any of them may be rewritten without the others
-    (blocks); empty for a group that is only rewritten as a whole (segments).
+    `divisible`: any of them may be rewritten without the others (blocks, not segments).
     """
 
     sources: tuple[str, ...]
     identities: tuple[str, ...]
     copy_bytes: int
     gain_bytes: int
-    source_bytes: tuple[int, ...] = ()
+    divisible: bool = False
 
     def halves(self) -> tuple[GroupCandidate, GroupCandidate] | None:
-        """The group in two, or None when it cannot be divided."""
-        half = len(self.source_bytes) // 2
-        if not half:
+        """The group in two, their bytes estimated by the number of sources; None when it cannot be divided."""
+        half = len(self.sources) // 2
+        if not self.divisible or not half:
             return None
         return self._part(slice(None, half)), self._part(slice(half, None))
 
     def _part(self, part: slice) -> GroupCandidate:
-        sizes = self.source_bytes[part]
-        gain = self.gain_bytes * len(sizes) // len(self.source_bytes)
-        return GroupCandidate(self.sources[part], self.identities[part], sum(sizes), gain, sizes)
+        sources, whole = self.sources[part], len(self.sources)
+        return GroupCandidate(
+            sources,
+            self.identities[part],
+            self.copy_bytes * len(sources) // whole,
+            self.gain_bytes * len(sources) // whole,
+            divisible=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,8 +240,12 @@ class Planner:
         for field in (self.owner_uid, candidate.path, str(candidate.snapshot_index)):
             digest.update(field.encode() + b"\0")
         for group in groups:
+            digest.update(b"group\0")
+            if group.identities == group.sources:  # a name that stands for one content for ever
+                digest.update("\0".join(group.sources).encode() + b"\0")
+                continue
             pairs = zip(group.sources, group.identities, strict=True)
-            digest.update("".join(["group\0", *(f"{source}\0{identity}\0" for source, identity in pairs)]).encode())
+            digest.update("".join([f"{source}\0{identity}\0" for source, identity in pairs]).encode())
         for one in unreferenced:
             digest.update(f"unreferenced\0{one.name}\0{one.identity}\0".encode())
         return f"{name_stem(self.policy_name)}-{digest.hexdigest()[:10]}"
