@@ -96,14 +96,15 @@ def restart(blocks: int) -> Callable[[], object]:
 
 
 def look(blocks: int) -> Callable[[], object]:
-    """A thousand blocks have come since the last look, and as many are gone."""
-    queue, numbers = filled(blocks), count(blocks)
+    """A thousand blocks have come since the last look, and as many are gone: the jobs of their batches are done."""
+    queue, numbers = filled(blocks), count(blocks, NEWS)
     plan_all(queue, NEWS)
 
     def run() -> None:
         first = next(numbers)
-        queue.push_all(block(first + n)._replace(arrived=NOW) for n in range(NEWS))
-        queue.remove(block(first - blocks + n).id for n in range(NEWS))
+        assert queue.push_all(block(first + n)._replace(arrived=NOW) for n in range(NEWS)) == NEWS
+        for done in offer(queue, now=NOW, sensed_at=1.0, most=NEWS // 12).candidates:
+            queue.remove(done.groups[0].sources)
         plan_all(queue, NEWS)
 
     return run
