@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -191,3 +192,50 @@ def test_without_traffic_everything_that_can_be_merged_is_offered_in_the_end(
     assert waiting == []
     alone = [batch for batch in queue.batches() if batch.ready is None]
     assert all(len(batch.blocks) == 1 and batch.level == len(rules.levels) - 1 for batch in alone)
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), ARRIVALS),
+        st.tuples(st.just("remove"), IDS),
+        st.tuples(st.just("hold"), IDS),
+        st.tuples(st.just("release"), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(changes=CHANGES, rules=RULES)
+def test_many_changes_between_two_looks(changes: list[tuple[str, Any]], rules: BlockRules) -> None:
+    """What is late, taken out in parts and put back before anybody looks is cut once, and cut right."""
+    queue = BlockQueue(rules)
+    waiting: dict[str, QueuedBlock] = {}
+    held: dict[str, QueuedBlock] = {}
+    number = 0
+    for what, data in changes:
+        if what == "push":
+            tenant, shard, level, size, min_time, late = data
+            one = QueuedBlock(str(number), tenant, shard, level, size, min_time, max(0.0, number * 0.3 - late), number)
+            number += 1
+            queue.push(one)
+            if not isinstance(rules.level_of(level, size), BlockReason):
+                waiting[one.id] = one
+        elif what == "release":
+            assert queue.release("lane") == len(held)
+            waiting |= held
+            held = {}
+        else:
+            names = {str(n) for n in data}
+            gone = {name: waiting.pop(name) for name in names if name in waiting}
+            if what == "hold":
+                assert queue.hold("lane", 0, names) == len(gone)
+                held |= gone
+            else:
+                held = {name: one for name, one in held.items() if name not in names}
+                queue.remove(names)
+    queue.advance(number * 0.3)
+    assert found(queue) == expected(rules, waiting.values(), number * 0.3)
+    assert len(queue) == len(waiting) + len(held)
+    queue.remove([*waiting, *held])
+    assert (queue.ready(1e9), len(queue), queue._groups) == ((), 0, {})
