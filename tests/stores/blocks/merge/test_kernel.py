@@ -129,6 +129,14 @@ def test_order_with_nulls_first_is_another_order() -> None:
     assert file.read()["service"].to_pylist() == ["a", "b", None]
 
 
+def test_column_of_strings_that_an_older_block_lacks_is_null_there() -> None:
+    """A column that is read as a dictionary must not be asked of a file that does not have it."""
+    newer = table(300, more=pa.array(["x", "y", "z"] * 100))
+    file, _ = run(block(parquet(newer, key=KEY)), block(parquet(table(200, seed=1), key=KEY)))
+    assert file.metadata.row_group(0).column(3).statistics.null_count == 200
+    assert fingerprint(file.read()) == fingerprint(newer) + fingerprint(table(200, seed=1))
+
+
 def test_types_without_a_common_one_are_refused_by_name() -> None:
     text = table(10).set_column(2, "value", pa.array(["x"] * 10))
     with pytest.raises(SchemaConflictError, match=r"column value: one has double, two has string"):

@@ -130,7 +130,7 @@ def merge_bytes(inputs: tuple[MergeInput, ...], options: MergeSettings) -> tuple
     return pq.ParquetFile(io.BytesIO(sink.getvalue())), result
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     case=cases(),
     deduplicate=st.booleans(),

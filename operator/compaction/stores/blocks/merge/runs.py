@@ -85,7 +85,8 @@ class ParquetRun:
 
     def _decoded(self, rows: int) -> Iterator[pa.RecordBatch]:
         block, schema = self.footer.input, self.columns.schema
-        coded = [schema.names[place] for place, memo in self.columns.memos.items() if not memo.full]
+        names = [schema.names[place] for place, memo in self.columns.memos.items() if not memo.full]
+        coded = [name for name in names if self.footer.leaf(name) is not None]  # an older file may lack the column
         with reading(block.name):
             source = block.open()
             file = pq.ParquetFile(
