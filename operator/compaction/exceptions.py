@@ -619,6 +619,34 @@ class ObjectStoreUnavailableError(ObjectError):
     """No usable answer, even after the bounded retries. A write or a deletion may have happened: it may be repeated."""
 
 
+# --- block stores: Secrets
+
+
+class SecretError(BlockStoreError):
+    """A Secret (`secret`), or one `key` of it ("": all of it), that cannot be used; `reason` says why and what to do.
+
+    No value is ever part of it.
+    """
+
+    def __init__(self, secret: str, key: str, reason: str) -> None:
+        super().__init__(secret, key, reason)
+        self.secret = secret
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f"key {self.key} of Secret {self.secret}" if self.key else f"Secret {self.secret}"
+        return f"{where}: {self.reason}"
+
+
+class SecretMissingError(SecretError):
+    """There is no such Secret, or it has no such key."""
+
+
+class SecretForbiddenError(SecretError):
+    """The Secret may not be read."""
+
+
 # --- block stores: format
 
 

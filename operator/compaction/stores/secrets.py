@@ -1,0 +1,148 @@
+"""Secrets by name: where the credentials of a store and the URL of its index come from, whoever keeps them.
+
+A Secret is a name and keys with texts, as Kubernetes has them. What reads one gets values; what travels, is logged or
+is stored has names only. So a Spark task is given `SecretReference`, and opens the files where it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
+
+MOUNTED_AT: Final = "/var/run/compaction/secrets"
+"""Where pods of workers have the Secrets of their policy, a directory for each."""
+LARGEST: Final = 1 << 20
+"""Bytes of a Secret at most, as in Kubernetes."""
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
+_LONGEST: Final = 253
+_LOOKS: Final = 3
+_NOT_TEXT: Final = "its value is no text in UTF-8; write it again"
+
+
+class Secrets(Protocol):
+    """Implemented for mounted files, for values at hand (both below), and for the Kubernetes API (kube/secrets.py)."""
+
+    def read(self, name: str) -> Mapping[str, str]:
+        """All keys of a Secret with their texts, of one version of it. Raises SecretError, which has no value."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySecrets:
+    """Secrets as Kubernetes mounts them: `<directory>/<name>/<key>`. Plain data, read again at each call."""
+
+    directory: str = MOUNTED_AT
+
+    def read(self, name: str) -> Mapping[str, str]:
+        """See `Secrets`. Nothing outside of the Secret's own directory is read, whatever links say."""
+        folder = Path(self.directory) / check_name(name)
+        for _ in range(_LOOKS):
+            try:
+                return self._read(name, folder)
+            except FileNotFoundError:
+                continue  # replaced meanwhile: a changed Secret is another directory, and `..data` leads to it
+            except PermissionError as error:
+                raise SecretForbiddenError(name, "", f"{folder} cannot be read: {error.strerror}") from None
+            except OSError as error:
+                raise SecretError(name, "", f"{folder} cannot be read: {error.strerror}") from None
+        raise SecretMissingError(name, "", f"it is not in {self.directory}: mount it there")
+
+    @staticmethod
+    def _read(name: str, folder: Path) -> Mapping[str, str]:
+        # All files from what `..data` leads to now: keys of two versions do not fit together.
+        whole, data = folder.resolve(strict=True), folder / "..data"
+        version = data.resolve(strict=True) if data.is_symlink() else whole
+        keys = sorted(entry for entry in os.listdir(version) if is_key(entry))
+        found = {key: (version / key).resolve(strict=True) for key in keys}
+        for key, path in found.items():
+            if not path.is_relative_to(whole):
+                raise SecretError(name, key, f"it is a link that leads out of {folder}")
+        files = {key: path for key, path in found.items() if stat.S_ISREG(path.stat().st_mode)}
+        if sum(path.stat().st_size for path in files.values()) > LARGEST:
+            raise SecretError(name, "", f"it has more than {LARGEST} bytes")
+        return MappingProxyType({key: text_of(name, key, path.read_bytes()) for key, path in files.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSecrets:
+    """Secrets that are at hand: name -> key -> text, from `origin`, which messages name. Values do not show."""
+
+    values: Mapping[str, Mapping[str, str]] = field(repr=False)
+    origin: str
+
+    def read(self, name: str) -> Mapping[str, str]:
+        """See `Secrets`."""
+        if (found := self.values.get(check_name(name))) is None:
+            raise SecretMissingError(name, "", f"it is not in {self.origin}: add it")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SecretReference:
+    """A Secret of a directory by its name, without any value: what a task is given. "" as name: none is needed."""
+
+    secrets: DirectorySecrets
+    name: str
+
+    def options(self) -> Mapping[str, str]:
+        """The values, read here and now; nothing without a name. Raises SecretError."""
+        return options_of(self.secrets, self.name)
+
+
+def options_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:
+    """The options of an object store, which are all keys of its Secret; none without a Secret. Raises SecretError."""
+    return secrets.read(name) if name else MappingProxyType({})
+
+
+def value_of(secrets: Secrets, name: str, key: str) -> str:
+    """The text of one key. Raises SecretError, SecretMissingError for a key that is not there or is empty."""
+    found = secrets.read(name).get(key)
+    if not found:
+        reason = "there is no such key" if found is None else "its value is empty"
+        raise SecretMissingError(name, key, f"{reason}: add the key, or name another one")
+    return found
+
+
+def text_of(name: str, key: str, value: bytes) -> str:
+    """A value as text, without the line breaks that editors and `--from-file` leave at its end. Raises SecretError."""
+    try:
+        return value.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise SecretError(name, key, _NOT_TEXT) from None
+
+
+def check_name(name: str) -> str:
+    """The name, if a Secret of Kubernetes can have it; so it is one part of a path. Raises SecretError."""
+    if len(name) > _LONGEST or _NAME.fullmatch(name) is None:
+        raise SecretError(name[:_LONGEST], "", "no Secret can have this name: small letters, digits, - and .")
+    return name
+
+
+def is_key(key: str) -> bool:
+    """True for what can be a key of a Secret; names that begin with `..` are the kubelet's own."""
+    return len(key) <= _LONGEST and key != "." and not key.startswith("..") and _KEY.fullmatch(key) is not None
+
+
+def write_secrets(directory: Path, values: Mapping[str, Mapping[str, str]]) -> None:
+    """Name -> key -> text as `DirectorySecrets` reads it, for nobody but this user. Raises SecretError, OSError.
+
+    `directory` is there and private already; whoever made it removes it.
+    """
+    for name, keys in values.items():
+        folder = directory / check_name(name)
+        folder.mkdir(mode=0o700)
+        for key, text in keys.items():
+            if not is_key(key):
+                raise SecretError(name, "", "no Secret can have one of its keys: letters, digits, -, _ and .")
+            descriptor = os.open(folder / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
