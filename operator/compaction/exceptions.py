@@ -716,6 +716,19 @@ class IndexSchemaError(BlockIndexError):
     """The database holds no index, or one of another version of this program."""
 
 
+class IndexMismatchError(BlockStoreError):
+    """The objects (`store`, a URL without credentials) and the index (`index`) do not belong together."""
+
+    def __init__(self, store: str, index: str, reason: str) -> None:
+        super().__init__(store, index, reason)
+        self.store = store
+        self.index = index
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.store} and {self.index}: {self.reason}"
+
+
 class InvalidBlockError(BlockStoreError):
     """What is to be registered cannot be a block (`block`: its id); names the field."""
 

@@ -9,13 +9,7 @@ import pytest
 
 from compaction.stores.blocks.objects import Objects, open_objects
 from support.fault_proxy import FaultProxy
-from support.s3 import S3, running_s3
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as running:
-        yield running
+from support.s3 import S3
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -64,7 +64,8 @@ def _high_water(connection: Connection, job: str) -> int:
 def claim(
     database: IndexDatabase, *, job: str, token: int, sources: Sequence[str], now: int, output_level: int | None = None
 ) -> Claimed:
-    """From now on only `token` may commit for the job, and only these sources. `output_level` None: one above theirs.
+    """From now on only `token` may commit for the job, and only these sources. `output_level` None: one above the
+    highest of theirs.
 
     A job that was retired may be claimed again. An earlier claim of the same job is over, whatever it was for.
 
@@ -84,10 +85,12 @@ def claim(
             return Claimed(job, token, _rows(change, wanted), before.output_level)
         _check_token(database, change, before, job, token)
         blocks = _claimable(change, job, wanted)
-        level = blocks[0].level + 1 if output_level is None else output_level
-        if level <= blocks[0].level:
-            raise _refused(job, Refusal.MALFORMED, f"outputs of level {level} from sources of level {blocks[0].level}")
-        _store(change, before, _job_row(change, job, token, mark, blocks[0].key, level, now), wanted)
+        highest = max(block.level for block in blocks)
+        level = highest + 1 if output_level is None else output_level
+        if level <= highest:
+            raise _refused(job, Refusal.MALFORMED, f"outputs of level {level} from sources of level {highest}")
+        key = BlockKey(blocks[0].tenant, blocks[0].shard, highest)
+        _store(change, before, _job_row(change, job, token, mark, key, level, now), wanted)
         return Claimed(job, token, blocks, level)
 
     return database.change(body)
@@ -143,7 +146,8 @@ def _claimable(change: Change, job: str, ids: Sequence[str]) -> tuple[Block, ...
         if row.job is not None and row.job != job:
             raise _refused(job, Refusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")
     blocks = tuple(block_of(row) for row in rows)
-    if len(keys := sorted({block.key for block in blocks})) > 1:
+    # Levels may differ: a block that found nobody to be merged with has climbed without being rewritten.
+    if len(keys := sorted({(block.tenant, block.shard) for block in blocks})) > 1:
         raise _refused(job, Refusal.SOURCES_MIXED, f"its sources are of {keys[0]} and of {keys[1]}")
     return blocks
 

@@ -1,0 +1,92 @@
+"""Which index belongs to which store: the same word is in the index and in an object beside the blocks.
+
+Without it, an index of another store, or a new and empty one after the database was lost, knows none of the objects,
+and whoever collects orphans would delete all of them. So a store is opened only with the index that it was made with.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import update
+from ulid import ULID
+
+from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectMissingError
+from compaction.stores.blocks.index.engine import IndexDatabase, head_version
+from compaction.stores.blocks.index.schema import ensure_schema
+from compaction.stores.blocks.index.tables import HEAD
+from compaction.stores.blocks.objects import Objects
+
+IDENTITY_PATH: Final = "_compaction/identity"
+"""No path of a block: `_compaction/` has two parts, a block three (and a tenant may have this name)."""
+_LONGEST: Final = 100
+
+
+def bind(objects: Objects, index: IndexDatabase) -> str:
+    """Make both sides of a new store, or check those of one that exists; returns the identity.
+
+    The index is first: a store without an identity gets that of an index in which nothing was ever changed, so a crash
+    in between is repaired by the next call, and nothing else is ever bound.
+
+    Raises:
+        IndexMismatchError: they do not belong together, or one of both was lost.
+        IndexSchemaError, IndexUnavailableError, BlockIndexError, ObjectError
+    """
+    ours = ensure_schema(index, identity=str(ULID()))
+    theirs = read_identity(objects)
+    if theirs is None:
+        if index.read(head_version) != 0:
+            raise IndexMismatchError(
+                objects.url,
+                index.name,
+                f"the index has blocks, and there is no object {IDENTITY_PATH} in the store: correct the URL of one of "
+                f"both; if the object was deleted, write it again with the text {ours}",
+            )
+        theirs = _write(objects, ours)
+    if theirs != ours:
+        empty = index.read(head_version) == 0
+        advice = (
+            "restore the database, or make the index from the blocks with `compactor blocks rebuild-index`"
+            if empty
+            else "correct the URL of one of both"
+        )
+        what = "the index is new and the store is not" if empty else "the index is that of another store"
+        raise IndexMismatchError(objects.url, index.name, f"{what}: {advice}")
+    return ours
+
+
+def rebind(objects: Objects, index: IndexDatabase) -> str:
+    """The index is that of the store from now on: the last step of making it anew from the blocks. Repeating is
+    harmless. Raises as `bind`.
+    """
+    ours = ensure_schema(index, identity=str(ULID()))
+    theirs = read_identity(objects) or _write(objects, ours)
+    if theirs != ours:
+        index.change(lambda change: change.connection.execute(update(HEAD).values(identity=theirs)))
+    return theirs
+
+
+def read_identity(objects: Objects) -> str | None:
+    """What the store says; None when it says nothing. Raises IndexMismatchError for an object that is no identity."""
+    try:
+        data = objects.get(IDENTITY_PATH)
+    except ObjectMissingError:
+        return None
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(text) > _LONGEST:
+        raise IndexMismatchError(
+            objects.url, "its index", f"the object {IDENTITY_PATH} is damaged: restore it, or delete it and rebuild"
+        )
+    return text
+
+
+def _write(objects: Objects, identity: str) -> str:
+    """The identity that the store has from now on: this one, or that of whoever came first."""
+    try:
+        objects.put(IDENTITY_PATH, identity.encode(), if_absent=True)
+    except ObjectExistsError:
+        return read_identity(objects) or identity
+    return identity
