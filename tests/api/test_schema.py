@@ -157,7 +157,7 @@ def test_columns_and_selectable_fields_point_at_fields(crd: dict[str, Any]) -> N
 def test_only_what_works_is_declared() -> None:
     assert [crd["spec"]["names"]["kind"] for crd in crd_objects()] == ["CompactionPolicy", "CompactionJob"]
     store = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]["store"]
-    assert list(store["properties"]) == ["segmentLogs"]
+    assert list(store["properties"]) == ["segmentLogs", "blockStore"]
 
 
 class TestCommand:

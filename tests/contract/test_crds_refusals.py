@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from support.manifests import WRONG_JOBS, WRONG_POLICIES, Wrong, job_object, policy_object
+from support.manifests import (
+    WRONG_BLOCK_JOBS,
+    WRONG_BLOCK_POLICIES,
+    WRONG_JOBS,
+    WRONG_POLICIES,
+    Wrong,
+    block_job_object,
+    block_policy_object,
+    job_object,
+    policy_object,
+)
 
 pytestmark = pytest.mark.apiserver
 
@@ -32,3 +42,26 @@ def test_a_wrong_job(kubectl: Any, namespace: str, wrong: Wrong) -> None:
     message = refusal(kubectl, namespace, wrong.applied_to(job_object()))
     assert f"{wrong.field}: " in message
     assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_BLOCK_POLICIES, ids=str)
+def test_a_wrong_policy_of_a_block_store(kubectl: Any, namespace: str, wrong: Wrong) -> None:
+    message = refusal(kubectl, namespace, wrong.applied_to(block_policy_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_BLOCK_JOBS, ids=str)
+def test_a_wrong_job_of_blocks(kubectl: Any, namespace: str, wrong: Wrong) -> None:
+    message = refusal(kubectl, namespace, wrong.applied_to(block_job_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+def test_the_smallest_ones_are_taken_with_their_defaults(kubectl: Any, namespace: str) -> None:
+    for document in (block_policy_object(), block_job_object()):
+        kubectl("create", "-f", "-", input=json.dumps(document), namespace=namespace)
+    answer = kubectl("get", "cpol", "blocks", "-o", "json", namespace=namespace)
+    store = json.loads(answer.stdout)["spec"]["store"]["blockStore"]
+    assert [level["maxBlocks"] for level in store["levels"]] == [20, 10, 10]
+    assert store["retention"] == {"tenants": []}

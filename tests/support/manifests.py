@@ -211,7 +211,8 @@ SOURCES_FIELD = "spec.sources.segmentLog"
 WRONG_JOBS = (
     Wrong("spec/policyRef", ABSENT, "spec.policyRef", "Required value", "required"),
     Wrong("spec/policyRef", {"name": ""}, "spec.policyRef.name", "at least 1 char"),
-    Wrong("spec/kind", "BlockRewrite", "spec.kind", "SegmentRewrite"),
+    Wrong("spec/kind", "MetarangeRewrite", "spec.kind", "SegmentRewrite"),
+    Wrong("spec/kind", "BlockRewrite", "spec.sources", "needs sources.blocks", "needs sources.segmentLog"),
     Wrong("spec/sources", {}, "spec.sources", "needs sources.segmentLog: the path of a log"),
     Wrong(f"{SOURCES}/path", "ra/a", f"{SOURCES_FIELD}.path", "must be an absolute path"),
     Wrong(f"{SOURCES}/path", "/data/\0", f"{SOURCES_FIELD}.path", "must not contain a NUL character"),
@@ -255,4 +256,100 @@ WRONG_JOBS = (
     Wrong("spec/level", 101, "spec.level", "less than or equal to 100"),
     Wrong("metadata/name", "x" * 64, "", "metadata.name must have at most 63 characters"),
     Wrong("spec/estimatedBytes", "1Gi", "spec.estimatedBytes", "integer"),
+)
+
+BLOCK_1, BLOCK_2 = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAW"
+
+
+def block_store(**member: Any) -> dict[str, Any]:
+    """Which store, as policies and jobs say it."""
+    return {"url": "s3://lake/blocks", "index": {"secretName": "index"}} | member
+
+
+def block_policy_object(name: str = "blocks", **spec: Any) -> dict[str, Any]:
+    """The smallest policy of a block store."""
+    return policy_object(name, **{"store": {"blockStore": block_store()}} | spec)
+
+
+def block_job_object(name: str = "blocks-1", **spec: Any) -> dict[str, Any]:
+    """A job of blocks as the planner makes it."""
+    batch = {"tenant": "t", "shard": 0, "batch": f"t/0/L0/{BLOCK_1}", "blocks": [BLOCK_1, BLOCK_2]}
+    sources = {"blocks": {"store": block_store()} | batch}
+    return job_object(name, policy="blocks", **{"kind": "BlockRewrite", "sources": sources} | spec)
+
+
+BLOCKS = "spec/store/blockStore"
+BLOCKS_FIELD = "spec.store.blockStore"
+LEVEL_FIELD = f"{BLOCKS_FIELD}.levels[0]"
+
+
+def _level(**member: Any) -> list[dict[str, Any]]:
+    return [{"maxBlocks": 20, "maxAge": "36s"} | member]
+
+
+WRONG_BLOCK_POLICIES = (
+    Wrong("spec/store/segmentLogs", {"root": "/data/ra"}, "spec.store", "set exactly one store: segmentLogs or block"),
+    *(
+        Wrong(f"{BLOCKS}/url", url, f"{BLOCKS_FIELD}.url", "credentials belong in credentialsSecretName")
+        for url in ("http://host/bucket", "s3://", "s3://key:secret@host/bucket", "s3://bucket?region=x", "bucket")
+    ),
+    Wrong(f"{BLOCKS}/url", "file:///data/../etc", f"{BLOCKS_FIELD}.url", "must not contain '..'"),
+    Wrong(f"{BLOCKS}/index", ABSENT, f"{BLOCKS_FIELD}.index", "Required value", "is required"),
+    Wrong(f"{BLOCKS}/index", {"key": "url"}, f"{BLOCKS_FIELD}.index.secretName", "Required value", "is required"),
+    Wrong(f"{BLOCKS}/index", {"secretName": ""}, f"{BLOCKS_FIELD}.index.secretName", "at least 1 char"),
+    Wrong(
+        f"{BLOCKS}/index",
+        {"secretName": "../index"},
+        f"{BLOCKS_FIELD}.index.secretName",
+        "must be the name of a Secret",
+    ),
+    Wrong(
+        f"{BLOCKS}/index",
+        {"secretName": "index", "key": "../url"},
+        f"{BLOCKS_FIELD}.index.key",
+        "must be a key of a Secret",
+    ),
+    Wrong(f"{BLOCKS}/credentialsSecretName", "a/b", f"{BLOCKS_FIELD}.credentialsSecretName", "must be the name of a"),
+    Wrong(f"{BLOCKS}/levels", [], f"{BLOCKS_FIELD}.levels", "at least 1 item"),
+    Wrong(f"{BLOCKS}/levels", _level() * 9, f"{BLOCKS_FIELD}.levels", "at most 8 items"),
+    Wrong(f"{BLOCKS}/levels", _level(maxBlocks=1), f"{LEVEL_FIELD}.maxBlocks", "greater than or equal to 2"),
+    Wrong(f"{BLOCKS}/levels", _level(maxBlocks=1001), f"{LEVEL_FIELD}.maxBlocks", "less than or equal to 1000"),
+    Wrong(f"{BLOCKS}/levels", _level(maxAge="0s"), f"{LEVEL_FIELD}.maxAge", "must be longer than 0s, such as 36s"),
+    Wrong(f"{BLOCKS}/levels", _level(maxAge="soon"), f"{LEVEL_FIELD}.maxAge", DURATION_ADVICE),
+    Wrong(f"{BLOCKS}/levels", [{"maxBlocks": 2}], f"{LEVEL_FIELD}.maxAge", "Required value", "is required"),
+    Wrong(f"{BLOCKS}/levels", _level(maxBytes=0), f"{LEVEL_FIELD}.maxBytes", "must be more than 0, such as 512Mi"),
+    Wrong(f"{BLOCKS}/span", "0s", f"{BLOCKS_FIELD}.span", "must be longer than 0s"),
+    Wrong(f"{BLOCKS}/mergeMemory", "0Mi", f"{BLOCKS_FIELD}.mergeMemory", "must be more than 0, such as 512Mi"),
+    Wrong(f"{BLOCKS}/deduplicate", {"columns": []}, f"{BLOCKS_FIELD}.deduplicate.columns", "at least 1 item"),
+    Wrong(f"{BLOCKS}/retention", {"default": "0h"}, f"{BLOCKS_FIELD}.retention.default", "must be longer than 0s"),
+    Wrong(
+        f"{BLOCKS}/retention",
+        {"tenants": [{"tenant": "", "keep": "1h"}]},
+        f"{BLOCKS_FIELD}.retention.tenants[0].tenant",
+        "at least 1 char",
+    ),
+)
+
+_JOB_BLOCKS = "spec/sources/blocks"
+_JOB_BLOCKS_FIELD = "spec.sources.blocks"
+
+WRONG_BLOCK_JOBS = (
+    Wrong(
+        "spec/sources", {}, "spec.sources", "needs sources.blocks: store, tenant, shard, batch and the ids of blocks"
+    ),
+    Wrong("spec/kind", "SegmentRewrite", "spec.sources", "needs sources.segmentLog: the path of a log"),
+    Wrong(f"{_JOB_BLOCKS}/store", ABSENT, f"{_JOB_BLOCKS_FIELD}.store", "Required value", "Field required"),
+    Wrong(
+        f"{_JOB_BLOCKS}/store/url",
+        "s3://key:secret@host/bucket",
+        f"{_JOB_BLOCKS_FIELD}.store.url",
+        "credentials belong in credentialsSecretName",
+    ),
+    Wrong(f"{_JOB_BLOCKS}/store/index", ABSENT, f"{_JOB_BLOCKS_FIELD}.store.index", "Required value", "Field required"),
+    Wrong(f"{_JOB_BLOCKS}/blocks", [], f"{_JOB_BLOCKS_FIELD}.blocks", "at least 1 item"),
+    Wrong(f"{_JOB_BLOCKS}/blocks", [BLOCK_2, BLOCK_1], f"{_JOB_BLOCKS_FIELD}.blocks", "in ascending order"),
+    Wrong(f"{_JOB_BLOCKS}/blocks", [BLOCK_1.lower()], f"{_JOB_BLOCKS_FIELD}.blocks[0]", "the id of a block, a ULID"),
+    Wrong(f"{_JOB_BLOCKS}/tenant", "", f"{_JOB_BLOCKS_FIELD}.tenant", "at least 1 char"),
+    Wrong(f"{_JOB_BLOCKS}/shard", -1, f"{_JOB_BLOCKS_FIELD}.shard", "greater than or equal to 0"),
+    Wrong(f"{_JOB_BLOCKS}/shard", 2**31, f"{_JOB_BLOCKS_FIELD}.shard", "less than or equal to 2147483647"),
 )

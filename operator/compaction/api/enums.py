@@ -11,12 +11,14 @@ class StoreKind(StrEnum):
     """What a policy compacts (the printer column STORE)."""
 
     SEGMENT_LOGS = "SegmentLogs"
+    BLOCK_STORE = "BlockStore"
 
 
 class JobKind(StrEnum):
     """What a job does with its sources."""
 
     SEGMENT_REWRITE = "SegmentRewrite"
+    BLOCK_REWRITE = "BlockRewrite"
 
 
 class JobState(StrEnum):

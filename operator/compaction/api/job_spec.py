@@ -3,11 +3,13 @@
 `sources` and `parameters` are unions by the job's kind; another kind is another optional member beside `segment_log`.
 """
 
+import re
 from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
+from compaction.api.block_store_spec import MAX_BLOCKS_PER_JOB, MAX_SHARD, BlockStoreReference, ColumnName, TenantName
 from compaction.api.enums import JobKind, WhenIndexesMissing
 from compaction.api.names import MAX_POLICY_NAME
 from compaction.api.rules import Checked, Rule
@@ -32,6 +34,16 @@ SEGMENT_NAME: Final = Rule(
 )
 
 SegmentName = Annotated[str, StringConstraints(max_length=_SEGMENT_NAME_LENGTH), Checked(SEGMENT_NAME)]
+
+
+_ULID: Final = "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"
+BLOCK_ID: Final = Rule(
+    cel=f"self.matches('{_ULID}')",
+    message="must be the id of a block, a ULID: 26 characters, such as 01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    holds=lambda block: re.fullmatch(_ULID, block) is not None,
+)
+
+BlockId = Annotated[str, StringConstraints(max_length=26), Checked(BLOCK_ID)]
 
 
 class PolicyReference(ApiModel):
@@ -111,11 +123,38 @@ class SegmentLogSources(ApiModel):
     )
 
 
+class BlockSources(ApiModel):
+    """Blocks of one tenant and shard that are merged into one."""
+
+    store: BlockStoreReference
+    """The block store, as the policy has it: a job for another one is refused."""
+    tenant: TenantName
+    """Name of the tenant."""
+    shard: Annotated[int, Field(ge=0, le=MAX_SHARD)]
+    """Number of the shard."""
+    batch: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+    """Name of the batch that the blocks are of. Jobs of one batch run one after another: those that a job was split
+    into because it failed."""
+    blocks: Annotated[tuple[BlockId, ...], Field(min_length=1, max_length=MAX_BLOCKS_PER_JOB), list_set()]
+    """Ids of the blocks (ULIDs), in ascending order. Those of a lower level than the job's have skipped some."""
+
+    RULES = (
+        Rule(
+            cel="self.blocks.isSorted()",
+            message="list the blocks in ascending order, each once",
+            holds=lambda sources: list(sources.blocks) == sorted(set(sources.blocks)),
+            field=".blocks",
+        ),
+    )
+
+
 class JobSources(ApiModel):
     """What a job works on: the member that belongs to its kind."""
 
     segment_log: SegmentLogSources | None = None
     """Segments of one log, for a job of kind SegmentRewrite."""
+    blocks: BlockSources | None = None
+    """Blocks of one tenant and shard, for a job of kind BlockRewrite."""
 
 
 class SegmentLogParameters(ApiModel):
@@ -130,11 +169,23 @@ class SegmentLogParameters(ApiModel):
     snapshot for dead."""
 
 
+class BlockParameters(ApiModel):
+    """How blocks are merged."""
+
+    memory_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)] = 1 << 29
+    """Bytes of memory that the merge uses at most."""
+    deduplicate_by: Annotated[tuple[ColumnName, ...], Field(max_length=32), list_atomic()] = ()
+    """Names of the columns that make up the key of a row: of rows with the same key only the last is kept. Without
+    any, all rows are kept."""
+
+
 class JobParameters(ApiModel):
     """How a job works: the member that belongs to its kind."""
 
     segment_log: SegmentLogParameters | None = None
     """How segments are rewritten, for a job of kind SegmentRewrite. The defaults are Ra's."""
+    blocks: BlockParameters | None = None
+    """How blocks are merged, for a job of kind BlockRewrite."""
 
 
 class CompactionJobSpec(ApiModel):
@@ -143,9 +194,11 @@ class CompactionJobSpec(ApiModel):
     policy_ref: PolicyReference
     """The policy, in the same namespace, whose workers, limits and lease the job uses."""
     kind: JobKind
-    """Kind of the work. SegmentRewrite rewrites groups of segments of one log and drops unreferenced ones."""
+    """Kind of the work. SegmentRewrite rewrites groups of segments of one log and drops unreferenced ones;
+    BlockRewrite merges blocks into one of the next level."""
     level: Annotated[int, Field(ge=0, le=100)] = 0
-    """Level of the job. Lower levels run first; jobs of segment logs are level 0."""
+    """Level of the job. Lower levels run first; jobs of segment logs are level 0. What a BlockRewrite makes
+    is of the next level."""
     estimated_bytes: Count = 0
     """Bytes that the job is expected to copy. Used for progress and for the time of arrival."""
     sources: JobSources
@@ -165,7 +218,18 @@ class CompactionJobSpec(ApiModel):
             holds=lambda spec: (spec.kind is JobKind.SEGMENT_REWRITE) == (spec.sources.segment_log is not None),
             field=".sources",
         ),
+        Rule(
+            cel="(self.kind == 'BlockRewrite') == has(self.sources.blocks)",
+            message="kind BlockRewrite needs sources.blocks: store, tenant, shard, batch and the ids of blocks",
+            holds=lambda spec: (spec.kind is JobKind.BLOCK_REWRITE) == (spec.sources.blocks is not None),
+            field=".sources",
+        ),
     )
+
+    @property
+    def block_parameters(self) -> BlockParameters:
+        """Parameters of a BlockRewrite, with the defaults where the job gives none."""
+        return self.parameters.blocks or BlockParameters()
 
     @property
     def segment_log_parameters(self) -> SegmentLogParameters:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
+from compaction.api.block_store_spec import BlockStore
 from compaction.api.enums import StoreKind, WhenIndexesMissing
 from compaction.api.rules import Checked, Rule, exactly_one_of
 from compaction.api.schema_hints import list_atomic
@@ -126,7 +127,7 @@ class SegmentLogsStore(ApiModel):
     right only when the logs' owner keeps no live indexes."""
 
 
-STORES: Final = {"segment_logs": StoreKind.SEGMENT_LOGS}
+STORES: Final = {"segment_logs": StoreKind.SEGMENT_LOGS, "block_store": StoreKind.BLOCK_STORE}
 
 
 class StoreSpec(ApiModel):
@@ -134,8 +135,10 @@ class StoreSpec(ApiModel):
 
     segment_logs: SegmentLogsStore | None = None
     """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
+    block_store: BlockStore | None = None
+    """Immutable Parquet blocks in an object store, with an index in a database."""
 
-    RULES = (exactly_one_of(("segmentLogs",), tuple(STORES), what="store"),)
+    RULES = (exactly_one_of(("segmentLogs", "blockStore"), tuple(STORES), what="store"),)
 
     @property
     def kind(self) -> StoreKind:
