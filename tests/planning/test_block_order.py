@@ -97,8 +97,9 @@ class TestOutputIds:
             output_id([one, two], tenant="t", shard=11, level=1),
             output_id([one, two], tenant="t", shard=1, level=2),
             output_id([one, two], tenant="t", shard=1, level=1, part=1),
+            output_id([one, two], tenant="t", shard=1, level=1, attempt="job.1"),
         }
-        assert len(made) == 6
+        assert len(made) == 7
 
     def test_time(self) -> None:
         assert ulid_milliseconds("01ARZ3NDEKTSV4RRFFQ69G5FAV") == 1469922850259

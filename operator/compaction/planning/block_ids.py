@@ -1,8 +1,9 @@
-"""Ids of the blocks that a job makes: the same job makes the same ids, whoever runs it and how often.
+"""Ids of the blocks that an attempt at a job makes: the same attempt makes the same ids, wherever its steps run.
 
-So an attempt that is repeated writes the same objects again and leaves no others behind. The reference takes the time
-of the block that is listed first, and ids in the order in which they were found: both vary (research/pyroscope.md §6).
-Ours depend on the set of sources alone.
+The reference takes the time of the block that is listed first, and ids in the order in which they were found: both vary
+(research/pyroscope.md §6). Ours depend on the set of sources and on the attempt's fencing token. Without the token, an
+attempt that was believed dead could finish an upload after a later one has committed, and replace an object that
+readers see (docs/adr/0170-outputs-belong-to-an-attempt.md).
 
 A ULID is 128 bits in 26 characters of Crockford's base 32: 48 bits of milliseconds since 1970, 80 bits that tell those
 of one millisecond apart.
@@ -36,8 +37,9 @@ def ulid_milliseconds(ulid: str) -> int:
     return value
 
 
-def output_id(sources: Iterable[str], *, tenant: str, shard: int, level: int, part: int = 0) -> str:
-    """The ULID of output number `part`, of `level`, made of `sources` (ULIDs, in any order): as old as the oldest.
+def output_id(sources: Iterable[str], *, tenant: str, shard: int, level: int, part: int = 0, attempt: str = "") -> str:
+    """The ULID of output number `part`, of `level`, that an attempt makes of `sources` (ULIDs, in any order): as old as
+    the oldest of them. `attempt`: the job and its fencing token, in words that no other attempt has.
 
     Raises:
         BlockIdError: there are no sources, one of them comes twice, or one is no ULID.
@@ -48,7 +50,7 @@ def output_id(sources: Iterable[str], *, tenant: str, shard: int, level: int, pa
     oldest = min(map(ulid_milliseconds, ids))
     digest = hashlib.sha256()
     # Lengths keep the fields apart: a tenant may hold any character.
-    for field in (tenant, str(shard), str(level), str(part), *ids):
+    for field in (tenant, str(shard), str(level), str(part), attempt, *ids):
         data = field.encode()
         digest.update(b"%d:%s" % (len(data), data))
     tail = int.from_bytes(digest.digest()[: _TAIL_BITS // 8], "big")

@@ -22,6 +22,7 @@ SAID = st.builds(
     fingerprint=st.none() | st.builds(Fingerprint, NUMBERS, st.integers(0, 2**128 - 1)),
     sort_key=st.none() | NAMES,
     job=st.none() | TEXTS,
+    token=st.none() | NUMBERS,
     sources=NAMES,
 )
 
@@ -36,7 +37,7 @@ def test_it_comes_back_as_it_was(said: BlockMetadata) -> None:
 
 
 def test_parts_are_said_with_sources() -> None:
-    said = BlockMetadata(sources=("a", "b"), part=2, parts=3, job="j")
+    said = BlockMetadata(sources=("a", "b"), part=2, parts=3, job="j", token=7)
     assert decode(texts(said)) == said
 
 

@@ -3,8 +3,10 @@
 Keys begin with `compaction.dev.`; values are text (numbers decimal, lists JSON). Blocks of foreign writers need none
 of it; what they do write is believed only after it was compared with the block (`describe`).
 
-`sources`, `job`, `part` and `parts` say what a block replaces: after the loss of an index, blocks that a complete set
-of outputs names as sources are dead, and outputs of an incomplete set never lived.
+`sources`, `job`, `token`, `part` and `parts` say what a block replaces. A set of outputs is what one attempt (`job` and
+`token`) made of the same `sources`: after the loss of an index, blocks that a complete set names as sources are dead,
+and outputs of an incomplete set never lived. Of several complete sets with a source in common, left by attempts that
+did not commit, at most one lived; each of them holds the rows of its sources.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ MAX_NUMBER: Final = 1 << 63
 class BlockMetadata:
     """What a block says of itself. Times are epoch microseconds. None or empty: it does not say.
 
-    `sources` are ids of blocks, `part` counts from 0 below `parts`.
+    `sources` are ids of blocks, `token` is that of the attempt, `part` counts from 0 below `parts`.
     """
 
     id: str | None = None
@@ -37,6 +39,7 @@ class BlockMetadata:
     fingerprint: Fingerprint | None = None
     sort_key: tuple[str, ...] | None = None
     job: str | None = None
+    token: int | None = None
     part: int = 0
     parts: int = 1
     sources: tuple[str, ...] = ()
@@ -46,7 +49,8 @@ class BlockMetadata:
         pairs: dict[str, str] = {"version": VERSION, "fingerprint-algorithm": ALGORITHM}
         texts = {"id": self.id, "tenant": self.tenant, "time-column": self.time_column, "job": self.job}
         pairs |= {key: value for key, value in texts.items() if value is not None}
-        pairs |= {key: str(value) for key, value in (("shard", self.shard), ("level", self.level)) if value is not None}
+        numbers = {"shard": self.shard, "level": self.level, "token": self.token}
+        pairs |= {key: str(value) for key, value in numbers.items() if value is not None}
         if self.fingerprint is not None:
             pairs["fingerprint"] = str(self.fingerprint)
         if self.sort_key is not None:
@@ -84,6 +88,7 @@ def decode(metadata: Mapping[str, str]) -> BlockMetadata:
         fingerprint=fingerprint,
         sort_key=_names(given, "sort-key"),
         job=given.get("job"),
+        token=_number(given, "token"),
         part=part,
         parts=parts,
         sources=_names(given, "sources") or (),
