@@ -729,6 +729,18 @@ class IndexMismatchError(BlockStoreError):
         return f"{self.store} and {self.index}: {self.reason}"
 
 
+class SnapshotExpiredError(BlockStoreError):
+    """What was live at that instant (of `what`: an index, or an object) is gone or forgotten: it is too long ago."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}: take a new snapshot"
+
+
 class InvalidBlockError(BlockStoreError):
     """What is to be registered cannot be a block (`block`: its id); names the field."""
 

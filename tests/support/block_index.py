@@ -158,7 +158,7 @@ def tables(database: IndexDatabase) -> dict[str, list[dict[str, Any]]]:
         for table in METADATA.sorted_tables:
             rows = [dict(row) for row in connection.execute(select(table)).mappings()]
             for row in rows:
-                for name in ("claim", "version", "claim_version", "gone_version", "forgotten"):
+                for name in ("claim", "version", "claim_version", "gone_version", "forgotten", "added", "ended"):
                     row.pop(name, None)
             content[table.name] = sorted(rows, key=lambda row: str(sorted(row.items(), key=lambda item: item[0])))
     return content

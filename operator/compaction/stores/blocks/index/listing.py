@@ -77,7 +77,12 @@ def streamed(database: IndexDatabase, which: BlockFilter = EVERYTHING) -> Iterat
 
 
 def _query(which: BlockFilter) -> Select[Any]:
-    query = select(*CONTENT).where(BLOCKS.c.state == BlockState.LIVE).order_by(BLOCKS.c.id)
+    return matching(which).where(BLOCKS.c.state == BlockState.LIVE)
+
+
+def matching(which: BlockFilter) -> Select[Any]:
+    """The blocks of the filter, live or not, by id."""
+    query = select(*CONTENT).order_by(BLOCKS.c.id)
     if which.tenant is not None:
         query = query.where(BLOCKS.c.tenant == which.tenant)
     if which.shard is not None:

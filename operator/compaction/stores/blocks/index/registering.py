@@ -100,6 +100,7 @@ def insert_live(change: Change, blocks: Sequence[Block], now: int) -> None:
             "job": None,
             "version": change.version,
             "changed_at": now,
+            "added": change.version,
         }
         for block, place in zip(blocks, change.places(len(blocks)), strict=True)
     ]

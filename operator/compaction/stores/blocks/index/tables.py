@@ -96,13 +96,17 @@ BLOCKS: Final = Table(
     Column("job", KEY_TEXT),
     Column("version", BigInteger, nullable=False),
     Column("changed_at", BigInteger, nullable=False),
+    Column("added", BigInteger, nullable=False),
+    Column("ended", BigInteger),
     CheckConstraint("state IN ('live', 'tombstoned', 'deleted')", name="state"),
+    CheckConstraint("(state = 'live') = (ended IS NULL)", name="live_until_it_ended"),
     CheckConstraint("state = 'live' OR (arrival IS NULL AND job IS NULL)", name="only_live_ones_wait"),
     CheckConstraint("(arrival IS NULL) = (enqueued_at IS NULL)", name="in_the_queue_since"),
     CheckConstraint("min_time <= max_time AND rows >= 0 AND bytes >= 0 AND shard >= 0 AND level >= 0", name="ranges"),
 )
 """`created`: the time in the ULID. `arrival`: the place in the queue, null when the block is in none. `job`: the open
-job that claims it. `version`: the last change that touched the row.
+job that claims it. `version`: the last change that touched the row. `added`: the change that made it live, `ended` the
+one since which it is not: by these a listing goes on at the version at which it began.
 """
 
 _LIVE: Final = BLOCKS.c.state == "live"
@@ -116,6 +120,8 @@ Index("ix_blocks_job", BLOCKS.c.job, postgresql_where=_CLAIMED, sqlite_where=_CL
 _DELETED: Final = BLOCKS.c.state == "deleted"
 Index("ix_blocks_deleted", BLOCKS.c.changed_at, postgresql_where=_DELETED, sqlite_where=_DELETED)
 Index("ix_blocks_version", BLOCKS.c.version)
+_ENDED: Final = BLOCKS.c.ended.is_not(None)
+Index("ix_blocks_ended", BLOCKS.c.ended, postgresql_where=_ENDED, sqlite_where=_ENDED)
 
 JOBS: Final = Table(
     "jobs",

@@ -76,6 +76,7 @@ def bury(change: Change, ids: Sequence[str], *, reason: TombstoneReason, job: st
                 job=None,
                 version=change.version,
                 changed_at=now,
+                ended=change.version,
             )
         )
         change.connection.execute(delete(QUARANTINE).where(QUARANTINE.c.block.in_(part)))

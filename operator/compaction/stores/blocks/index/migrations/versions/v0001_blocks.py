@@ -18,6 +18,7 @@ def upgrade() -> None:
     """Make all tables."""
     _make_head()
     _make_blocks()
+    _index_blocks()
     _make_jobs()
     _make_deletions()
 
@@ -58,6 +59,9 @@ def _make_blocks() -> None:
         sa.Column("job", _key(), nullable=True),
         sa.Column("version", sa.BigInteger(), nullable=False),
         sa.Column("changed_at", sa.BigInteger(), nullable=False),
+        sa.Column("added", sa.BigInteger(), nullable=False),
+        sa.Column("ended", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint("(state = 'live') = (ended IS NULL)", name="ck_blocks_live_until_it_ended"),
         sa.CheckConstraint("state = 'live' OR (arrival IS NULL AND job IS NULL)", name="ck_blocks_only_live_ones_wait"),
         sa.CheckConstraint("state IN ('live', 'tombstoned', 'deleted')", name="ck_blocks_state"),
         sa.CheckConstraint("(arrival IS NULL) = (enqueued_at IS NULL)", name="ck_blocks_in_the_queue_since"),
@@ -67,6 +71,9 @@ def _make_blocks() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_blocks"),
         sa.UniqueConstraint("path", name="uq_blocks_path"),
     )
+
+
+def _index_blocks() -> None:
     op.create_index(
         "ix_blocks_arrival",
         "blocks",
@@ -100,6 +107,14 @@ def _make_blocks() -> None:
         sqlite_where=sa.text("state = 'live'"),
     )
     op.create_index("ix_blocks_version", "blocks", ["version"], unique=False)
+    op.create_index(
+        "ix_blocks_ended",
+        "blocks",
+        ["ended"],
+        unique=False,
+        postgresql_where=sa.text("ended IS NOT NULL"),
+        sqlite_where=sa.text("ended IS NOT NULL"),
+    )
 
 
 def _make_jobs() -> None:
