@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.blocks.metadata import PREFIX, BlockMetadata, decode
+from compaction.stores.blocks.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata, ancestry, decode
 from compaction.stores.blocks.model import Fingerprint
+from support.block_index import block_id
 
 TEXTS = st.text(max_size=20)
 NAMES = st.lists(TEXTS, max_size=5).map(tuple)
@@ -24,6 +25,8 @@ SAID = st.builds(
     job=st.none() | TEXTS,
     token=st.none() | NUMBERS,
     sources=NAMES,
+    outputs=NAMES,
+    ancestors=st.lists(st.integers(0, 99).map(block_id), max_size=5).map(tuple),
 )
 
 
@@ -39,6 +42,15 @@ def test_it_comes_back_as_it_was(said: BlockMetadata) -> None:
 def test_parts_are_said_with_sources() -> None:
     said = BlockMetadata(sources=("a", "b"), part=2, parts=3, job="j", token=7)
     assert decode(texts(said)) == said
+
+
+def test_ancestors_are_said_generation_by_generation_the_nearest_first() -> None:
+    written = BlockMetadata(id="w")
+    one = BlockMetadata(sources=(block_id(1), block_id(2)))
+    other = BlockMetadata(sources=(block_id(3),), ancestors=(block_id(4), block_id(1)))
+    assert ancestry([written, other, one]) == tuple(map(block_id, (3, 1, 2, 4)))
+    many = BlockMetadata(sources=tuple(map(block_id, range(MAX_ANCESTORS + 5))))
+    assert ancestry([many]) == many.sources[:MAX_ANCESTORS]
 
 
 def test_nothing_said_is_nothing_known() -> None:
@@ -57,7 +69,8 @@ def test_what_another_algorithm_counted_or_a_later_version_wrote_is_not_taken_fo
         ("shard", "-1"), ("shard", "1.0"), ("shard", "1" * 20), ("level", ""), ("level", "\u0661"),
         ("fingerprint", "1:2"),
         ("sort-key", "a"), ("sort-key", '"a"'), ("sort-key", "[1]"), ("sources", "[" * 100_000), ("part", "1"),
-        ("parts", "0"), ("sources", "{}"),
+        ("parts", "0"), ("sources", "{}"), ("outputs", "1"), ("ancestors", "0" * 27), ("ancestors", "u" * 26),
+        ("ancestors", "0" * 26 * (MAX_ANCESTORS + 1)),
     ],
 )  # fmt: skip
 def test_what_is_malformed_is_named(key: str, value: str) -> None:

@@ -7,28 +7,36 @@ of it; what they do write is believed only after it was compared with the block 
 `token`) made of the same `sources`: after the loss of an index, blocks that a complete set names as sources are dead,
 and outputs of an incomplete set never lived. Of several complete sets with a source in common, left by attempts that
 did not commit, at most one lived; each of them holds the rows of its sources.
+
+`outputs` and `ancestors` are for the times between: an output that is missing may itself have been replaced, and the
+block that replaced a source may be replaced and deleted while what a dead attempt made of that source is still there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from compaction.stores.blocks.fingerprint import ALGORITHM
 from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.paths import ULID_TEXT
 
 PREFIX: Final = "compaction.dev."
 VERSION: Final = "1"
 MAX_NUMBER: Final = 1 << 63
+MAX_ANCESTORS: Final = 4096
+"""About 100 KiB of a footer; three levels of 20, 10 and 10 blocks have 2,110."""
+_ULID: Final = 26
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMetadata:
     """What a block says of itself. Times are epoch microseconds. None or empty: it does not say.
 
-    `sources` are ids of blocks, `token` is that of the attempt, `part` counts from 0 below `parts`.
+    `sources` are ids of blocks, `token` is that of the attempt, `part` counts from 0 below `parts`; `outputs` are the
+    ids of all parts, in order. `ancestors`: what the sources were made of, and that of, the nearest first (`ancestry`).
     """
 
     id: str | None = None
@@ -43,6 +51,8 @@ class BlockMetadata:
     part: int = 0
     parts: int = 1
     sources: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    ancestors: tuple[str, ...] = ()
 
     def encode(self) -> dict[bytes, bytes]:
         """As key-value metadata of Parquet, to be added before the file is closed."""
@@ -57,6 +67,10 @@ class BlockMetadata:
             pairs["sort-key"] = json.dumps(self.sort_key)
         if self.sources:
             pairs |= {"sources": json.dumps(self.sources), "part": str(self.part), "parts": str(self.parts)}
+        if self.outputs:
+            pairs["outputs"] = json.dumps(self.outputs)
+        if self.ancestors:
+            pairs["ancestors"] = "".join(self.ancestors)
         return {(PREFIX + key).encode(): value.encode() for key, value in pairs.items()}
 
 
@@ -92,7 +106,17 @@ def decode(metadata: Mapping[str, str]) -> BlockMetadata:
         part=part,
         parts=parts,
         sources=_names(given, "sources") or (),
+        outputs=_names(given, "outputs") or (),
+        ancestors=_ancestors(given),
     )
+
+
+def ancestry(sources: Iterable[BlockMetadata]) -> tuple[str, ...]:
+    """The `ancestors` of a block that is made of these: generation by generation, up to `MAX_ANCESTORS`."""
+    given = tuple(sources)
+    near = (block for source in given for block in source.sources)
+    far = (block for source in given for block in source.ancestors)
+    return tuple(dict.fromkeys([*near, *far]))[:MAX_ANCESTORS]
 
 
 def _number(given: Mapping[str, str], key: str) -> int | None:
@@ -115,3 +139,11 @@ def _names(given: Mapping[str, str], key: str) -> tuple[str, ...] | None:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError(f"{PREFIX}{key} is no list of texts")
     return tuple(value)
+
+
+def _ancestors(given: Mapping[str, str]) -> tuple[str, ...]:
+    text = given.get("ancestors", "")
+    ids = tuple(text[start : start + _ULID] for start in range(0, len(text), _ULID))
+    if len(ids) > MAX_ANCESTORS or not all(ULID_TEXT.fullmatch(block) for block in ids):
+        raise ValueError(f"{PREFIX}ancestors are no ids of blocks")
+    return ids
