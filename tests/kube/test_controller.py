@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from compaction.exceptions import ApiUnavailableError, ConflictError
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj
 from compaction.kube.config import Connection
-from compaction.kube.controller import LONGEST_STALE_PAUSE, stale_pause
+from compaction.kube.queue import LONGEST_STALE_PAUSE, stale_pause
 from compaction.kube.release import OWN_VERSION
 from compaction.stores.adapter import SegmentLogsAdapter
 from compaction.stores.segments import fence, lock

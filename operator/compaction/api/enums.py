@@ -156,7 +156,8 @@ class PolicyReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
     ROOT_NOT_FOUND = "RootNotFound"  # spec.store.segmentLogs.root does not exist where the operator runs
     ROOT_NOT_A_DIRECTORY = "RootNotADirectory"
-    PERMISSION_DENIED = "PermissionDenied"  # the operator may not read or write the root
+    PERMISSION_DENIED = "PermissionDenied"  # the operator may not read or write the store, or read a Secret of it
+    SECRET_MISSING = "SecretMissing"  # a Secret of the store, or a key of it, is not there: the message names it
     SENSE_FAILED = "SenseFailed"  # another error while looking at the store
     LOGS_UNREADABLE = "LogsUnreadable"  # some logs could not be planned: status.logErrors names them
     SOURCES_QUARANTINED = "SourcesQuarantined"  # corrupt segments are set aside: status.quarantined names them

@@ -60,9 +60,16 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         f"Set root to the directory that holds the logs: {_EDIT}",
     ),
     PolicyReason.PERMISSION_DENIED: Meaning(
-        "The operator may not read or write the root.",
+        "The operator may not read or write the store, or not read one of its Secrets.",
         "It is tried again after every interval; nothing is planned meanwhile.",
-        "Give the account of the operator and its workers permission to read and write the directory.",
+        "Give the account that the message names the permission: to read and write a directory to the operator and its "
+        "workers; to read Secrets with manifests/components/block-stores; a bucket with the credentials in the Secret.",
+    ),
+    PolicyReason.SECRET_MISSING: Meaning(
+        "A Secret that the store needs, or a key of it, is not there.",
+        "It is looked for again after every interval; nothing is planned meanwhile.",
+        "Make the Secret, or add the key (kubectl create secret generic NAME {n} --from-literal=KEY=VALUE), or correct "
+        f"the name: {_EDIT}",
     ),
     PolicyReason.SENSE_FAILED: Meaning(
         "The store could not be looked at, for a reason of the system's own.",

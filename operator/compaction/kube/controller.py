@@ -38,8 +38,10 @@ from compaction.kube.gather import (
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.looking import NOT_SWEPT, look, sweep
 from compaction.kube.measure import Cleanup, measure
+from compaction.kube.queue import AGAIN, stale_pause
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
+from compaction.kube.secrets import NamespaceSecrets
 from compaction.kube.sharing import Sharing
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
@@ -54,13 +56,9 @@ log = structlog.get_logger(__name__)
 
 WATCH_WORKERS: Final = 1.0
 """Seconds between looks at the launcher: a worker that dies is noticed so much sooner than by its lease."""
-AGAIN: Final = 0.2
 SWEEP_PAUSE: Final = 1.0
 STORE_TASKS: Final = 4
 """Looks and sweeps at a time, of all policies: asyncio has a thread more on the smallest machine, which claims need."""
-STALE_IN_A_ROW: Final = 5
-"""A race is over after a few looks; what goes on for longer is not a race, and is looked at ever more rarely."""
-LONGEST_STALE_PAUSE: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -75,11 +73,6 @@ class _PolicyState:
     cleanup: Cleanup = field(default_factory=Cleanup)
     stale: int = 0
     """How many times in a row a decision met a world that had moved on."""
-
-
-def stale_pause(row: int) -> float:
-    """Seconds until the next look after `row` stale outcomes in a row (at least 1)."""
-    return float(min(LONGEST_STALE_PAUSE, AGAIN * 2.0 ** max(0, min(row, 30) - STALE_IN_A_ROW)))
 
 
 class PolicyController:
@@ -237,7 +230,8 @@ class PolicyController:
         wanted = (policy.metadata.uid, policy.metadata.generation)
         if state.store is None or state.store_for != wanted:
             holder = f"coordinator {runtime.identity}"
-            state.store = self._open_store(policy.spec, holder=holder)
+            secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, monotonic=self._monotonic)
+            state.store = self._open_store(policy.spec, holder=holder, secrets=secrets)
             state.store_for = wanted
 
     def _learn(self, state: _PolicyState, outcome: Outcome) -> None:

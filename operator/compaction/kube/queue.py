@@ -18,13 +18,24 @@ import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
 from compaction.exceptions import ApiError
 
 Key = TypeVar("Key", bound=Hashable)
+
+AGAIN: Final = 0.2
+"""Seconds until a key is looked at again that has more to do, or whose decision met another world."""
+STALE_IN_A_ROW: Final = 5
+"""A race is over after a few looks; what goes on for longer is not a race, and is looked at ever more rarely."""
+LONGEST_STALE_PAUSE: Final = 30.0
+
+
+def stale_pause(row: int) -> float:
+    """Seconds until the next look after `row` stale outcomes in a row (at least 1)."""
+    return float(min(LONGEST_STALE_PAUSE, AGAIN * 2.0 ** max(0, min(row, 30) - STALE_IN_A_ROW)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from compaction.planning.candidates import (
     tenant_of,
 )
 from compaction.planning.reading import LogProblem, Reading
+from compaction.stores.secrets import NO_SECRETS, Secrets
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.problems import LogError, LogErrorReason
@@ -101,9 +102,17 @@ class StoreAdapter(Protocol):
 
 
 def open_store(
-    spec: CompactionPolicySpec, *, holder: str, lock_timeout: float = 2.0, clock: Callable[[], float] = time.monotonic
+    spec: CompactionPolicySpec,
+    *,
+    holder: str,
+    secrets: Secrets = NO_SECRETS,
+    lock_timeout: float = 2.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> StoreAdapter:
-    """The adapter for a policy's store. Keep it while the spec stays: it remembers logs that did not change."""
+    """The adapter for a policy's store. Keep it while the spec stays: it remembers logs that did not change.
+
+    `secrets`: those of the policy's namespace. Nothing is read here: opening never blocks.
+    """
     assert spec.store.segment_logs is not None, "segment logs are the only member of the union so far"
     return SegmentLogsAdapter(
         spec.store.segment_logs, grace=float(spec.cleanup.delay), holder=holder, lock_timeout=lock_timeout, clock=clock

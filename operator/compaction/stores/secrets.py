@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from compaction.api.enums import PolicyReason
 from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
 
 MOUNTED_AT: Final = "/var/run/compaction/secrets"
@@ -98,6 +99,9 @@ class SecretReference:
         return options_of(self.secrets, self.name)
 
 
+NO_SECRETS: Final = GivenSecrets(MappingProxyType({}), "this process, which knows no Secrets")
+
+
 def options_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:
     """The options of an object store, which are all keys of its Secret; none without a Secret. Raises SecretError."""
     return secrets.read(name) if name else MappingProxyType({})
@@ -110,6 +114,13 @@ def value_of(secrets: Secrets, name: str, key: str) -> str:
         reason = "there is no such key" if found is None else "its value is empty"
         raise SecretMissingError(name, key, f"{reason}: add the key, or name another one")
     return found
+
+
+def reason_of(error: SecretError) -> PolicyReason:
+    """What the condition of a policy says when its store cannot be looked at for want of a Secret."""
+    if isinstance(error, SecretForbiddenError):
+        return PolicyReason.PERMISSION_DENIED
+    return PolicyReason.SECRET_MISSING if isinstance(error, SecretMissingError) else PolicyReason.SENSE_FAILED
 
 
 def text_of(name: str, key: str, value: bytes) -> str:
