@@ -15,7 +15,8 @@ import psutil
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, least_ratio
 from compaction.api.policy import CompactionPolicySpec
-from compaction.stores.adapter import SenseRequest, StoreAdapter, open_store
+from compaction.stores.adapter import SenseRequest, StoreAdapter
+from compaction.stores.adapters import open_store
 from compaction.stores.segments.changes import SETTLE_SECONDS
 from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.sense import content_of

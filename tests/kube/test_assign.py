@@ -6,7 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from compaction.api.job import CompactionJobStatus
+from compaction.api.enums import JobKind
+from compaction.api.job import (
+    CompactionJobSpec,
+    CompactionJobStatus,
+    JobSources,
+    PolicyReference,
+    SegmentLogSources,
+)
 from compaction.kube.assign import AssignmentSteps, Outcome
 from compaction.kube.cache import ObjectKey
 from compaction.kube.client import LEASES, ApiClient
@@ -17,7 +24,12 @@ from compaction.reconcile.observations import Identity, Moment
 from support.quiet_runtime import quiet_runtime
 
 KEY = ObjectKey("ns", "logs")
-ACTION = AssignJob(Identity("job-1", "uid-1", "7"), "w-1", "/ra/a", CompactionJobStatus(), 1, None, 0, 15)
+SPEC = CompactionJobSpec(
+    policy_ref=PolicyReference(name="logs"),
+    kind=JobKind.SEGMENT_REWRITE,
+    sources=JobSources(segment_log=SegmentLogSources(path="/ra/a", unreferenced=("0000000000000001.segment",))),
+)
+ACTION = AssignJob(Identity("job-1", "uid-1", "7"), "w-1", "/ra/a", SPEC, CompactionJobStatus(), 1, None, 0, 15)
 
 
 def outcome_with(tmp_path: Path, *leases: dict[str, Any]) -> tuple[Outcome, list[str]]:

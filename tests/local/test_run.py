@@ -25,7 +25,7 @@ from compaction.local.run_job import RunResult
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
-from compaction.stores.adapter import open_store
+from compaction.stores.adapters import open_store
 from compaction.stores.segments import fence
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log

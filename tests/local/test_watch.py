@@ -27,7 +27,7 @@ from compaction.local.watch import LocalWatch
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segment import SegmentRewriter
-from compaction.stores.adapter import open_store
+from compaction.stores.adapters import open_store
 from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
 from support.segment_logs import content, leftovers
 from support.waiting import eventually

@@ -24,7 +24,7 @@ from compaction.kube.runtime import Runtime
 from compaction.kube.shell import Feed
 from compaction.kube.term import StopRequest, Term, TermSettings
 from compaction.leases.election import Election, ElectionSettings, Standing
-from compaction.stores.adapter import open_store
+from compaction.stores.adapters import open_store
 from simulation.network import client_of
 from simulation.processes import Process
 

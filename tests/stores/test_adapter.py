@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from compaction.api.job import CompactionJobSpec
 from compaction.api.policy_spec import CompactionPolicySpec
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.triggers import LogHistory, Trigger, reason_not_due
-from compaction.stores.adapter import SenseRequest, open_store
+from compaction.stores.adapter import SenseRequest
+from compaction.stores.adapters import open_store
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.compact import compact_groups
 from compaction.stores.segments.generate import generate_log
@@ -23,7 +25,9 @@ def test_an_orphaned_output_does_not_wait_for_a_grace_that_begins_anew_with_ever
     generate_log(log, segments=3, entries_per_segment=16, payload_bytes=32, sync=False)
     spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}, "cleanup": {"delay": "1h"}}
     store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
-    store.claim(str(log), job="job", token=2)
+    work = {"segmentLog": {"path": str(log), "unreferenced": ["0000000000000001.segment"]}}
+    job = {"policyRef": {"name": "logs"}, "kind": "SegmentRewrite", "sources": work}
+    store.claim(CompactionJobSpec.model_validate(job), job="job", token=2)
     orphan = log / "0000000000000001-0000000000000002.job.1.partial"
     current = log / "0000000000000001-0000000000000002.job.2.partial"
     for path in (orphan, current):

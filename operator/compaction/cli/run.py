@@ -23,7 +23,7 @@ from compaction.exceptions import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalRun
 from compaction.rewrite.ports import JobRunner
-from compaction.stores.adapter import open_store
+from compaction.stores.adapters import open_store
 
 
 @click.command("run")

@@ -27,7 +27,7 @@ from compaction.exceptions import CompactionError, InvalidManifestError
 from compaction.local.news import PLAN_PENDING, News
 from compaction.local.run import WORKER
 from compaction.local.watch import LocalWatch
-from compaction.stores.adapter import open_store
+from compaction.stores.adapters import open_store
 
 LOCK_TIMEOUT: Final = 30.0
 """Seconds that a local run waits for a log's lock: there is nothing else it could do meanwhile."""

@@ -16,7 +16,7 @@ def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
     name = action.job.name
     try:
         token = next_token(action.lease_token, token_of(action.status), store.high_water(action.log, name))
-        store.claim(action.log, job=name, token=token)
+        store.claim(action.spec, job=name, token=token)
     except StaleTokenError:
         return None
     except LockHeldError as error:

@@ -50,7 +50,8 @@ from compaction.reconcile.claims import learned
 from compaction.reconcile.fleet import launch_failed
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot
 from compaction.reconcile.policy import reconcile
-from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
+from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.stores.adapters import open_store
 
 log = structlog.get_logger(__name__)
 

@@ -239,7 +239,7 @@ class LocalRun:
             assignment,
             LocalLease(job.name, token, self._stop, progress),
             policy=self._policy.metadata.name,
-            claim=lambda: self._store.claim(job.path, job=job.name, token=token),
+            claim=lambda: self._store.claim(job.spec, job=job.name, token=token),
         )
 
     def _take(self, job: LocalJob, outcome: JobReport) -> None:

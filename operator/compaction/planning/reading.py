@@ -10,6 +10,15 @@ from compaction.planning.candidates import Candidate
 
 
 @dataclass(frozen=True, slots=True)
+class HeldJob:
+    """A job that exists and has not succeeded: its lane, its level, and the blocks that are in no other job."""
+
+    lane: str
+    level: int
+    blocks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogProblem:
     """A log that could not be planned."""
 

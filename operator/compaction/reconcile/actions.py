@@ -53,6 +53,7 @@ class AssignJob:
     job: Identity
     worker: str
     log: str
+    spec: CompactionJobSpec
     status: CompactionJobStatus
     generation: int
     lease: Identity | None

@@ -227,6 +227,7 @@ class Assigner:
             job=step.view.identity,
             worker=worker,
             log=step.log,
+            spec=step.view.job.spec,
             status=step.status,
             generation=step.view.job.metadata.generation,
             lease=lease.identity if lease is not None else None,

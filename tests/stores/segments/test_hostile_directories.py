@@ -17,7 +17,8 @@ import pytest
 from compaction.api.policy import CompactionPolicySpec
 from compaction.exceptions import CompactionError, NotALogDirectoryError
 from compaction.planning.reading import LogProblem, Reading
-from compaction.stores.adapter import SenseRequest, open_store
+from compaction.stores.adapter import SenseRequest
+from compaction.stores.adapters import open_store
 from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.problems import LogErrorReason

@@ -1,0 +1,29 @@
+"""From a policy's spec to the adapter of its store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from compaction.api.policy import CompactionPolicySpec
+from compaction.stores.adapter import StoreAdapter
+from compaction.stores.secrets import NO_SECRETS, Secrets
+from compaction.stores.segment_adapter import SegmentLogsAdapter
+
+
+def open_store(
+    spec: CompactionPolicySpec,
+    *,
+    holder: str,
+    secrets: Secrets = NO_SECRETS,
+    lock_timeout: float = 2.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> StoreAdapter:
+    """The adapter for a policy's store. Keep it while the spec stays: it remembers what did not change.
+
+    `secrets`: those of the policy's namespace. Nothing is read here: opening never blocks.
+    """
+    assert spec.store.segment_logs is not None, "segment logs are the only member of the union so far"
+    return SegmentLogsAdapter(
+        spec.store.segment_logs, grace=float(spec.cleanup.delay), holder=holder, lock_timeout=lock_timeout, clock=clock
+    )
