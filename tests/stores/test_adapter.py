@@ -20,14 +20,19 @@ from compaction.stores.segments.records import GroupReceipt
 from compaction.stores.segments.view import open_log
 
 
+def work(log: Path) -> CompactionJobSpec:
+    sources = {"segmentLog": {"path": str(log), "unreferenced": ["0000000000000001.segment"]}}
+    return CompactionJobSpec.model_validate(
+        {"policyRef": {"name": "logs"}, "kind": "SegmentRewrite", "sources": sources}
+    )
+
+
 def test_an_orphaned_output_does_not_wait_for_a_grace_that_begins_anew_with_every_look(tmp_path: Path) -> None:
     log = tmp_path / "a"
     generate_log(log, segments=3, entries_per_segment=16, payload_bytes=32, sync=False)
     spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}, "cleanup": {"delay": "1h"}}
     store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
-    work = {"segmentLog": {"path": str(log), "unreferenced": ["0000000000000001.segment"]}}
-    job = {"policyRef": {"name": "logs"}, "kind": "SegmentRewrite", "sources": work}
-    store.claim(CompactionJobSpec.model_validate(job), job="job", token=2)
+    store.claim(work(log), job="job", token=2)
     orphan = log / "0000000000000001-0000000000000002.job.1.partial"
     current = log / "0000000000000001-0000000000000002.job.2.partial"
     for path in (orphan, current):
@@ -86,7 +91,7 @@ def test_a_deletion_that_is_due_and_does_not_happen_is_overdue(tmp_path: Path) -
     store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
     request = SenseRequest(number=1, generation=1, asked=0.0)
     assert store.sense(request).overdue == 0, "nothing was replaced yet"
-    store.claim(str(log), job="job", token=1)
+    store.claim(work(log), job="job", token=1)
     view = open_log(log)
     assert view.live is not None
     (outcome,) = compact_groups(

@@ -141,6 +141,11 @@ class StoreSpec(ApiModel):
     RULES = (exactly_one_of(("segmentLogs", "blockStore"), tuple(STORES), what="store"),)
 
     @property
+    def location(self) -> str:
+        """Where the store is, as messages name it."""
+        return self.segment_logs.root if self.segment_logs is not None else ""
+
+    @property
     def kind(self) -> StoreKind:
         """Which store this is."""
         return next(kind for member, kind in STORES.items() if getattr(self, member) is not None)

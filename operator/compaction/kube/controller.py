@@ -299,7 +299,7 @@ class PolicyController:
         policy, store = snapshot.policy, state.store
         assert policy is not None, "only an existing policy has store tasks"
         assert store is not None, "opened before any store task"
-        root = policy.spec.store.segment_logs.root if policy.spec.store.segment_logs is not None else ""
+        root = policy.spec.store.location
         try:
             async with self._threads:
                 if task.task is StoreTask.SENSE:

@@ -276,8 +276,7 @@ class LocalWatch:
     # -- the store ----------------------------------------------------------------------------------------------------
 
     def _work_on_store(self, task: RunStoreTask) -> None:
-        logs = self.objects.policy.spec.store.segment_logs
-        root = logs.root if logs is not None else ""
+        root = self.objects.policy.spec.store.location
         if task.task is StoreTask.SWEEP:
             swept = sweep(self._store, root=root, active=task.active)
             self.deleted += swept.deleted
