@@ -16,7 +16,7 @@ from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES,
 from compaction.kube.config import Connection
 from compaction.kube.queue import LONGEST_STALE_PAUSE, stale_pause
 from compaction.kube.release import OWN_VERSION
-from compaction.stores.adapter import SegmentLogsAdapter
+from compaction.stores.segment_adapter import SegmentLogsAdapter
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.generate import corrupt_entry
 from compaction.stores.segments.reader import log_fingerprint

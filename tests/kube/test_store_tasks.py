@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from compaction.kube.config import Connection
-from compaction.kube.controller import STORE_TASKS
-from compaction.stores.adapter import SegmentLogsAdapter, Sensed, SenseRequest, Swept
+from compaction.kube.store_tasks import STORE_TASKS
+from compaction.stores.segment_adapter import SegmentLogsAdapter, Sensed, SenseRequest, Swept
 from support.bench import Bench, bench
 
 pytestmark = pytest.mark.apiserver

@@ -27,7 +27,7 @@ from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.task import failure_of
-from compaction.stores.adapter import identity_of
+from compaction.stores.segment_adapter import identity_of
 from compaction.stores.segments import fence, lock, recovery
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -36,44 +36,26 @@ from compaction.kube.gather import (
     worker_process,
 )
 from compaction.kube.launchers.base import WorkerObservation
-from compaction.kube.looking import NOT_SWEPT, look, sweep
-from compaction.kube.measure import Cleanup, measure
+from compaction.kube.measure import measure
 from compaction.kube.queue import AGAIN, stale_pause
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
-from compaction.kube.secrets import NamespaceSecrets
 from compaction.kube.sharing import Sharing
+from compaction.kube.store_tasks import PolicyState, StoreTasks
 from compaction.leases.observer import LeaseObserver
-from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
+from compaction.reconcile.actions import Decision
 from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
 from compaction.reconcile.claims import learned
 from compaction.reconcile.fleet import launch_failed
-from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot
+from compaction.reconcile.observations import Moment, Snapshot
 from compaction.reconcile.policy import reconcile
-from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.stores.adapter import StoreAdapter
 from compaction.stores.adapters import open_store
 
 log = structlog.get_logger(__name__)
 
 WATCH_WORKERS: Final = 1.0
 """Seconds between looks at the launcher: a worker that dies is noticed so much sooner than by its lease."""
-SWEEP_PAUSE: Final = 1.0
-STORE_TASKS: Final = 4
-"""Looks and sweeps at a time, of all policies: asyncio has a thread more on the smallest machine, which claims need."""
-
-
-@dataclass(slots=True)
-class _PolicyState:
-    """What is kept per policy while it exists."""
-
-    memory: Memory = field(default_factory=Memory)
-    reading: Reading | None = None
-    readings: int = 0
-    store: StoreAdapter | None = None
-    store_for: tuple[str, int] = ("", -1)
-    cleanup: Cleanup = field(default_factory=Cleanup)
-    stale: int = 0
-    """How many times in a row a decision met a world that had moved on."""
 
 
 class PolicyController:
@@ -87,7 +69,6 @@ class PolicyController:
         wall: Callable[[], float] = time.time,
         limits: OperatorLimits = NO_LIMITS,
     ) -> None:
-        self._open_store = open_store
         self._monotonic = monotonic
         self._wall = wall
         self._sharing = Sharing(limits, monotonic=monotonic)
@@ -95,10 +76,10 @@ class PolicyController:
         self._policies = ParsedObjects(CompactionPolicy)
         self._jobs = ParsedObjects(CompactionJob)
         self._leases: LeaseObserver[str] = LeaseObserver(clock=monotonic)
-        self._states: dict[ObjectKey, _PolicyState] = {}
+        self._states: dict[ObjectKey, PolicyState] = {}
         self._workers: dict[ObjectKey, tuple[WorkerObservation, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = asyncio.Semaphore(STORE_TASKS)
+        self._stores = StoreTasks(open_store=open_store, monotonic=monotonic)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -168,16 +149,16 @@ class PolicyController:
         except ValidationError as error:
             assert body is not None, "only an object can be invalid"
             return await self._refuse(runtime, body, error)
-        state = self._states.setdefault(key, _PolicyState())
+        state = self._states.setdefault(key, PolicyState())
         snapshot = self._picture(runtime, key, policy, state)
         decision = reconcile(snapshot)
         self._sharing.note(key, decision.wish, policy, snapshot.now)
         decided = self._monotonic()  # before anything is awaited: no other decision of this policy comes in between
         state.memory = decision.memory
         if policy is not None:
-            self._open(state, policy, runtime)
+            self._stores.open(state, policy, runtime)
         for task in decision.store_tasks:
-            self._spawn(self._run_store_task(runtime, key, state, task, snapshot, asked=decided))
+            self._spawn(self._stores.run(runtime, key, state, task, snapshot, asked=decided))
         measure(runtime.metrics, key, snapshot, decision, state.cleanup)
         executor = Executor(
             runtime,
@@ -202,7 +183,7 @@ class PolicyController:
         self._spawn(wait())
 
     def _picture(
-        self, runtime: Runtime, key: ObjectKey, policy: CompactionPolicy | None, state: _PolicyState
+        self, runtime: Runtime, key: ObjectKey, policy: CompactionPolicy | None, state: PolicyState
     ) -> Snapshot:
         now = Moment(self._wall(), self._monotonic())
         leases, bodies = runtime.cache.leases_of(key), runtime.cache.jobs_of(key)
@@ -226,16 +207,7 @@ class PolicyController:
             allowance=self._sharing.allowance(key),
         )
 
-    def _open(self, state: _PolicyState, policy: CompactionPolicy, runtime: Runtime) -> None:
-        """The store as the current spec says; kept while the spec stays, for what it remembers of unchanged logs."""
-        wanted = (policy.metadata.uid, policy.metadata.generation)
-        if state.store is None or state.store_for != wanted:
-            holder = f"coordinator {runtime.identity}"
-            secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, monotonic=self._monotonic)
-            state.store = self._open_store(policy.spec, holder=holder, secrets=secrets)
-            state.store_for = wanted
-
-    def _learn(self, state: _PolicyState, outcome: Outcome) -> None:
+    def _learn(self, state: PolicyState, outcome: Outcome) -> None:
         """What carrying the decision out taught: refused claims, failed launches, writes that have to be made again."""
         now, memory = self._monotonic(), state.memory
         memory = learned(memory, refused=outcome.claims, claimed=outcome.claimed, now=now)
@@ -282,64 +254,3 @@ class PolicyController:
             runtime.cache.policies.upsert(answer)
             log.error("policy cannot be read", policy=about.name, error=f"{where}: {problem['msg']}")
         return None
-
-    # -- the store ---------------------------------------------------------------------------------------------------
-
-    async def _run_store_task(
-        self,
-        runtime: Runtime,
-        key: ObjectKey,
-        state: _PolicyState,
-        task: RunStoreTask,
-        snapshot: Snapshot,
-        *,
-        asked: float,
-    ) -> None:
-        """A look or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
-        policy, store = snapshot.policy, state.store
-        assert policy is not None, "only an existing policy has store tasks"
-        assert store is not None, "opened before any store task"
-        root = policy.spec.store.location
-        try:
-            async with self._threads:
-                if task.task is StoreTask.SENSE:
-                    state.readings += 1
-                    request = SenseRequest(
-                        number=state.readings,
-                        generation=policy.metadata.generation,
-                        asked=asked,
-                        quarantined=task.quarantined,
-                        busy=task.busy,
-                    )
-                    before = state.reading
-                    sensed = await asyncio.to_thread(
-                        look, store, request, root=root, before=before, clock=self._monotonic
-                    )
-                    self._sensed(state, sensed)
-                elif runtime.is_leader():
-                    swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
-                    self._swept(key, state, swept)
-                    runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
-                else:
-                    self._swept(key, state, NOT_SWEPT)
-        finally:
-            if task.task is StoreTask.SENSE:
-                state.memory = replace(state.memory, sense_running=False)
-            else:
-                state.memory = replace(state.memory, sweep_running=False)
-            runtime.queue.add(key)
-
-    def _sensed(self, state: _PolicyState, sensed: Sensed) -> None:
-        state.reading = sensed.reading
-        state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
-        due = None if sensed.sweep_in is None else self._monotonic() + sensed.sweep_in
-        state.memory = replace(state.memory, sweep_due=due)
-
-    def _swept(self, key: ObjectKey, state: _PolicyState, swept: Swept) -> None:
-        if swept.deleted:
-            log.info("replaced data deleted", policy=str(key), names=swept.deleted, bytes=swept.bytes)
-        for problem in swept.problems:
-            log.warning("a log could not be swept", policy=str(key), log=problem.log, error=problem.message)
-        state.cleanup = replace(state.cleanup, problems=len(swept.problems))
-        due = None if swept.sweep_in is None else self._monotonic() + max(SWEEP_PAUSE, swept.sweep_in)
-        state.memory = replace(state.memory, sweep_due=due)

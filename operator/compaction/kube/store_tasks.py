@@ -1,0 +1,116 @@
+"""Looks at the store of a policy and sweeps of it: in threads, a few at a time, one of each per policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+
+from compaction.api.policy import CompactionPolicy
+from compaction.kube.cache import ObjectKey
+from compaction.kube.looking import NOT_SWEPT, look, sweep
+from compaction.kube.measure import Cleanup
+from compaction.kube.runtime import Runtime
+from compaction.kube.secrets import NamespaceSecrets
+from compaction.reconcile.actions import RunStoreTask, StoreTask
+from compaction.reconcile.observations import Memory, Reading, Snapshot
+from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept
+
+log = structlog.get_logger(__name__)
+
+SWEEP_PAUSE: Final = 1.0
+STORE_TASKS: Final = 4
+"""Looks and sweeps at a time, of all policies: asyncio has a thread more on the smallest machine, which claims need."""
+
+
+@dataclass(slots=True)
+class PolicyState:
+    """What is kept per policy while it exists."""
+
+    memory: Memory = field(default_factory=Memory)
+    reading: Reading | None = None
+    readings: int = 0
+    store: StoreAdapter | None = None
+    store_for: tuple[str, int] = ("", -1)
+    cleanup: Cleanup = field(default_factory=Cleanup)
+    stale: int = 0
+    """How many times in a row a decision met a world that had moved on."""
+
+
+class StoreTasks:
+    """Opens stores and works on them. The loop is never blocked."""
+
+    def __init__(self, *, open_store: Callable[..., StoreAdapter], monotonic: Callable[[], float]) -> None:
+        self._open_store = open_store
+        self._monotonic = monotonic
+        self._threads = asyncio.Semaphore(STORE_TASKS)
+
+    def open(self, state: PolicyState, policy: CompactionPolicy, runtime: Runtime) -> None:
+        """The store as the current spec says; kept while the spec stays, for what it remembers."""
+        wanted = (policy.metadata.uid, policy.metadata.generation)
+        if state.store is None or state.store_for != wanted:
+            secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, monotonic=self._monotonic)
+            state.store = self._open_store(policy.spec, holder=f"coordinator {runtime.identity}", secrets=secrets)
+            state.store_for = wanted
+
+    async def run(
+        self,
+        runtime: Runtime,
+        key: ObjectKey,
+        state: PolicyState,
+        task: RunStoreTask,
+        snapshot: Snapshot,
+        *,
+        asked: float,
+    ) -> None:
+        """A look or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
+        policy, store = snapshot.policy, state.store
+        assert policy is not None, "only an existing policy has store tasks"
+        assert store is not None, "opened before any store task"
+        root = policy.spec.store.location
+        try:
+            async with self._threads:
+                if task.task is StoreTask.SENSE:
+                    state.readings += 1
+                    request = SenseRequest(
+                        number=state.readings,
+                        generation=policy.metadata.generation,
+                        asked=asked,
+                        quarantined=task.quarantined,
+                        busy=task.busy,
+                    )
+                    before = state.reading
+                    sensed = await asyncio.to_thread(
+                        look, store, request, root=root, before=before, clock=self._monotonic
+                    )
+                    self._sensed(state, sensed)
+                elif runtime.is_leader():
+                    swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
+                    self._swept(key, state, swept)
+                    runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
+                else:
+                    self._swept(key, state, NOT_SWEPT)
+        finally:
+            if task.task is StoreTask.SENSE:
+                state.memory = replace(state.memory, sense_running=False)
+            else:
+                state.memory = replace(state.memory, sweep_running=False)
+            runtime.queue.add(key)
+
+    def _sensed(self, state: PolicyState, sensed: Sensed) -> None:
+        state.reading = sensed.reading
+        state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
+        due = None if sensed.sweep_in is None else self._monotonic() + sensed.sweep_in
+        state.memory = replace(state.memory, sweep_due=due)
+
+    def _swept(self, key: ObjectKey, state: PolicyState, swept: Swept) -> None:
+        if swept.deleted:
+            log.info("replaced data deleted", policy=str(key), names=swept.deleted, bytes=swept.bytes)
+        for problem in swept.problems:
+            log.warning("a log could not be swept", policy=str(key), log=problem.log, error=problem.message)
+        state.cleanup = replace(state.cleanup, problems=len(swept.problems))
+        due = None if swept.sweep_in is None else self._monotonic() + max(SWEEP_PAUSE, swept.sweep_in)
+        state.memory = replace(state.memory, sweep_due=due)
