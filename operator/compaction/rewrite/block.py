@@ -11,27 +11,30 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 from compaction.exceptions import BlockStoreError, BlockVerificationError
-from compaction.rewrite.attempt import LOOK_SECONDS
 from compaction.rewrite.block_task import MergedPart, MergeFailure, MergeTask, TaskResult, failure_of, opener, run_merge
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.blocks.merge.footers import read_footer
-from compaction.stores.blocks.merge.ranges import key_ranges
+from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange, key_ranges
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import open_objects
+from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMerge:
     """What to merge. `outputs`: paths, in the order of the keys, at least one; as many ranges are made at most, so some
-    may stay unused. `options`: credentials of the store.
+    may stay unused. `said`: what outputs say of themselves, but for id, part and fingerprint. `options`: credentials
+    of the store. `bytes_per_second`: what all tasks together may read and write.
     """
 
     name: str
@@ -40,6 +43,8 @@ class BlockMerge:
     outputs: tuple[str, ...]
     settings: MergeSettings
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    said: BlockMetadata = field(default_factory=BlockMetadata)
+    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +60,24 @@ class MergeOutcome:
         return not self.failures
 
 
-def merge_blocks(work: BlockMerge, engine: Engine, lease: HeldLease, *, tag: str) -> MergeOutcome:
-    """Run the tasks, a few at a time, while the lease is held; stops at the first failure.
+def merge_blocks(
+    work: BlockMerge,
+    engine: Engine,
+    lease: HeldLease,
+    *,
+    tag: str,
+    done: Callable[[float], None] = lambda _: None,
+) -> MergeOutcome:
+    """Run the tasks, a few at a time, while the lease is held; stops at the first failure. `done` is told each part's
+    share of the whole, 0 to 1, when it is there.
 
     Raises LeaseLostError when the lease is lost: then no task runs any more.
     """
     try:
-        tasks = _tasks(work)
+        tasks = _tasks(work, engine.parallelism)
     except BlockStoreError as error:
         return MergeOutcome((), (failure_of(error, work.name),))
-    results = _run(tasks, engine, lease, tag)
+    results = _run(tasks, engine, lease, tag, done)
     parts = tuple(result for result in results if isinstance(result, MergedPart))
     failures = tuple(result for result in results if isinstance(result, MergeFailure))
     if not failures:
@@ -75,40 +88,42 @@ def merge_blocks(work: BlockMerge, engine: Engine, lease: HeldLease, *, tag: str
     return MergeOutcome(parts, failures)
 
 
-def _tasks(work: BlockMerge) -> list[MergeTask]:
+def _tasks(work: BlockMerge, parallelism: int) -> list[MergeTask]:
     """One for each range of keys, cut from the statistics of the sources' row groups."""
-    task = MergeTask(work.store, work.sources, work.outputs[0], work.settings, options=work.options)
+    ranges = _ranges(work)
+    share = share_of(work.bytes_per_second, parallel=min(len(ranges), parallelism))
+    tasks = []
+    for part, (keys, output) in enumerate(zip(ranges, work.outputs, strict=False)):
+        place = parse_block_path(output)
+        said = replace(work.said, id=place.id if place else None, part=part, parts=len(ranges))
+        task = MergeTask(work.store, work.sources, output, work.settings, keys, options=work.options, said=said)
+        tasks.append(replace(task, bytes_per_second=share))
+    return tasks
+
+
+def _ranges(work: BlockMerge) -> tuple[KeyRange, ...]:
     if len(work.outputs) == 1:
-        return [task]
+        return (WHOLE,)
     objects = open_objects(work.store, options=work.options)
     key = work.settings.sort_key
     footers = [
         read_footer(MergeInput(name=source.path, open=opener(objects, source.path)), key) for source in work.sources
     ]
-    ranges = key_ranges(footers, key[0], parts=len(work.outputs))
-    return [
-        MergeTask(work.store, work.sources, output, work.settings, keys, options=work.options)
-        for keys, output in zip(ranges, work.outputs, strict=False)
-    ]
+    return key_ranges(footers, key[0], parts=len(work.outputs))
 
 
-def _run(tasks: Sequence[MergeTask], engine: Engine, lease: HeldLease, tag: str) -> list[TaskResult]:
-    waiting = list(enumerate(tasks))
-    running: dict[Future[TaskResult], int] = {}
-    done: dict[int, TaskResult] = {}
-    try:
-        while (waiting or running) and not any(isinstance(result, MergeFailure) for result in done.values()):
-            lease.ensure_held()
-            while waiting and len(running) < engine.parallelism:
-                number, task = waiting.pop(0)
-                running[engine.submit(run_merge, task, tag=tag)] = number
-            ready, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-            for future in ready:
-                done[running.pop(future)] = future.result()
-    finally:
-        if running:
-            engine.cancel(tag)
-    return [done[number] for number in sorted(done)]
+def _run(
+    tasks: Sequence[MergeTask], engine: Engine, lease: HeldLease, tag: str, done: Callable[[float], None]
+) -> list[TaskResult]:
+    results: dict[int, TaskResult] = {}
+    with closing(run_tasks(run_merge, tasks, engine=engine, lease=lease, tag=tag)) as running:
+        for arrived in running:
+            for number, result in arrived:
+                results[number] = result
+                done(1 / len(tasks))
+            if any(isinstance(result, MergeFailure) for _, result in arrived):
+                break
+    return [results[number] for number in sorted(results)]
 
 
 def _check_sources(work: BlockMerge, parts: Sequence[MergedPart]) -> None:

@@ -21,16 +21,22 @@ from compaction.exceptions import (
     BlockNotSortedError,
     BlockStoreError,
     BlockVerificationError,
+    IndexUnavailableError,
+    ObjectStoreUnavailableError,
     SchemaConflictError,
     SortKeyError,
     UnreadableBlockError,
 )
+from compaction.rewrite.block_pace import PacedFile
+from compaction.stores.blocks.culprits import Culprit, culprit_of
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile
+from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import Objects, open_objects
 from compaction.stores.blocks.verify import read_back, verify
+from compaction.stores.segments.pace import UNLIMITED, Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,8 @@ class MergeTask:
     """One output: the rows of the sources, in their order (a later one wins a duplicate), within a range of keys.
 
     `store`: URL of the objects; `options`: its credentials, which never show. `output`: path of the object to write.
-    `unsorted`: sources that turned out not to be sorted as they say.
+    `said`: what it says of itself, but for the fingerprint. `unsorted`: sources that turned out not to be sorted as
+    they say. `bytes_per_second`: this task's share of what the job may read and write.
     """
 
     store: str
@@ -48,11 +55,16 @@ class MergeTask:
     keys: KeyRange = WHOLE
     unsorted: frozenset[str] = frozenset()
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    said: BlockMetadata = field(default_factory=BlockMetadata)
+    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MergedPart:
-    """An output that was uploaded and proved. `seconds`: wall time, `verify_seconds` of it for the proof."""
+    """An output that was uploaded and proved; `bytes` 0: there was not a single row, and nothing was uploaded.
+
+    `seconds`: wall time, `verify_seconds` of it for the proof.
+    """
 
     output: str
     bytes: int
@@ -63,59 +75,93 @@ class MergedPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeFailure:
-    """Why there is no output; `source`: path of the one at fault, if it is one."""
+    """Why there is no output; `culprit`: the source at fault, if it is one. `passing`: a server was away."""
 
     output: str
     reason: JobReason
     message: str
-    source: str | None = None
+    culprit: Culprit | None = None
+    passing: bool = False
+
+    @property
+    def source(self) -> str | None:
+        """Path of the source at fault."""
+        return self.culprit.path if self.culprit else None
 
 
 TaskResult = MergedPart | MergeFailure
 
 _REASONS: Final = {
-    UnreadableBlockError: JobReason.SOURCE_CORRUPT,
     SchemaConflictError: JobReason.INVALID_JOB,
     SortKeyError: JobReason.INVALID_JOB,
     BlockVerificationError: JobReason.VERIFICATION_FAILED,
 }
+_PASSING: Final = (IndexUnavailableError, ObjectStoreUnavailableError)
 
 
 def run_merge(task: MergeTask) -> TaskResult:
     """Merge, upload, prove. A source that is not sorted as it says is sorted first, in a second attempt."""
+    pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
     try:
-        return _merge(task, open_objects(task.store, options=task.options))
+        return _merge(task, open_objects(task.store, options=task.options), pace)
     except BlockNotSortedError as error:
         return run_merge(replace(task, unsorted=task.unsorted | {error.block}))
     except BlockStoreError as error:
         return failure_of(error, task.output)
+    except OSError as error:
+        # Of the scratch directory; those of objects and of what is read are errors of ours by now.
+        why = error.strerror or type(error).__name__
+        return MergeFailure(task.output, JobReason.STORE_UNREADABLE, f"{task.output}: scratch space: {why}")
 
 
 def failure_of(error: BlockStoreError, output: str) -> MergeFailure:
     """The failure for an error that data and storage can cause; anything else is of the store as a whole."""
+    culprit = culprit_of(error)
+    if culprit is not None and culprit.path == output:
+        if isinstance(error, UnreadableBlockError):
+            return MergeFailure(output, JobReason.VERIFICATION_FAILED, str(error))
+    elif culprit is not None:
+        return of_culprit(culprit, output)
     reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), JobReason.STORE_UNREADABLE)
-    return MergeFailure(output, reason, str(error), error.block if isinstance(error, UnreadableBlockError) else None)
+    return MergeFailure(output, reason, str(error), passing=isinstance(error, _PASSING))
 
 
-def _merge(task: MergeTask, objects: Objects) -> MergedPart:
+def of_culprit(culprit: Culprit, output: str = "") -> MergeFailure:
+    """The failure that a source is at fault for."""
+    return MergeFailure(output, JobReason.SOURCE_CORRUPT, culprit.message, culprit)
+
+
+def _merge(task: MergeTask, objects: Objects, pace: Pace) -> MergedPart:
     began = time.monotonic()
     with TemporaryDirectory(prefix="block-", dir=task.settings.scratch) as scratch:
         path = Path(scratch) / "output.parquet"
         settings = replace(task.settings, scratch=Path(scratch))
-        result = merge([_input(task, source, objects) for source in task.sources], str(path), settings)
+        inputs = [_input(task, source, objects, pace) for source in task.sources]
+        result = merge(inputs, str(path), settings, describe=lambda merged: _said(task, merged))
+        if result.written.rows == 0 and task.said.parts == 1:
+            return MergedPart(task.output, 0, result, time.monotonic() - began, 0.0)
         size = path.stat().st_size
-        objects.put(task.output, path)
+        if pace is UNLIMITED:
+            objects.put(task.output, path)
+        else:
+            with PacedFile(path, pace) as data:
+                objects.put(task.output, data)
     merged = time.monotonic()
-    found = read_back(task.output, opener(objects, task.output))
+    found = read_back(task.output, opener(objects, task.output, pace))
     verify(task.output, [found], expected=result.written)
     now = time.monotonic()
     return MergedPart(task.output, size, result, now - began, now - merged)
 
 
-def _input(task: MergeTask, source: Block, objects: Objects) -> MergeInput:
+def _said(task: MergeTask, merged: MergeResult) -> dict[str, str]:
+    said = replace(task.said, fingerprint=merged.written, sort_key=task.settings.sort_key)
+    return {key.decode(): value.decode() for key, value in said.encode().items()}
+
+
+def _input(task: MergeTask, source: Block, objects: Objects, pace: Pace) -> MergeInput:
     return MergeInput(
         name=source.path,
-        open=opener(objects, source.path),
+        open=opener(objects, source.path, pace),
         sort_key=() if source.path in task.unsorted else source.sort_key,
         fingerprint=source.fingerprint,
         first=task.keys.first,
@@ -123,6 +169,6 @@ def _input(task: MergeTask, source: Block, objects: Objects) -> MergeInput:
     )
 
 
-def opener(objects: Objects, path: str) -> OpenFile:
+def opener(objects: Objects, path: str, pace: Pace = UNLIMITED) -> OpenFile:
     """Gives an object as a file."""
-    return lambda: objects.reader(path)
+    return lambda: objects.reader(path, before=pace)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,12 +23,13 @@ from compaction.api.job import JobReceipt
 from compaction.api.job_spec import MAX_GROUPS_PER_JOB
 from compaction.api.values import timestamp_from_epoch
 from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
-from compaction.rewrite.attempt import LOOK_SECONDS, Attempt
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.segment_attempt import SegmentLogAttempt
 from compaction.rewrite.segment_receipt import fold
 from compaction.rewrite.segment_report import as_count, identities_of, report_of
 from compaction.rewrite.task import GroupFailure, failure_of, pace_of
+from compaction.rewrite.tasks import run_tasks
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.clump import PreparedClump, prepare_clump, receipts_of
 from compaction.stores.segments.clump_commit import commit_clumps
@@ -57,7 +57,7 @@ def run_clump(task: ClumpTask) -> ClumpCopies:
 
 
 @dataclass(slots=True, kw_only=True)
-class ClumpAttempt(Attempt):
+class ClumpAttempt(SegmentLogAttempt):
     """An attempt at re-writing live entries of one log at its head."""
 
     request: ClumpRequest
@@ -95,15 +95,8 @@ class ClumpAttempt(Attempt):
     def _copy(self, prepared: PreparedClump) -> Sequence[CopiedClump]:
         """The outputs of the one task; a failure in it is noted, and there are none."""
         task = replace(prepared.task, bytes_per_second=self.bytes_per_second)
-        future: Future[ClumpCopies] = self.engine.submit(run_clump, task, tag=self.tag)
-        try:
-            while not future.done():
-                self.lease.ensure_held()
-                wait([future], timeout=LOOK_SECONDS)
-            result = future.result()
-        finally:
-            if not future.done():
-                self.engine.cancel(self.tag)
+        with closing(run_tasks(run_clump, [task], engine=self.engine, lease=self.lease, tag=self.tag)) as running:
+            result = next(result for arrived in running for _, result in arrived)
         if isinstance(result, GroupFailure):
             self.failures.append(result)
             return ()
@@ -128,7 +121,7 @@ class ClumpAttempt(Attempt):
         for receipt in self.receipts:
             log.info("entries re-written", output=receipt.output, entries=receipt.entries, first=receipt.first)
 
-    def _remove_partials(self) -> None:
+    def _clean_up(self) -> None:
         """Nobody else has files of these names: they carry the attempt's token."""
         mine = job_key(self.job.name), self.token
         with suppress(OSError):

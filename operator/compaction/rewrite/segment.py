@@ -13,26 +13,25 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import SegmentLogError
-from compaction.rewrite.attempt import LOOK_SECONDS, Attempt
 from compaction.rewrite.clump import ClumpAttempt
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.segment_attempt import SegmentLogAttempt
 from compaction.rewrite.segment_job import SegmentJob
 from compaction.rewrite.segment_receipt import combine
 from compaction.rewrite.segment_report import identities_of, report_of
 from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
+from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.lock import DEFAULT_TIMEOUT
 from compaction.stores.segments.names import group_key, partial_name
@@ -99,7 +98,7 @@ class SegmentRewriter:
 
 
 @dataclass(slots=True, kw_only=True)
-class SegmentAttempt(Attempt):
+class SegmentAttempt(SegmentLogAttempt):
     """An attempt at the groups of one log."""
 
     committed: dict[str, GroupReceipt] = field(default_factory=dict)
@@ -135,9 +134,9 @@ class SegmentAttempt(Attempt):
                 total += (self.job.directory / name).lstat().st_size
         return total
 
-    def _tasks(self, prepared: PreparedJob, progress: Progress) -> deque[tuple[int, GroupTask]]:
+    def _tasks(self, prepared: PreparedJob, progress: Progress) -> list[tuple[int, GroupTask]]:
         """(bytes of the sources, task) for every group that may still be rewritten; the others fail here."""
-        tasks: deque[tuple[int, GroupTask]] = deque()
+        tasks: list[tuple[int, GroupTask]] = []
         for group in prepared.groups:
             size = self._size(group.sources)
             if group.error is not None:
@@ -158,22 +157,17 @@ class SegmentAttempt(Attempt):
             limits=self.job.limits,
         )
 
-    def _rewrite(self, tasks: deque[tuple[int, GroupTask]], progress: Progress) -> None:
+    def _rewrite(self, tasks: Sequence[tuple[int, GroupTask]], progress: Progress) -> None:
         """Run the tasks, a few at a time, and commit what has arrived whenever something has."""
-        running: dict[Future[GroupResult], int] = {}
-        share = _share(self.bytes_per_second, min(self.engine.parallelism, len(tasks)))
-        try:
-            while (tasks or running) and not self._must_end:
-                self.lease.ensure_held()
-                while tasks and len(running) < self.engine.parallelism:
-                    size, task = tasks.popleft()
-                    task = replace(task, bytes_per_second=share)
-                    running[self.engine.submit(run_group, task, tag=self.tag)] = size
-                done, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                self._settle([(future.result(), running.pop(future)) for future in done], progress)
-        finally:
-            if running:
-                self.engine.cancel(self.tag)
+        if self._must_end:
+            return
+        share = share_of(self.bytes_per_second, parallel=min(self.engine.parallelism, len(tasks)))
+        work = [replace(task, bytes_per_second=share) for _, task in tasks]
+        with closing(run_tasks(run_group, work, engine=self.engine, lease=self.lease, tag=self.tag)) as running:
+            for arrived in running:
+                self._settle([(result, tasks[number][0]) for number, result in arrived], progress)
+                if self._must_end:
+                    break
 
     def _settle(self, results: Sequence[tuple[GroupResult, int]], progress: Progress) -> None:
         """Commit the rewritten groups among what has arrived, together, and note why there is none of the others."""
@@ -218,7 +212,7 @@ class SegmentAttempt(Attempt):
     def _must_end(self) -> bool:
         return any(failure.reason in _END_THE_JOB for failure in self.failures)
 
-    def _remove_partials(self) -> None:
+    def _clean_up(self) -> None:
         """Nobody else has files of these names: they carry the attempt's token."""
         for key in map(group_key, self.job.groups):
             with suppress(OSError):
@@ -236,8 +230,3 @@ class SegmentAttempt(Attempt):
         return report_of(
             token=self.token, done=done, failures=self.failures, identities=self.identities, receipt=receipt
         )
-
-
-def _share(bytes_per_second: int | None, parallel: int) -> int | None:
-    """What each of the tasks that run beside each other may read and write of a job's bytes per second, at least 1."""
-    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, parallel))

@@ -47,12 +47,12 @@ class BlockMetadata:
     fingerprint: Fingerprint | None = None
     sort_key: tuple[str, ...] | None = None
     job: str | None = None
-    token: int | None = None
     part: int = 0
     parts: int = 1
     sources: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     ancestors: tuple[str, ...] = ()
+    token: int | None = None
 
     def encode(self) -> dict[bytes, bytes]:
         """As key-value metadata of Parquet, to be added before the file is closed."""

@@ -193,10 +193,19 @@ class Objects:
                 self._retrying.pause(attempt)
                 attempt += 1
 
-    def reader(self, path: str, *, info: ObjectInfo | None = None) -> ObjectReader:
-        """A file-like object for pyarrow: ranged reads, a bounded buffer, all of one version of the object."""
+    def reader(
+        self, path: str, *, info: ObjectInfo | None = None, before: Callable[[int], None] = lambda _: None
+    ) -> ObjectReader:
+        """A file-like object for pyarrow: ranged reads, a bounded buffer, all of one version of the object. `before` is
+        called with the number of bytes before they are fetched.
+        """
         known = info or self.head(path)
-        return ObjectReader(path, known.size, lambda s, n: self.get_range(path, s, n, etag=known.etag))
+
+        def fetch(start: int, length: int) -> bytes:
+            before(length)
+            return self.get_range(path, start, length, etag=known.etag)
+
+        return ObjectReader(path, known.size, fetch)
 
     def _upload(self, path: str, data: bytes | Path | BinaryIO, start: int) -> None:
         if not isinstance(data, bytes | Path):

@@ -14,10 +14,12 @@ from typing import Final
 import pyarrow as pa
 
 from compaction.exceptions import SchemaConflictError
+from compaction.stores.blocks.metadata import PREFIX
 
 NamedSchema = tuple[str, pa.Schema]
 """The name of a file, and its schema."""
 
+_OURS: Final = PREFIX.encode()
 _FLOATS: Final = (pa.float16(), pa.float32(), pa.float64())
 _SIGNED: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED: Final = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -27,7 +29,7 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     """The schema that holds the rows of all: columns in the order in which they first appear.
 
     A column is nullable when it is in one of the files, or missing in one. The schema's own metadata is kept where all
-    agree. Raises SchemaConflictError.
+    agree, except what a block says of itself. Raises SchemaConflictError.
     """
     found: dict[str, tuple[str, pa.Field]] = {}
     for file, schema in schemas:
@@ -41,7 +43,7 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     for column, (_, field) in found.items():
         everywhere = all(column in schema.names for _, schema in schemas)
         fields.append(field if everywhere else field.with_nullable(True))
-    metadata = [schema.metadata for _, schema in schemas]
+    metadata = [_of_others(schema) for _, schema in schemas]
     return pa.schema(fields, metadata=metadata[0] if metadata and all(one == metadata[0] for one in metadata) else None)
 
 
@@ -53,6 +55,11 @@ def _merged(known: pa.Field | None, known_file: str, field: pa.Field, file: str)
     if wider is None:
         raise SchemaConflictError(field.name, known_file, str(known.type), file, str(field.type))
     return known.with_type(wider).with_nullable(known.nullable or field.nullable)
+
+
+def _of_others(schema: pa.Schema) -> dict[bytes, bytes] | None:
+    """The metadata that is not ours: an output is another block than any of its sources."""
+    return {key: value for key, value in (schema.metadata or {}).items() if not key.startswith(_OURS)} or None
 
 
 def without_dictionary(kind: pa.DataType) -> pa.DataType:

@@ -1,0 +1,79 @@
+"""Which sources are at fault when a merge has failed: each is read to its end by itself, as a task.
+
+A merge says which source it stumbled over, if it knows: of a sound file with other rows than were registered, only the
+sum is wrong in the end. And it stops at the first. Reading each once tells all of them, so a merge is not repeated for
+each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from compaction.exceptions import BlockStoreError
+from compaction.rewrite.block_task import MergeFailure, failure_of, of_culprit, opener
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.stores.blocks.culprits import Culprit, foreign, read_source_footer
+from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.objects import open_objects
+from compaction.stores.blocks.verify import read_back
+from compaction.stores.segments.pace import UNLIMITED, Pace
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineTask:
+    """One source to read. `store`, `options`, `bytes_per_second`: as of a merge."""
+
+    store: str
+    source: Block
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    bytes_per_second: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """The source is what was registered."""
+
+
+Examined = Sound | MergeFailure
+
+
+def run_examination(task: ExamineTask) -> Examined:
+    """Read a source to its end. A failure without a culprit is of the store as a whole."""
+    pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
+    source = task.source
+    try:
+        objects = open_objects(task.store, options=task.options)
+        # Before the library sees it: some contradictions in a footer end the process.
+        footer = read_source_footer(objects, source)
+        if isinstance(footer, Culprit):
+            return of_culprit(footer)
+        found = read_back(source.path, opener(objects, source.path, pace))
+    except BlockStoreError as error:
+        return failure_of(error, "")
+    if found != source.fingerprint:
+        return of_culprit(foreign(source, f"its rows are {found}, not {source.fingerprint} (rows:content)"))
+    return Sound()
+
+
+def examine(
+    sources: Sequence[Block],
+    engine: Engine,
+    lease: HeldLease,
+    *,
+    store: str,
+    options: Mapping[str, str],
+    tag: str,
+    bytes_per_second: int | None = None,
+) -> tuple[MergeFailure, ...]:
+    """What is wrong with each source that is not sound, in their order. Raises LeaseLostError."""
+    share = share_of(bytes_per_second, parallel=min(len(sources), engine.parallelism))
+    tasks = [ExamineTask(store, source, options, share) for source in sources]
+    found: dict[int, MergeFailure] = {}
+    with closing(run_tasks(run_examination, tasks, engine=engine, lease=lease, tag=tag)) as running:
+        for arrived in running:
+            found.update((number, one) for number, one in arrived if isinstance(one, MergeFailure))
+    return tuple(found[number] for number in sorted(found))

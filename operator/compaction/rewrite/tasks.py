@@ -1,0 +1,49 @@
+"""Tasks of one attempt on the engine, a few at a time, while the lease is held: alike for every kind of rewrite."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Final, TypeAlias, TypeVar
+
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.ports import HeldLease
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Arrived: TypeAlias = list[tuple[int, Result]]
+"""The number of a task in the order they were given, and what it returned."""
+
+LOOK_SECONDS: Final = 0.25
+"""How often a running job looks whether it must stop."""
+
+
+def run_tasks(
+    work: Callable[[Task], Result], tasks: Iterable[Task], *, engine: Engine, lease: HeldLease, tag: str
+) -> Generator[Arrived[Result]]:
+    """Run `work` on each task and give what has arrived whenever something has. Close it (`contextlib.closing`) to end
+    early: nothing runs any more when it is closed, however that came about.
+
+    Raises LeaseLostError, JobStoppedError: the lease; EngineLostError, TaskFailedError: the engine.
+    """
+    waiting = deque(enumerate(tasks))
+    running: dict[Future[Result], int] = {}
+    try:
+        while waiting or running:
+            lease.ensure_held()
+            while waiting and len(running) < engine.parallelism:
+                number, task = waiting.popleft()
+                running[engine.submit(work, task, tag=tag)] = number
+            done, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            arrived = [(future.result(), running.pop(future)) for future in done]
+            if arrived:
+                yield [(number, result) for result, number in arrived]
+    finally:
+        if running:
+            engine.cancel(tag)
+
+
+def share_of(bytes_per_second: int | None, *, parallel: int) -> int | None:
+    """What each of the tasks that run beside each other may read and write of a job's bytes per second, at least 1."""
+    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, parallel))
