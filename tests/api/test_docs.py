@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
+from compaction.planning.block_rules import BlockReason
 from compaction.planning.candidates import LeftOutReason
 from compaction.stores.segments.plan import LeftAloneReason
 from compaction.stores.segments.problems import LogErrorReason
@@ -21,6 +22,7 @@ WORDS: tuple[type[StrEnum], ...] = (
     LogErrorReason,
     LeftAloneReason,
     LeftOutReason,
+    BlockReason,
     AttemptOutcome,
     JobState,
     ConditionType,

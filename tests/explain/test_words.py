@@ -11,10 +11,11 @@ from compaction.api.enums import JobReason, PolicyReason, WaitReason
 from compaction.cli.main import COMMANDS
 from compaction.explain.job import explain_job
 from compaction.explain.job_words import JOB_WORDS
-from compaction.explain.left_out_words import LEFT_OUT_WORDS, LOG_WORDS, PART_WORDS
+from compaction.explain.left_out_words import BLOCK_WORDS, LEFT_OUT_WORDS, LOG_WORDS, PART_WORDS
 from compaction.explain.meaning import Meaning, Names, meaning_of
 from compaction.explain.policy import explain_policy
 from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
+from compaction.planning.block_rules import BlockReason
 from compaction.planning.candidates import LeftOutReason
 from compaction.stores.segments.plan import LeftAloneReason
 from support.explained import NOW, ago, attempt, condition, job_with, policy_with
@@ -25,6 +26,7 @@ TABLES: tuple[tuple[type[StrEnum], Mapping[str, Meaning]], ...] = (
     (JobReason, JOB_WORDS),
     (LeftOutReason, LOG_WORDS),
     (LeftAloneReason, PART_WORDS),
+    (BlockReason, BLOCK_WORDS),
 )
 ALL_WORDS = [meaning for _, words in TABLES for meaning in words.values()]
 NAMES = Names("storage", "logs", "logs-1")
@@ -100,7 +102,7 @@ def test_a_job_that_is_parked_or_tried_again_for_each_reason(reason: JobReason) 
         assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.todo)
 
 
-@pytest.mark.parametrize("reason", [*LeftOutReason, *LeftAloneReason])
+@pytest.mark.parametrize("reason", [*LeftOutReason, *LeftAloneReason, *BlockReason])
 def test_what_a_plan_leaves_out_for_each_reason(reason: StrEnum) -> None:
     left_out = {"reason": reason, "count": 2, "example": "/data/ra/a"}
     told = explain_policy(policy_with({"plan": {"leftOut": [left_out]}}), (), None, NOW)

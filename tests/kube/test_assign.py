@@ -29,7 +29,7 @@ SPEC = CompactionJobSpec(
     kind=JobKind.SEGMENT_REWRITE,
     sources=JobSources(segment_log=SegmentLogSources(path="/ra/a", unreferenced=("0000000000000001.segment",))),
 )
-ACTION = AssignJob(Identity("job-1", "uid-1", "7"), "w-1", "/ra/a", SPEC, CompactionJobStatus(), 1, None, 0, 15)
+ACTION = AssignJob(Identity("job-1", "uid-1", "7"), "w-1", SPEC, CompactionJobStatus(), 1, None, 0, 15)
 
 
 def outcome_with(tmp_path: Path, *leases: dict[str, Any]) -> tuple[Outcome, list[str]]:

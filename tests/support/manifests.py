@@ -346,6 +346,10 @@ WRONG_BLOCK_JOBS = (
         "credentials belong in credentialsSecretName",
     ),
     Wrong(f"{_JOB_BLOCKS}/store/index", ABSENT, f"{_JOB_BLOCKS_FIELD}.store.index", "Required value", "Field required"),
+    Wrong(
+        f"{_JOB_BLOCKS}/batch", "t/1/L0/" + BLOCK_1, f"{_JOB_BLOCKS_FIELD}.batch", "must be <tenant>/<shard>/L<level>"
+    ),
+    Wrong(f"{_JOB_BLOCKS}/batch", "t/0/L0/mine", f"{_JOB_BLOCKS_FIELD}.batch", "must be <tenant>/<shard>/L<level>"),
     Wrong(f"{_JOB_BLOCKS}/blocks", [], f"{_JOB_BLOCKS_FIELD}.blocks", "at least 1 item"),
     Wrong(f"{_JOB_BLOCKS}/blocks", [BLOCK_2, BLOCK_1], f"{_JOB_BLOCKS_FIELD}.blocks", "in ascending order"),
     Wrong(f"{_JOB_BLOCKS}/blocks", [BLOCK_1.lower()], f"{_JOB_BLOCKS_FIELD}.blocks[0]", "the id of a block, a ULID"),

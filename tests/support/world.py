@@ -366,7 +366,7 @@ class World:
 
     def _assign(self, decision: Decision) -> Iterator[None]:
         for action in decision.assignments:
-            log, name = self.logs[action.log], action.job.name
+            log, name = self.logs[action.spec.lane], action.job.name
             if not self._current(action.job):
                 continue
             token = next_token(action.lease_token, action.status.fencing_token, log.claimed.get(name, 0))

@@ -158,6 +158,7 @@ class PolicyReason(StrEnum):
     ROOT_NOT_A_DIRECTORY = "RootNotADirectory"
     PERMISSION_DENIED = "PermissionDenied"  # the operator may not read or write the store, or read a Secret of it
     SECRET_MISSING = "SecretMissing"  # a Secret of the store, or a key of it, is not there: the message names it
+    STORE_UNREACHABLE = "StoreUnreachable"  # the object store or the index does not answer, or refuses the credentials
     SENSE_FAILED = "SenseFailed"  # another error while looking at the store
     LOGS_UNREADABLE = "LogsUnreadable"  # some logs could not be planned: status.logErrors names them
     SOURCES_QUARANTINED = "SourcesQuarantined"  # corrupt segments are set aside: status.quarantined names them
@@ -174,7 +175,9 @@ class JobReason(StrEnum):
     # What a worker reports about an attempt (rewrite/receipts.py).
     COMPLETED = "Completed"
     SOURCE_CORRUPT = "SourceCorrupt"  # a source is damaged: the message names file, index and offset
-    SOURCES_CHANGED = "SourcesChanged"  # the log is no longer what the plan saw; it is planned again
+    SOURCES_CHANGED = "SourcesChanged"  # the sources are no longer what the plan saw; they are planned again
+    SOURCES_DIFFER = "SourcesDiffer"  # blocks cannot be merged with one another: the message names column and blocks
+    MEMORY_TOO_SMALL = "MemoryTooSmall"  # the merge needs more than spec.store.blockStore.mergeMemory of the policy
     LIVE_SET_UNKNOWN = "LiveSetUnknown"  # the snapshot has no `indexes` file
     STORE_UNREADABLE = "StoreUnreadable"  # the log could not be read or written (permission, no space)
     STORE_LOCKED = "StoreLocked"  # another process holds the log's lock: the message names it
@@ -194,6 +197,8 @@ class JobReason(StrEnum):
     REVOKED = "Revoked"  # the coordinator took the job back
     NOT_A_LOG = "NotALog"  # the job's path is no log directory (any more)
     OUTSIDE_ROOT = "OutsideRoot"  # the job's log is not below the root of its policy
+    OTHER_STORE = "OtherStore"  # the job is for another store, or kind of store, than its policy's
+    BLOCKS_GONE = "BlocksGone"  # the store does not have the job's blocks (any more)
 
 
 class WaitReason(StrEnum):

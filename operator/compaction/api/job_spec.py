@@ -43,6 +43,7 @@ BLOCK_ID: Final = Rule(
     holds=lambda block: re.fullmatch(_ULID, block) is not None,
 )
 
+_BATCH: Final = "/L[0-9]{1,3}/[0-7][0-9A-HJKMNP-TV-Z]{25}$"
 BlockId = Annotated[str, StringConstraints(max_length=26), Checked(BLOCK_ID)]
 
 
@@ -140,6 +141,16 @@ class BlockSources(ApiModel):
 
     RULES = (
         Rule(
+            cel="self.batch.startsWith(self.tenant + '/' + string(self.shard) + '/L') && "
+            f"self.batch.matches('{_BATCH}')",
+            message="must be <tenant>/<shard>/L<level>/<id of a block>, such as t/0/L0/01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            holds=lambda sources: (
+                sources.batch.startswith(f"{sources.tenant}/{sources.shard}/L")
+                and re.search(_BATCH, sources.batch) is not None
+            ),
+            field=".batch",
+        ),
+        Rule(
             cel="self.blocks.isSorted()",
             message="list the blocks in ascending order, each once",
             holds=lambda sources: list(sources.blocks) == sorted(set(sources.blocks)),
@@ -225,6 +236,15 @@ class CompactionJobSpec(ApiModel):
             field=".sources",
         ),
     )
+
+    @property
+    def lane(self) -> str:
+        """What the job's commits are to: the directory of its log, or the batch of its blocks. Jobs of one lane run one
+        after another.
+        """
+        if self.sources.blocks is not None:
+            return self.sources.blocks.batch
+        return self.sources.segment_log.path if self.sources.segment_log is not None else ""
 
     @property
     def block_parameters(self) -> BlockParameters:

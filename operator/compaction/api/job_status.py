@@ -1,6 +1,7 @@
 """`status` of a CompactionJob: where it is, who had it, and the proof when it is done."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints, computed_field
 
@@ -20,6 +21,8 @@ MAX_SKIPPED = 256
 WorkerName = Annotated[str, StringConstraints(max_length=63)]
 FileName = Annotated[str, StringConstraints(max_length=253)]
 Fingerprint = Annotated[str, StringConstraints(max_length=128)]
+_OF_ROWS: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{32})", re.ASCII)
+_DIGESTS: Final = 1 << 128
 
 
 class Attempt(ApiModel):
@@ -50,7 +53,7 @@ class SkippedSource(ApiModel):
     """A source that was left as it is."""
 
     segment: FileName
-    """Name of the segment file."""
+    """Name of the segment file, or id of the block."""
     index: Count | None = None
     """Index of the damaged entry, where known."""
     offset: Count | None = None
@@ -80,6 +83,12 @@ class ClumpReceipt(ApiModel):
     """Index of the last new entry."""
 
 
+def _numbers(fingerprint: str) -> tuple[int, int] | None:
+    """Rows and digest of a fingerprint of blocks, `<rows>:<32 hexadecimal digits>`; None for anything else."""
+    found = _OF_ROWS.fullmatch(fingerprint)
+    return None if found is None else (int(found[1]), int(found[2], 16))
+
+
 class JobReceipt(ApiModel):
     """Proof of what the job committed, over all its attempts."""
 
@@ -94,13 +103,17 @@ class JobReceipt(ApiModel):
     sources: Annotated[
         tuple[FileName, ...], Field(max_length=MAX_GROUPS_PER_JOB * MAX_SOURCES_PER_GROUP), list_atomic()
     ] = ()
-    """Names of the segments that were rewritten."""
+    """Names of the segments that were rewritten, or ids of the blocks."""
     outputs: Annotated[tuple[FileName, ...], Field(max_length=MAX_GROUPS_PER_JOB), list_atomic()] = ()
-    """Names of the segments that now hold their live entries."""
+    """Names of the segments that now hold their live entries, or ids of the blocks that hold their rows."""
     unreferenced: Annotated[tuple[FileName, ...], Field(max_length=MAX_UNREFERENCED_PER_JOB), list_atomic()] = ()
     """Names of the segments that hold nothing live and are deleted after the grace."""
     entries: Count = 0
     """Number of live entries that were copied."""
+    rows: Count = 0
+    """Number of rows in the blocks that were made."""
+    duplicates: Count = 0
+    """Number of rows that were left out because a later one has the same key."""
     bytes_before: Count = 0
     """Bytes of the source files."""
     bytes_after: Count = 0
@@ -108,16 +121,30 @@ class JobReceipt(ApiModel):
     bytes_reclaimed: Count = 0
     """Bytes given back once the grace is over."""
     fingerprint_before: Fingerprint = ""
-    """Fingerprint (SHA-256) of the live entries as read from the sources."""
+    """Fingerprint of the content as read from the sources: SHA-256 of the live entries of segments; number of rows and
+    sum of their hashes for blocks."""
     fingerprint_after: Fingerprint = ""
-    """Fingerprint of the live entries as read back from the results. Equal to fingerprintBefore, or nothing was
-    committed."""
+    """Fingerprint of the content as read back from the results. Equal to fingerprintBefore less
+    fingerprintDuplicates, or nothing was committed."""
+    fingerprint_duplicates: Fingerprint = ""
+    """Fingerprint of the rows that were left out as duplicates. Empty when none were."""
     seconds: Annotated[float, Field(ge=0)] = 0.0
     """Seconds of work in the attempts that committed."""
     committed_at: Timestamp | None = None
     """Time of the last commit."""
     clump: ClumpReceipt | None = None
     """What was re-written at the head of the log, in a job with clump. The maps beside the log name every entry."""
+
+    @property
+    def proves_equal(self) -> bool:
+        """Whether the results hold what the sources held, less the duplicates that were left out."""
+        if not self.fingerprint_duplicates:
+            return self.fingerprint_before == self.fingerprint_after
+        before, after = _numbers(self.fingerprint_before), _numbers(self.fingerprint_after)
+        dropped = _numbers(self.fingerprint_duplicates)
+        if before is None or after is None or dropped is None:
+            return False
+        return before == (after[0] + dropped[0], (after[1] + dropped[1]) % _DIGESTS)
 
 
 class CompactionJobStatus(ApiModel):

@@ -143,6 +143,8 @@ class StoreSpec(ApiModel):
     @property
     def location(self) -> str:
         """Where the store is, as messages name it."""
+        if self.block_store is not None:
+            return self.block_store.url
         return self.segment_logs.root if self.segment_logs is not None else ""
 
     @property

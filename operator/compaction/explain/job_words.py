@@ -37,8 +37,19 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         "Restore the file from its owner or a replica; it is planned again by itself when another file stands there.",
     ),
     JobReason.SOURCES_CHANGED: Meaning(
-        "The log is no longer what the plan saw.",
-        "The job stays for the record only; its work was planned anew from the log as it is.",
+        "The sources are no longer what the plan saw.",
+        "The job stays for the record only; its work was planned anew from what there is.",
+    ),
+    JobReason.SOURCES_DIFFER: Meaning(
+        "The blocks have a column whose types in two of them have no common one; nothing was changed.",
+        "The job is planned again in halves, so that blocks which fit are merged with one another.",
+        "Rewrite the blocks that the message names with the type of the others, or give them another shard.",
+    ),
+    JobReason.MEMORY_TOO_SMALL: Meaning(
+        "The merge needs more memory than the job may use; nothing was changed.",
+        f"{_PARKED} It is told how much to use when it is made.",
+        "Raise spec.store.blockStore.mergeMemory, then delete the job, and it is planned anew: kubectl delete cjob "
+        "{job} {n}",
     ),
     JobReason.LIVE_SET_UNKNOWN: Meaning(
         "The log's snapshot has no `indexes` file, so nobody knows what is live below it.",
@@ -116,6 +127,17 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
     JobReason.REVOKED: Meaning(
         "The coordinator took the job back.",
         f"{_UNCHARGED} That happens when its Lease was changed or a newer attempt was found.",
+    ),
+    JobReason.OTHER_STORE: Meaning(
+        "The job is for another store than its policy's.",
+        f"{_REFUSED} A policy's workers touch no store but its own.",
+        "Make the job with a policy of that store, and delete this one: kubectl delete cjob {job} {n}",
+    ),
+    JobReason.BLOCKS_GONE: Meaning(
+        "The store does not have the blocks that the job names, or not any more.",
+        _REFUSED,
+        "Name blocks that `compactor blocks list` shows in a new job, and delete this one: kubectl delete cjob {job} "
+        "{n}",
     ),
     JobReason.NOT_A_LOG: Meaning(
         "The job's path is no log directory, or not any more.",

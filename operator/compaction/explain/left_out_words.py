@@ -1,4 +1,4 @@
-"""The words for everything that a plan leaves out: whole logs, and segments in them."""
+"""The words for everything that a plan leaves out: whole logs or batches, segments and blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EDIT: Final = "kubectl edit cpol {policy} {n}"
 LOG_WORDS: Final[Mapping[str, Meaning]] = {
     LeftOutReason.BELOW_THRESHOLD: Meaning(
         "Its debt is below a threshold of the trigger.",
-        "It is due when its debt has reached both debtBytes and debtSegments.",
+        "It is due when its debt has reached debtBytes, and debtSegments (of blocks: debtBlocks).",
         f"To have it compacted earlier lower trigger.thresholds: {_EDIT}",
     ),
     LeftOutReason.COOLDOWN: Meaning(
@@ -99,4 +99,25 @@ PART_WORDS: Final[Mapping[str, Meaning]] = {
 }
 """Reasons of segment logs (stores/segments/plan.py), by their words: this room knows no store."""
 
-LEFT_OUT_WORDS: Final[Mapping[str, Meaning]] = {**LOG_WORDS, **PART_WORDS}
+BLOCK_WORDS: Final[Mapping[str, Meaning]] = {
+    "WaitingForMore": Meaning(
+        "The blocks wait for more of their tenant, shard and window of time.",
+        "They are merged when so many have come as their level takes, or when the first of them is old enough.",
+        f"To have them merged earlier lower maxBlocks or maxAge of spec.store.blockStore.levels: {_EDIT}",
+    ),
+    "NothingToMergeWith": Meaning(
+        "The block is the only one of its tenant, shard and window of time, at every level.",
+        "It is merged when another one comes.",
+    ),
+    "LargeEnough": Meaning(
+        "The block has the size from which on a merge gains nothing for readers.",
+        "It stays as it is, until its retention is over.",
+    ),
+    "HighestLevel": Meaning(
+        "The block has come through all levels.",
+        "It stays as it is, until its retention is over.",
+    ),
+}
+"""Reasons of block stores (planning/block_rules.py)."""
+
+LEFT_OUT_WORDS: Final[Mapping[str, Meaning]] = {**LOG_WORDS, **PART_WORDS, **BLOCK_WORDS}

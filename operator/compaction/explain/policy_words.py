@@ -71,6 +71,11 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "Make the Secret, or add the key (kubectl create secret generic NAME {n} --from-literal=KEY=VALUE), or correct "
         f"the name: {_EDIT}",
     ),
+    PolicyReason.STORE_UNREACHABLE: Meaning(
+        "The object store, or the database that knows its blocks, does not answer or refuses what it is asked.",
+        "It is tried again after every interval; nothing is planned or deleted meanwhile, and running jobs go on.",
+        f"Mend what the message names: the network, the url, or the credentials in the Secret: {_EDIT}",
+    ),
     PolicyReason.SENSE_FAILED: Meaning(
         "The store could not be looked at, for a reason of the system's own.",
         "The look is repeated after every interval; nothing is planned meanwhile.",
@@ -131,7 +136,7 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         f"For more at a time raise limits.maxConcurrentJobs: {_EDIT}",
     ),
     WaitReason.LOG_BUSY: Meaning(
-        "Another job of the same log is running, and a log has one at a time.",
+        "Another job of the same log, or of the same blocks, is running, and they have one at a time.",
         "The job starts when the other one has ended.",
     ),
     WaitReason.LOCK_HELD: Meaning(

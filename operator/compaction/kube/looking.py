@@ -13,12 +13,27 @@ from collections.abc import Callable
 import structlog
 
 from compaction.api.enums import PolicyReason
+from compaction.api.policy import CompactionPolicy
 from compaction.planning.reading import LogProblem, Reading
+from compaction.reconcile.actions import RunStoreTask
 from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 
 log = structlog.get_logger(__name__)
 
 NOT_SWEPT = Swept(0, 0, (), SWEEP_AGAIN)
+
+
+def request_of(task: RunStoreTask, number: int, policy: CompactionPolicy, *, asked: float) -> SenseRequest:
+    """Look number `number`, as it was decided on at that moment (monotonic seconds)."""
+    return SenseRequest(
+        number=number,
+        generation=policy.metadata.generation,
+        asked=asked,
+        quarantined=task.quarantined,
+        busy=task.busy,
+        jobs=task.jobs,
+        released=task.released,
+    )
 
 
 def look(

@@ -11,13 +11,14 @@ import structlog
 
 from compaction.api.policy import CompactionPolicy
 from compaction.kube.cache import ObjectKey
-from compaction.kube.looking import NOT_SWEPT, look, sweep
+from compaction.kube.looking import NOT_SWEPT, look, request_of, sweep
 from compaction.kube.measure import Cleanup
 from compaction.kube.runtime import Runtime
 from compaction.kube.secrets import NamespaceSecrets
 from compaction.reconcile.actions import RunStoreTask, StoreTask
 from compaction.reconcile.observations import Memory, Reading, Snapshot
-from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.reconcile.store_work import looked
+from compaction.stores.adapter import Sensed, StoreAdapter, Swept
 
 log = structlog.get_logger(__name__)
 
@@ -75,13 +76,7 @@ class StoreTasks:
             async with self._threads:
                 if task.task is StoreTask.SENSE:
                     state.readings += 1
-                    request = SenseRequest(
-                        number=state.readings,
-                        generation=policy.metadata.generation,
-                        asked=asked,
-                        quarantined=task.quarantined,
-                        busy=task.busy,
-                    )
+                    request = request_of(task, state.readings, policy, asked=asked)
                     before = state.reading
                     sensed = await asyncio.to_thread(
                         look, store, request, root=root, before=before, clock=self._monotonic
@@ -103,8 +98,8 @@ class StoreTasks:
     def _sensed(self, state: PolicyState, sensed: Sensed) -> None:
         state.reading = sensed.reading
         state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
-        due = None if sensed.sweep_in is None else self._monotonic() + sensed.sweep_in
-        state.memory = replace(state.memory, sweep_due=due)
+        now = self._monotonic()
+        state.memory = looked(state.memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=now)
 
     def _swept(self, key: ObjectKey, state: PolicyState, swept: Swept) -> None:
         if swept.deleted:

@@ -36,7 +36,7 @@ from compaction.local.attempt import LocalLease, attempt
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.planner import JobInventory, Plan, PlannedJob
 from compaction.planning.rates import share_of
-from compaction.planning.reading import Reading
+from compaction.planning.reading import HeldJob, Reading
 from compaction.planning.scheduler import QueuedJob, WorkerSlots, assign
 from compaction.reconcile import quarantine
 from compaction.reconcile.creating import planner_of, spec_of
@@ -90,13 +90,23 @@ class LocalRun:
         """
         self._looks += 1
         held = quarantine.by_log(self._quarantined)
-        request = SenseRequest(self._looks, _GENERATION, time.monotonic(), quarantined=held, recover=recover)
+        request = SenseRequest(
+            self._looks, _GENERATION, time.monotonic(), quarantined=held, recover=recover, jobs=self._held()
+        )
         reading = self._store.sense(request).reading
         if reading.problem is not None:
             raise RootUnreadableError(reading.problem.message)
         candidates = [candidate for candidate in reading.candidates if self._may_plan(candidate.path)]
         planner = planner_of(self._policy, owner_uid=OWNER)
-        return reading, planner.plan(candidates, {}, self._inventory(), now=time.time())
+        return reading, planner.plan(candidates, {}, self._inventory(), now=time.time(), left_out=reading.left_out)
+
+    def _held(self) -> dict[str, HeldJob]:
+        """What the jobs of this run that have not succeeded are made of."""
+        return {
+            job.name: HeldJob(job.path, job.planned.level, job.sources)
+            for job in self._jobs.values()
+            if job.state is not JobState.SUCCEEDED
+        }
 
     def run(self) -> RunResult:
         """Compact everything that is due, then delete what was replaced longer than the grace ago.

@@ -28,7 +28,7 @@ from compaction.api.names import LABEL_PLAN
 from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import CompactionError, EngineLostError, JobStoppedError
 from compaction.kube.claiming import claim
-from compaction.kube.looking import look, sweep
+from compaction.kube.looking import look, request_of, sweep
 from compaction.local.crew import Crew, Ended, Inbox, Progress
 from compaction.local.news import News, of_event, of_status
 from compaction.local.objects import LocalObjects, LocalWorker
@@ -39,8 +39,9 @@ from compaction.reconcile.fleet import launch_failed
 from compaction.reconcile.job import assigned
 from compaction.reconcile.observations import Memory, Moment
 from compaction.reconcile.policy import reconcile
+from compaction.reconcile.store_work import looked
 from compaction.rewrite.ports import Assignment, JobRunner
-from compaction.stores.adapter import SenseRequest, StoreAdapter
+from compaction.stores.adapter import StoreAdapter
 
 log = structlog.get_logger(__name__)
 
@@ -286,17 +287,11 @@ class LocalWatch:
                 self._say(News("Swept", f"{swept.deleted} replaced files deleted after their grace"))
             return
         self._readings += 1
-        request = SenseRequest(
-            number=self._readings,
-            generation=self.objects.policy.metadata.generation,
-            asked=time.monotonic(),
-            quarantined=task.quarantined,
-            busy=task.busy,
-        )
+        request = request_of(task, self._readings, self.objects.policy, asked=time.monotonic())
         sensed = look(self._store, request, root=root, before=self._reading, clock=time.monotonic)
         self._reading = sensed.reading
-        due = None if sensed.sweep_in is None else time.monotonic() + sensed.sweep_in
-        self._memory = replace(self._memory, sense_running=False, sweep_due=due)
+        memory = replace(self._memory, sense_running=False)
+        self._memory = looked(memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=time.monotonic())
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 

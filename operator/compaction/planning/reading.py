@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from compaction.planning.candidates import Candidate
+from compaction.planning.planner import LeftOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,38 @@ class LogProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuedBlocks:
+    """Blocks of one level and tenant."""
+
+    level: int
+    tenant: str
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFigures:
+    """What a block store holds, as of a reading.
+
+    live: blocks that a reader of everything would open.
+    windows: how many combinations of tenant, shard and window of time have any: a query about one of them opens
+        `live / windows` blocks on average.
+    beyond: blocks that are due and in no candidate, because a look offers a bounded number: they are debt all the same.
+    """
+
+    live: int
+    windows: int
+    beyond: tuple[QueuedBlocks, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One look at the store. `started` and `ended` are monotonic seconds, `wall` is when it ended (epoch seconds).
 
-    `identities` has an entry per segment that was in quarantine when it began, keyed (log, segment); "" for one that
-    is gone. `problem` is set when the root as a whole could not be read; there are no candidates then. `logs` are the
-    paths of all logs found, readable or not.
+    `identities` has an entry per source that was in quarantine when it began, keyed (lane, source); "" for one that
+    is gone, or was released. `problem` is set when the store as a whole could not be read; there are no candidates
+    then. `logs` are the lanes of everything found, readable or not: paths of logs; batches of blocks that are offered.
+    `blocks` is None for stores of other kinds. `left_out` is what is in no candidate, with the store's own reasons.
     """
 
     number: int
@@ -46,6 +73,8 @@ class Reading:
     problem: LogProblem | None = None
     logs: frozenset[str] = frozenset()
     identities: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
+    blocks: BlockFigures | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     def identity(self, log: str, segment: str) -> str:
         """The identity of a segment as of this reading, or "" when it was not looked at or is gone."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from compaction.api.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.policy import CompactionPolicyStatus
+from compaction.planning.reading import HeldJob
 from compaction.reconcile.allowance import NO_WISH, Wish
 from compaction.reconcile.observations import Identity, Memory, frozen
 
@@ -46,13 +47,12 @@ class EndAttempt:
 class AssignJob:
     """Give a job to a worker: token, claim in the store, Lease, status (in this order; docs/control-plane.md).
 
-    `status` is the job's status before the assignment; `lease` the Lease to take over, if one exists;
-    `bytes_per_second` the job's share of the policy's limit, if it has one.
+    `spec` is what is claimed; `status` is the job's status before the assignment; `lease` the Lease to take over, if
+    one exists; `bytes_per_second` the job's share of the policy's limit, if it has one.
     """
 
     job: Identity
     worker: str
-    log: str
     spec: CompactionJobSpec
     status: CompactionJobStatus
     generation: int
@@ -128,14 +128,16 @@ class RunStoreTask:
     """Start a look at the store, or a sweep of it.
 
     For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a look, `quarantined`
-    are the segments by log as this very decision knows them (the status is written later), `busy` the logs a job is
-    working on.
+    are the sources by lane as this very decision knows them (the status is written later), `busy` the lanes a job is
+    working on, `jobs` and `released` as in `stores.adapter.SenseRequest`.
     """
 
     task: StoreTask
     active: frozenset[tuple[str, int]] = frozenset()
     quarantined: Mapping[str, frozenset[str]] = field(default_factory=frozen)
     busy: frozenset[str] = frozenset()
+    jobs: Mapping[str, HeldJob] = field(default_factory=frozen)
+    released: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,6 @@ class Assigner:
         return AssignJob(
             job=step.view.identity,
             worker=worker,
-            log=step.log,
             spec=step.view.job.spec,
             status=step.status,
             generation=step.view.job.metadata.generation,

@@ -185,7 +185,8 @@ class Memory:
     `finished` maps a log to the end of its last job; `launches` a worker that has not announced itself to its launch;
     `announced` are workers that have; `stopping` were told to end and have not yet. The launch failures are those of
     `launch_generation` of the spec. Plans rest on looks that began after `look_wanted`, which moves when something new
-    comes into `looks`.
+    comes into `looks`. `look_due`: when the store will have something new although nothing arrives, as the last look
+    said.
     """
 
     planned_reading: int = -1
@@ -210,6 +211,7 @@ class Memory:
     look_wanted: float = -math.inf
     looks: frozenset[str] = frozenset()
     planned_for: float | None = None
+    look_due: float | None = None
     sweep_running: bool = False
     sweep_due: float | None = None
 

@@ -86,12 +86,18 @@ class _Reconcile:
         planned, deletions = self._plan(steps, quarantined)
         totals = counting.count(self._totals(), steps)
         history = self._history(steps, deletions)
-        store_tasks, self.memory = store_work.start(
-            self.snapshot, self.policy, self.memory, steps=steps, quarantined=quarantined
-        )
         existing = {step.name for step in steps}
         created, self.memory = creating.creations(
             planned, self.policy, existing=existing, before=self.snapshot.memory, memory=self.memory
+        )
+        store_tasks, self.memory = store_work.start(
+            self.snapshot,
+            self.policy,
+            self.memory,
+            steps=steps,
+            quarantined=quarantined,
+            created=created,
+            release=self.release,
         )
         waiting = self._waits({**assigned.waits, **waits.of_new_jobs(created)}, steps)
         after = status.assemble(

@@ -30,6 +30,13 @@ def is_released(value: str, log: str, segment: str) -> bool:
     return "all" in named or str(PurePosixPath(log) / segment) in named
 
 
+def released(quarantined: Iterable[QuarantinedSource], value: str) -> frozenset[tuple[str, str]]:
+    """Which of these sources (lane, name) that value of the annotation names."""
+    if not value:
+        return frozenset()
+    return frozenset((one.log, one.segment) for one in quarantined if is_released(value, one.log, one.segment))
+
+
 def updated(
     before: Sequence[QuarantinedSource],
     *,

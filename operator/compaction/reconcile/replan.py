@@ -116,7 +116,7 @@ def _is_untouched(step: JobStep, plan: str) -> bool:
 def _plan(reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment) -> Plan:
     planner = planner_of(policy, owner_uid=policy.metadata.uid)
     inventory = _inventory(policy, steps, memory, split_records(steps, reading))
-    return planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall)
+    return planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall, left_out=reading.left_out)
 
 
 def unplanned_logs(reading: Reading | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> int:

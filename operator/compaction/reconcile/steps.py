@@ -17,7 +17,7 @@ from compaction.api.text import mark_of
 from compaction.planning.transitions import JobEvent
 from compaction.reconcile.actions import NO_PREMISE, Announce, DeleteJob, EndAttempt, Premise
 from compaction.reconcile.job import (
-    AT_ONCE_FAULTY,
+    HOPELESS,
     assigned,
     ended,
     is_finished,
@@ -98,7 +98,7 @@ class JobStep:
 
     @property
     def log(self) -> str:
-        """The directory of the job's log."""
+        """The job's lane: the directory of its log, or the batch of its blocks."""
         return log_of(self.view.job)
 
     @property
@@ -129,9 +129,8 @@ class JobStep:
 
 
 def log_of(job: CompactionJob) -> str:
-    """The directory of the log a job works on."""
-    sources = job.spec.sources.segment_log
-    return sources.path if sources is not None else ""
+    """The lane of a job: the log it works on, or the batch of its blocks."""
+    return job.spec.lane
 
 
 def take_step(view: JobView, rules: StepRules, now: Moment) -> JobStep:
@@ -211,7 +210,7 @@ def _take_report(step: JobStep, rules: StepRules, now: Moment) -> JobStep | None
         return None
     if state_of(status) is JobState.ABANDONED:
         # The attempt was given up, but nobody else has begun: success or proof of damage counts, a failure was counted.
-        if report.outcome is not Outcome.SUCCEEDED and report.reason not in AT_ONCE_FAULTY:
+        if report.outcome is not Outcome.SUCCEEDED and report.reason not in HOPELESS:
             return None
         report = report.model_copy(update={"charged": False})
     elif state_of(status) is not JobState.IN_PROGRESS:

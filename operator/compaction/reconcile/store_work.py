@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.api.policy import CompactionPolicy, QuarantinedSource
+from compaction.planning.reading import HeldJob
 from compaction.reconcile import quarantine
-from compaction.reconcile.actions import RunStoreTask, StoreTask
+from compaction.reconcile.actions import CreateJob, RunStoreTask, StoreTask
 from compaction.reconcile.job import state_of, token_of
-from compaction.reconcile.observations import Memory, Snapshot
+from compaction.reconcile.observations import Memory, Snapshot, Unmade, frozen
 from compaction.reconcile.steps import JobStep
+
+SOON: Final = 0.5
+"""Seconds between a look and the next one that does not wait for the interval."""
 
 
 def start(
@@ -21,13 +26,24 @@ def start(
     *,
     steps: Sequence[JobStep],
     quarantined: Iterable[QuarantinedSource],
+    created: Iterable[CreateJob] = (),
+    release: str = "",
 ) -> tuple[tuple[RunStoreTask, ...], Memory]:
-    """The tasks that are due, and the memory of having started them."""
+    """The tasks that are due, and the memory of having started them. `created` are jobs of this very decision;
+    `release` is the value of the annotation that is acted upon now.
+    """
     tasks = []
     running = [step for step in steps if step.state is JobState.IN_PROGRESS]
     if not memory.sense_running and sense_in(snapshot, policy, memory) <= 0:
         busy = frozenset(step.log for step in running)
-        tasks.append(RunStoreTask(StoreTask.SENSE, quarantined=quarantine.by_log(quarantined), busy=busy))
+        look = RunStoreTask(
+            StoreTask.SENSE,
+            quarantined=quarantine.by_log(quarantined),
+            busy=busy,
+            jobs=held_by_jobs(steps, created, memory.unmade),
+            released=quarantine.released(policy.status.quarantined, release),
+        )
+        tasks.append(look)
         memory = replace(memory, sense_running=True)
     due = memory.sweep_due
     if not memory.sweep_running and due is not None and due <= snapshot.now.monotonic:
@@ -40,14 +56,45 @@ def start(
     return tuple(tasks), memory
 
 
+def held_by_jobs(steps: Iterable[JobStep], created: Iterable[CreateJob], unmade: Unmade) -> Mapping[str, HeldJob]:
+    """Jobs of blocks that exist and have not succeeded, or will be made within moments: a look must not offer what they
+    are made of in another lane.
+    """
+    specs = [(step.name, step.view.job.spec) for step in steps if step.state is not JobState.SUCCEEDED]
+    specs += [(one.name, one.spec) for one in created]
+    held = {
+        name: HeldJob(spec.lane, spec.level, spec.sources.blocks.blocks)
+        for name, spec in specs
+        if spec.sources.blocks is not None
+    }
+    for job in unmade.jobs:
+        if any(group.divisible for group in job.groups):
+            held[job.name] = HeldJob(job.path, job.level, tuple(one for group in job.groups for one in group.sources))
+    return frozen(held)
+
+
+def looked(memory: Memory, *, sweep_in: float | None, look_in: float | None, now: float) -> Memory:
+    """The memory after a look that says in how many seconds there is something to delete, and something new."""
+    return replace(
+        memory,
+        sweep_due=None if sweep_in is None else now + sweep_in,
+        look_due=None if look_in is None else now + look_in,
+    )
+
+
 def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float:
-    """Seconds until the store is looked at again: the interval, soon after a job has changed it, or at once."""
+    """Seconds until the store is looked at again: the interval, when it will have something new, soon after a job has
+    changed it, or at once. Looks take a quarter of the time at most, whatever the store says.
+    """
     reading = snapshot.reading
     if reading is None or reading.generation != policy.metadata.generation or reading.started < memory.look_wanted:
         return 0.0
     due = reading.started + float(policy.spec.trigger.interval)
+    soon = reading.ended + max(SOON, 3 * (reading.ended - reading.started))
     if any(at >= reading.started for at in memory.finished.values()):
-        due = min(due, reading.ended + max(0.5, 3 * (reading.ended - reading.started)))
+        due = min(due, soon)
+    if memory.look_due is not None:
+        due = min(due, max(memory.look_due, soon))
     return due - snapshot.now.monotonic
 
 

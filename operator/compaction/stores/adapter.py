@@ -25,7 +25,9 @@ class SenseRequest:
     `asked` (monotonic seconds) is the moment of the decision that asks for it, and becomes the reading's beginning: a
     job that ends while the look waits for its thread is not in `quarantined`, so the reading must not count as newer.
 
-    `jobs` are all jobs of the policy that have not succeeded, by name: a block store keeps their blocks out of others.
+    `jobs` are all jobs of the policy that have not succeeded, by name, and those that are about to be made: a block
+    store keeps their blocks out of others. `released` are sources (lane, name) whose quarantine somebody has just ended
+    in the policy's status: a block store, which has a quarantine of its own, ends it there.
 
     `recover` False: change nothing; a log that a crash left half-done is a problem in the reading.
     """
@@ -37,6 +39,7 @@ class SenseRequest:
     busy: frozenset[str] = frozenset()
     recover: bool = True
     jobs: Mapping[str, HeldJob] = field(default_factory=lambda: MappingProxyType({}))
+    released: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,10 @@ class StoreAdapter(Protocol):
         ...
 
     def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
-        """From now on only `token` may commit for the job. Raises StaleTokenError, LockHeldError and store errors."""
+        """From now on only `token` may commit for the job. Raises StaleTokenError, LockHeldError, ClaimRefusedError and
+        other store errors. A job that was committed is claimed no more, and that is no error: the attempt finds the
+        receipt and reports it.
+        """
         ...
 
     def retire(self, log: str, job: str) -> None:
