@@ -575,6 +575,14 @@ class ObjectStoreUrlError(BlockStoreError):
     """A URL or option from which no object store can be opened; options are named, their values never are."""
 
 
+class StoreOptionsError(BlockStoreError):
+    """A file of options of an object store that holds none, or a Secret that cannot be read; values are never named."""
+
+
+class NoBlockStoreError(BlockStoreError):
+    """There is no block store where a command was told to find one."""
+
+
 class ObjectError(BlockStoreError):
     """One object (`path`, below the store's root) and what is wrong (`reason`, without anything secret)."""
 

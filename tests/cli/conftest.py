@@ -1,4 +1,4 @@
-"""Runs the segment commands in this process."""
+"""Runs the commands of stores in this process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from compaction.cli.segments import group
+from support.block_commands import BlockCommands, in_folder
 from support.commands import Run
 
 
@@ -19,3 +20,9 @@ def run() -> Run:
         return result
 
     return invoke
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> BlockCommands:
+    """`compactor blocks` on a store in a folder."""
+    return in_folder(tmp_path / "store")

@@ -95,7 +95,9 @@ HEAVY = ("kopf", "kubernetes", "pyspark", "aiohttp")
 LIGHT = "import sys, compaction.{module}; sys.exit(str(found) if (found := {heavy} & set(sys.modules)) else 0)"
 
 
-@pytest.mark.parametrize("module", ["cli.main", "cli.segments", "cli.crds", "planning.scheduler", "api.policy"])
+@pytest.mark.parametrize(
+    "module", ["cli.main", "cli.segments", "cli.blocks_read", "cli.crds", "planning.scheduler", "api.policy"]
+)
 def test_light_commands_stay_light(module: str) -> None:
     """What is loaded in the end, through all the rooms on the way: the static rules see one step only."""
     answer = subprocess.run(

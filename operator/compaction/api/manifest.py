@@ -21,6 +21,7 @@ from compaction.api.yaml_loader import BoundedLoader
 from compaction.exceptions import InvalidManifestError
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SECRET: Final = re.compile(r"\bkind\b[\"']?\s*:\s*[\"']?Secret\b")
 MAX_TEXT: Final = 1 << 20
 """Characters of a file of policies: the API server takes objects of 1.5 MiB at most, and a policy has a few hundred."""
 _SHOWN_PROBLEMS: Final = 10
@@ -35,9 +36,7 @@ def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
         InvalidManifestError: not YAML, no policy in it, or a policy the API server would refuse; the message has one
             line per problem, each with the field and what to write instead.
     """
-    if len(text) > MAX_TEXT:
-        raise InvalidManifestError(f"{source}: larger than {MAX_TEXT} characters: this is no file of policies")
-    documents = list(_documents(text, source))
+    documents = list(documents_of(text, source))
     policies = [_policy(document, source) for document in documents if document.get("kind") == POLICY_KIND]
     if not policies:
         kinds = {cut(str(document.get("kind", "a document without kind")), 64) for document in documents}
@@ -49,13 +48,14 @@ def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
     return policies
 
 
-def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
-    """The objects in the text, those of a List one by one."""
+def documents_of(text: str, source: str) -> Iterator[Mapping[str, Any]]:
+    """The objects in the text, those of a List one by one. Raises InvalidManifestError."""
+    if len(text) > MAX_TEXT:
+        raise InvalidManifestError(f"{source}: larger than {MAX_TEXT} characters: this is no file of policies")
     try:
         documents = list(yaml.load_all(text, Loader=BoundedLoader))
     except (yaml.YAMLError, RecursionError) as error:
-        reason = printable(cut(" ".join(str(error).split()), MESSAGE_LIMIT))
-        raise InvalidManifestError(f"{source}: not valid YAML: {reason}") from error
+        raise InvalidManifestError(f"{source}: not valid YAML: {_reason(error, text)}") from None
     for document in documents:
         if document is None:
             continue
@@ -65,6 +65,19 @@ def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
             yield from (item for item in document["items"] if isinstance(item, dict))
         else:
             yield document
+
+
+def _reason(error: Exception, text: str) -> str:
+    """What is wrong and where. The library also quotes the line, which may hold a password; of a file with Secrets it
+    is only said where, because even a single word of it may be one.
+    """
+    mark = getattr(error, "problem_mark", None)
+    place = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
+    if _SECRET.search(text):
+        return f"see {place}"
+    words = [getattr(error, "context", None), getattr(error, "problem", None)]
+    said = " ".join(word for word in words if word) or str(error)
+    return printable(cut(" ".join(f"{said} ({place})".split()), MESSAGE_LIMIT))
 
 
 def _policy(document: Mapping[str, Any], source: str) -> CompactionPolicy:

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quarantine": ("compaction.cli.quarantine:group", "List the damaged segments that are set aside; release them."),
     "run": ("compaction.cli.run:command", "Compact what a policy file describes, without any Kubernetes."),
     "segments": ("compaction.cli.segments:group", "Look into segment logs; plan, compact and recover them."),
+    "blocks": ("compaction.cli.blocks:group", "Look into block stores; register, compact, verify, clean up."),
     "operator": ("compaction.cli.operator:command", "Run one replica of the operator."),
     "worker": ("compaction.cli.worker:command", "Run one Spark worker (started by the operator)."),
     "crds": ("compaction.cli.crds:command", "Print or check the generated resource definitions."),

@@ -1,0 +1,40 @@
+"""`compactor blocks`: block stores directly, without Kubernetes and without Spark.
+
+Each module is imported when its command runs.
+"""
+
+from __future__ import annotations
+
+import click
+
+from compaction.cli.errors import ErrorGroup
+from compaction.cli.lazy import LazyGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "register": ("compaction.cli.blocks_register:register", "Make Parquet files of the store known as blocks."),
+    "list": ("compaction.cli.blocks_read:list_command", "List the live blocks at one instant."),
+    "inspect": ("compaction.cli.blocks_read:inspect", "Show all that is known about a block."),
+    "verify": ("compaction.cli.blocks_verify:verify", "Read blocks again and compare them with the index."),
+    "debt": ("compaction.cli.blocks_debt:debt", "What waits to be compacted, by level and tenant."),
+    "tombstones": ("compaction.cli.blocks_clean:tombstones", "What waits for its deletion."),
+    "quarantine": ("compaction.cli.blocks_quarantine:group", "Blocks that are set aside: list, retry, drop."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
+
+
+class BlocksGroup(LazyGroup, ErrorGroup):
+    """Imports its commands on demand, ends errors in one line."""
+
+    commands_by_name = COMMANDS
+
+
+@click.group(cls=BlocksGroup, name="blocks", context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """Look into a store of Parquet blocks; register, plan, compact, verify and clean up.
+
+    The store is a folder (its index is then a database in it), or the URL of an object store with the URL of its index.
+    Secrets are never options: the index's URL with its password is read from COMPACTION_INDEX_URL, the object store's
+    options from the file that COMPACTION_STORE_OPTIONS_FILE names.
+
+    Exit codes: 0 done, 1 an error in the data or the environment (named on stderr), 2 wrong usage.
+    """

@@ -1,0 +1,128 @@
+"""`compactor blocks list` and `inspect`: they look, they never change anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compaction.api.formatting import format_bytes, plural
+from compaction.cli.blocks_options import StorePlace, store_options
+from compaction.cli.blocks_shapes import BLOCK_COLUMNS, WIDE_COLUMNS, block_object, record_object
+from compaction.cli.blocks_times import TimeParameter, time_text
+from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.output import OutputFormat, emit, output_option, print_pairs, print_table, stream
+from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockError
+from compaction.stores.blocks.footer import Footer, read_footer
+from compaction.stores.blocks.index.listing import BlockFilter, BlockRecord, streamed
+from compaction.stores.blocks.objects import Objects
+
+_SHOWN_COLUMNS = 40
+
+
+@click.command("list")
+@store_options()
+@click.option("--tenant", help="Only of this tenant.")
+@click.option("--shard", type=click.IntRange(0), help="Only of this shard.")
+@click.option("--level", type=click.IntRange(0), help="Only of this level.")
+@click.option("--from", "start", type=TimeParameter(), help="Only with rows at this time or later.")
+@click.option("--to", "end", type=TimeParameter(), help="Only with rows at this time or earlier.")
+@output_option(wide=True, jsonl=True)
+def list_command(
+    *,
+    place: StorePlace,
+    tenant: str | None,
+    shard: int | None,
+    level: int | None,
+    start: int | None,
+    end: int | None,
+    output: OutputFormat,
+) -> None:
+    """List the live blocks, all as of the same instant: what a reader is to read, through any compaction.
+
+    Their objects stay readable for the grace after that instant.
+
+    Example: compactor blocks list --store DIR --tenant acme --from 2026-11-21 --to 2026-11-21T12:00:00Z -o jsonl
+    """
+    which = BlockFilter(tenant, shard, level, start, end)
+    with place.open() as store:
+        if output is OutputFormat.JSONL:
+            with streamed(store.index, which) as (_, blocks):
+                stream(map(block_object, blocks), output, columns=())
+            return
+        listing = store.live(which)
+    rows = [block_object(block) for block in listing.blocks]
+    if output in (OutputFormat.JSON, OutputFormat.YAML):
+        emit({"version": listing.version, "items": rows}, output)
+        return
+    if rows:
+        print_table(rows, WIDE_COLUMNS if output is OutputFormat.WIDE else BLOCK_COLUMNS)
+    size = format_bytes(sum(block.bytes for block in listing.blocks))
+    click.echo(f"{plural(len(rows), 'block')}, {sum(block.rows for block in listing.blocks)} rows, {size}")
+
+
+@click.command()
+@click.argument("block", metavar="ID")
+@store_options()
+@output_option()
+@click.pass_context
+def inspect(context: click.Context, *, block: str, place: StorePlace, output: OutputFormat) -> None:
+    """Show what the index knows about a block, and what its object says: row groups, columns, who made it of what.
+
+    An object that is missing or damaged is named; the exit code is then 1.
+    """
+    with place.open() as store:
+        record = store.inspect(block)
+        if record is None:
+            raise UnknownBlockError(block, "unknown: it was never registered, or is forgotten since its deletion")
+        found, problem = _object(store.objects, record)
+    data = record_object(record) | {"object": found}
+    if output is OutputFormat.TABLE:
+        _print(data)
+    else:
+        emit(data, output)
+    if problem is not None:
+        report(problem)
+        context.exit(EXIT_DATA_ERROR)
+
+
+def _object(
+    objects: Objects, record: BlockRecord
+) -> tuple[dict[str, Any] | None, BlockFormatError | ObjectError | None]:
+    """What lies at the block's path. That nothing does is right once the block is tombstoned."""
+    try:
+        return _footer(read_footer(objects, record.block.path)), None
+    except (BlockFormatError, ObjectError) as error:
+        return None, error if record.state.value == "live" else None
+
+
+def _footer(footer: Footer) -> dict[str, Any]:
+    return {
+        "bytes": footer.info.size,
+        "modified": time_text(int(footer.info.modified.timestamp() * 1_000_000)),
+        "etag": footer.info.etag,
+        "rows": footer.rows,
+        "rowGroups": len(footer.row_groups),
+        "schema": footer.schema_id,
+        "columns": [
+            {"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in footer.schema
+        ],
+        "metadata": dict(sorted(footer.metadata.items())),
+    }
+
+
+def _print(data: dict[str, Any]) -> None:
+    found, quarantine = data.pop("object"), data.pop("quarantine")
+    data["sortKey"] = ", ".join(data["sortKey"]) or None
+    pairs = [(name, "-" if value is None else str(value)) for name, value in data.items()]
+    if quarantine is not None:
+        pairs.append(("quarantine", f"{quarantine['reason']}: {quarantine['message']}"))
+    if found is None:
+        print_pairs([*pairs, ("object", "not readable")])
+        return
+    pairs += [("object", f"{format_bytes(found['bytes'])}, {plural(found['rowGroups'], 'row group')}")]
+    shown = [f"{one['name']} {one['type']}" for one in found["columns"][:_SHOWN_COLUMNS]]
+    more = len(found["columns"]) - len(shown)
+    pairs.append(("columns", ", ".join(shown) + (f" and {more} more" if more else "")))
+    pairs += [(name, value) for name, value in found["metadata"].items()]
+    print_pairs(pairs)

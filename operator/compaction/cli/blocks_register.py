@@ -1,0 +1,157 @@
+"""`compactor blocks register`: Parquet files that lie in the store become blocks that readers see."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from compaction.api.formatting import plural
+from compaction.cli.blocks_options import StorePlace, store_options
+from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.exceptions import BlockFormatError, ObjectError, ObjectPathError
+from compaction.stores.blocks.describe import describe
+from compaction.stores.blocks.foreign import assigned_id, parquet_files
+from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
+from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
+from compaction.stores.blocks.store import DESCRIBED_AT_ONCE, BlockStore
+
+AT_ONCE: Final = 1000
+"""Blocks in one transaction."""
+COLUMNS: Final = (Column("id", "Block"), Column("path", "Path"), Column("outcome", "Outcome"))
+Describe = Callable[[str], Block]
+
+
+@click.command()
+@click.argument("uris", metavar="URI...", nargs=-1, required=True)
+@store_options(may_be_new=True)
+@click.option("--tenant", required=True, help="Whose blocks these are.")
+@click.option("--shard", type=click.IntRange(0, MAX_SHARD), default=0, show_default=True, help="In which shard.")
+@click.option("--level", type=click.IntRange(0, MAX_LEVEL), default=0, show_default=True, help="Of which level.")
+@click.option("--time-column", default="", metavar="NAME", help="The column of time; default: the only one there is.")
+@click.option("--assign-ids", is_flag=True, help="Files that are not named by a ULID get one, made of their path.")
+@click.option("--verify", is_flag=True, help="Read all rows now, and believe nothing that the files say of them.")
+@click.option("--skip-bad", is_flag=True, help="Register the others when some files cannot be blocks.")
+@output_option()
+@click.pass_context
+def register(
+    context: click.Context,
+    *,
+    uris: tuple[str, ...],
+    place: StorePlace,
+    tenant: str,
+    shard: int,
+    level: int,
+    time_column: str,
+    assign_ids: bool,
+    verify: bool,
+    skip_bad: bool,
+    output: OutputFormat,
+) -> None:
+    """Make Parquet files that lie in the store live blocks, which wait for compaction from then on.
+
+    URI is the path of a file below the store, or its whole URL; with a / at the end, all Parquet files below it. They
+    are read (footers, and rows where a footer does not tell enough), not copied. Registered are all of them or none
+    (of more than 1000: in steps of 1000); repeating is harmless.
+
+    Example: compactor blocks register --store s3://lake/blocks --tenant acme --assign-ids 2026/11/
+    """
+    escape_tenant(tenant)
+    rows: list[dict[str, Any]] = []
+    errors: list[BlockFormatError | ObjectError] = []
+    with place.open() as store:
+        known: dict[str, Any] = {
+            "tenant": tenant,
+            "shard": shard,
+            "level": level,
+            "time_column": time_column,
+            "verify": verify,
+        }
+        one = partial(_described, store.objects, assign_ids=assign_ids, **known)
+        for paths in chunks(list(_paths(place, store.objects, uris)), AT_ONCE):
+            blocks, bad = _describe_all(paths, one)
+            errors += bad
+            if bad and not skip_bad:
+                break
+            rows += _register(store, blocks)
+    if output is not OutputFormat.TABLE:
+        emit({"items": rows, "failures": [str(error) for error in errors]}, output)
+    else:
+        _print(rows)
+    for error in errors:
+        report(error)
+    if errors:
+        context.exit(EXIT_DATA_ERROR)
+
+
+def _described(objects: Objects, path: str, *, assign_ids: bool, **known: Any) -> Block:
+    identity = assigned_id(objects.head(path)) if assign_ids else ""
+    return describe(objects, path, block=identity, **known)
+
+
+def _describe_all(paths: Iterable[str], one: Describe) -> tuple[list[Block], list[BlockFormatError | ObjectError]]:
+    """The blocks, and what is wrong with the files that cannot be any."""
+
+    def attempt(path: str) -> Block | BlockFormatError | ObjectError:
+        try:
+            return one(path)
+        except (BlockFormatError, ObjectError) as error:
+            return error
+
+    with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:
+        found = list(pool.map(attempt, paths))
+    return [item for item in found if isinstance(item, Block)], [item for item in found if not isinstance(item, Block)]
+
+
+def _register(store: BlockStore, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    new = set(store.register_blocks(blocks).new)
+    for block in blocks:
+        outcome = "registered" if block.id in new else "known before"
+        yield {"id": block.id, "path": block.path, "rows": block.rows, "bytes": block.bytes, "outcome": outcome}
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        print_table(rows, COLUMNS)
+    new = sum(row["outcome"] == "registered" for row in rows)
+    click.echo(f"{plural(new, 'block')} registered" + (f", {len(rows) - new} known before" if len(rows) > new else ""))
+
+
+def _paths(place: StorePlace, objects: Objects, uris: Iterable[str]) -> Iterator[str]:
+    for uri in uris:
+        path = path_in_store(place, uri)
+        if uri.endswith("/"):
+            # In order, so that they wait in the order in which they were made, as far as names tell.
+            yield from sorted(info.path for info in parquet_files(objects, path))
+        else:
+            yield path
+
+
+def path_in_store(place: StorePlace, uri: str) -> str:
+    """The path below the store's root that a URL or path means; of a folder without its last slash.
+
+    Raises ObjectPathError: it lies elsewhere.
+    """
+    parts = urllib.parse.urlsplit(uri)
+    folder = place.folder
+    if folder is not None and (parts.scheme == "file" or uri.startswith("/")):
+        target = Path(urllib.parse.unquote(parts.path) if parts.scheme else uri)
+        if target.is_relative_to(folder):
+            return "" if target == folder else str(target.relative_to(folder))
+        raise ObjectPathError(uri, f"lies outside of the store {folder}: blocks are registered where they are")
+    if not parts.scheme:
+        return uri.rstrip("/")
+    root = place.url.rstrip("/")
+    if uri.rstrip("/") == root:
+        return ""
+    if not uri.startswith(f"{root}/"):
+        raise ObjectPathError(uri, f"lies outside of the store {root}: blocks are registered where they are")
+    return uri.removeprefix(f"{root}/").rstrip("/")

@@ -1,0 +1,20 @@
+"""The rules by which blocks are planned: those of a policy, or the defaults."""
+
+from __future__ import annotations
+
+from compaction.api.policy import CompactionPolicy
+from compaction.planning.block_rules import BlockRules, LevelRule
+from compaction.stores.blocks.store import MICROSECONDS
+
+
+def rules_of(policy: CompactionPolicy | None) -> BlockRules:
+    """What the policy says; the defaults of blockStore without one."""
+    store = policy.spec.store.block_store if policy is not None else None
+    if policy is None or store is None:
+        return BlockRules()
+    return BlockRules(
+        levels=tuple(LevelRule(one.max_blocks, float(one.max_age), int(one.max_bytes)) for one in store.levels),
+        span=int(float(store.span) * MICROSECONDS),
+        strict_gain=not store.rewrite_single_blocks,
+        max_bytes_per_job=int(policy.spec.limits.max_bytes_per_job),
+    )

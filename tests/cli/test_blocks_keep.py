@@ -1,0 +1,93 @@
+"""`compactor blocks debt`, `tombstones` and `quarantine` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+
+from compaction.stores.blocks.index.quarantine import Fault
+from compaction.stores.blocks.index.tombstones import failed
+from support.block_commands import BlockCommands, block
+
+
+def test_debt_is_told_by_level_and_tenant(blocks: BlockCommands) -> None:
+    blocks.add(1, 2, 3)
+    assert blocks.run("debt", "--tenant", "nobody").stdout == "nothing waits\n"
+    blocks.add(4, tenant="other")
+    found = blocks.data("debt")
+    assert [(one["level"], one["tenant"], one["blocks"]) for one in found["items"]] == [(0, "acme", 3), (0, "other", 1)]
+    assert found["blocks"] == 4
+    assert found["bytes"] == sum(one["bytes"] for one in blocks.data("list")["items"])
+    assert blocks.data("debt", "--tenant", "other")["blocks"] == 1
+    assert "4 blocks with" in blocks.run("debt").stdout
+
+
+def test_blocks_that_came_through_all_levels_are_no_debt(blocks: BlockCommands) -> None:
+    path = blocks.write(1, job="made elsewhere")
+    assert "level is 0, not 3" in blocks.fails("register", path, "--tenant", "acme", "--level", "3")
+    blocks.objects.put(
+        "top.parquet", blocks.objects.get(path).replace(b"compaction.dev.level", b"compaction.dev.laval")
+    )
+    blocks.data("register", "top.parquet", "--tenant", "acme", "--level", "3")
+    assert blocks.data("debt")["items"] == []
+
+
+def test_blocks_of_open_jobs_are_counted_as_such(blocks: BlockCommands) -> None:
+    one, two, _ = blocks.add(1, 2, 3)
+    with blocks.opened() as store:
+        store.claim(job="job-1", token=1, sources=[one, two], output_level=1)
+    assert blocks.data("debt")["items"][0]["inJobs"] == 2
+
+
+def test_a_block_is_set_aside_retried_and_dropped(blocks: BlockCommands) -> None:
+    one, two = blocks.add(1, 2)
+    assert blocks.run("quarantine", "list").stdout == "no block is set aside\n"
+    with blocks.opened() as store:
+        faults = {name: Fault("SourceCorrupt", "truncated on the way") for name in (one, two)}
+        store.set_aside(faults, job="job-1")
+    listed = blocks.data("quarantine", "list")["items"]
+    assert [(item["block"], item["reason"], item["job"]) for item in listed] == [
+        (one, "SourceCorrupt", "job-1"),
+        (two, "SourceCorrupt", "job-1"),
+    ]
+    assert "truncated on the way" in blocks.run("quarantine", "list", "-o", "wide").stdout
+    assert blocks.data("debt")["blocks"] == 0
+    assert "SourceCorrupt: truncated on the way" in blocks.run("inspect", one).stdout
+    assert blocks.run("quarantine", "retry", one).stdout == f"block {one} waits for compaction again\n"
+    assert blocks.run("quarantine", "retry", one).stdout == f"block {one} was not set aside\n"
+    assert blocks.data("debt")["blocks"] == 1
+    assert blocks.run("quarantine", "drop", two, input="n\n").exit_code != 0
+    assert len(blocks.data("list")["items"]) == 2
+    assert blocks.run("quarantine", "drop", two, "--yes").stdout == f"block {two} dropped\n"
+    assert blocks.run("quarantine", "drop", two, "--yes").stdout == f"block {two} was dropped before\n"
+    assert [item["id"] for item in blocks.data("list")["items"]] == [one]
+    assert [item["reason"] for item in blocks.data("tombstones")["items"]] == ["dropped"]
+
+
+def test_only_what_is_set_aside_is_dropped_by_hand(blocks: BlockCommands) -> None:
+    (one,) = blocks.add(1)
+    assert blocks.fails("quarantine", "drop", "--yes", one) == f"error: block {one} is not in quarantine"
+    assert blocks.fails("quarantine", "drop", "--yes", block(9)) == f"error: block {block(9)} is unknown"
+    assert blocks.fails("quarantine", "retry", block(9)) == f"error: block {block(9)} is unknown"
+    assert len(blocks.data("list")["items"]) == 1
+
+
+def test_tombstones_say_since_when_why_and_what_failed(blocks: BlockCommands) -> None:
+    one, two = blocks.add(1, 2)
+    assert blocks.run("tombstones").stdout.startswith("0 blocks with 0 wait for their deletion")
+    with blocks.opened() as store:
+        store.set_aside({name: Fault("SourceCorrupt", "x") for name in (one, two)})
+        store.drop(one)
+        store.drop(two)
+        failed(store.index, {one: "access was denied"}, now=store.now())
+    found = blocks.data("tombstones", "--grace", "1h")
+    assert (found["blocks"], found["failing"]) == (2, 1)
+    assert {item["block"]: (item["attempts"], item["error"]) for item in found["items"]} == {
+        one: (1, "access was denied"),
+        two: (0, None),
+    }
+    since, due = found["items"][0]["since"], found["items"][0]["due"]
+    assert since < due
+    assert "0 of those shown are due" in blocks.run("tombstones", "--grace", "1h").stdout
+    assert "2 of those shown are due; 1 could not be deleted so far" in blocks.run("tombstones", "--grace", "0s").stdout
+    assert len(json.loads(blocks.run("tombstones", "--limit", "1", "-o", "json").stdout)["items"]) == 1
+    assert blocks.run("tombstones", "--grace", "soon").exit_code == 2
