@@ -14,7 +14,8 @@ import pytest
 
 from compaction.kube.config import Connection
 from compaction.kube.store_tasks import STORE_TASKS
-from compaction.stores.segment_adapter import SegmentLogsAdapter, Sensed, SenseRequest, Swept
+from compaction.stores.adapter import Sensed, SenseRequest, Swept
+from compaction.stores.segment_adapter import SegmentLogsAdapter
 from support.bench import Bench, bench
 
 pytestmark = pytest.mark.apiserver

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, func, select
 
 from compaction.stores.blocks.index.engine import IndexDatabase, head_version
-from compaction.stores.blocks.index.tables import BLOCKS, HEAD
+from compaction.stores.blocks.index.tables import BLOCKS, HEAD, BlockState
 from compaction.stores.blocks.model import BlockKey
 
 _PAGE: Final = 5000
@@ -61,6 +61,15 @@ class QueueChanges:
     version: int
     entries: tuple[QueueEntry, ...]
     left: tuple[tuple[str, BlockKey], ...]
+
+
+class Density(NamedTuple):
+    """So many live blocks lie in so many combinations of tenant, shard and window of time: a query about one of them
+    opens `blocks / windows` on average.
+    """
+
+    blocks: int
+    windows: int
 
 
 class QueueDepth(NamedTuple):
@@ -129,3 +138,16 @@ def depths(database: IndexDatabase) -> tuple[QueueDepth, ...]:
             for row in connection.execute(query)
         )
     )
+
+
+def density(database: IndexDatabase, *, span: int) -> Density:
+    """How many blocks readers have to open. `span`: width of a window, microseconds (0: one window)."""
+    window = BLOCKS.c.min_time // span if span else BLOCKS.c.shard
+    groups = (
+        select(func.count().label("blocks"))
+        .where(BLOCKS.c.state == BlockState.LIVE)
+        .group_by(BLOCKS.c.tenant, BLOCKS.c.shard, window)
+        .subquery()
+    )
+    query = select(func.coalesce(func.sum(groups.c.blocks), 0), func.count())
+    return database.read(lambda connection: Density(*(int(one) for one in connection.execute(query).one())))

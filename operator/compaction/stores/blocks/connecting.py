@@ -1,0 +1,16 @@
+"""From what a policy or a job says of its store to the store: Secrets are read here and nowhere else."""
+
+from __future__ import annotations
+
+from compaction.api.block_store_spec import BlockStoreReference
+from compaction.stores.blocks.store import BlockStoreConnection
+from compaction.stores.secrets import Secrets, options_of, value_of
+
+
+def connection_of(reference: BlockStoreReference, secrets: Secrets) -> BlockStoreConnection:
+    """How to reach the store. Raises SecretError, which names the Secret and the key, never a value."""
+    return BlockStoreConnection(
+        url=reference.url,
+        index_url=value_of(secrets, reference.index.secret_name, reference.index.key),
+        options=options_of(secrets, reference.credentials_secret_name),
+    )

@@ -1,0 +1,150 @@
+"""The queue that follows the index is the queue that a restart would read."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from compaction.planning.block_offers import offer
+from compaction.planning.block_rules import BlockRules, LevelRule
+from compaction.planning.reading import HeldJob
+from compaction.stores.blocks.index.claims import claim, retire
+from compaction.stores.blocks.index.engine import IndexDatabase
+from compaction.stores.blocks.index.quarantine import Fault, quarantine, release
+from compaction.stores.blocks.index.registering import register
+from compaction.stores.blocks.index.replacing import Replacement, replace
+from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.waiting import WaitingBlocks
+from support.block_index import NOON, SECOND, a_block, block_id
+
+RULES = BlockRules(levels=(LevelRule(3, 36.0), LevelRule(2, 720.0)), span=0)
+
+
+def offered(waiting: WaitingBlocks, now: int) -> list[tuple[str, int, tuple[str, ...]]]:
+    """(lane, level, blocks) of everything that is offered."""
+    found = offer(waiting.queue, now=now / SECOND, sensed_at=0.0)
+    return sorted((one.path, one.level, one.groups[0].sources) for one in found.candidates)
+
+
+def reread(index: IndexDatabase, jobs: dict[str, HeldJob]) -> WaitingBlocks:
+    fresh = WaitingBlocks(index, RULES)
+    fresh.refresh(jobs.values())
+    return fresh
+
+
+class History:
+    """Random things that happen to one store, and the jobs that exist in it."""
+
+    def __init__(self, index: IndexDatabase, seed: int) -> None:
+        self.index = index
+        self.chance = random.Random(seed)
+        self.now = NOON
+        self.made = 0
+        self.jobs: dict[str, HeldJob] = {}
+        self.live: dict[str, int] = {}
+        self.aside: set[str] = set()
+
+    def step(self, waiting: WaitingBlocks) -> None:
+        self.now += self.chance.randrange(20 * SECOND)
+        moves = (self.arrive, self.arrive, self.plan, self.succeed, self.delete_job, self.damage, self.repair, self.age)
+        self.chance.choice(moves)(waiting)
+
+    def arrive(self, waiting: WaitingBlocks) -> None:
+        numbers = range(self.made, self.made + self.chance.randrange(1, 5))
+        self.made = numbers.stop
+        register(self.index, [a_block(number) for number in numbers], now=self.now)
+        self.live |= dict.fromkeys(map(block_id, numbers), 0)
+
+    def plan(self, waiting: WaitingBlocks) -> None:
+        for lane, level, blocks in offered(waiting, self.now):
+            if not any(job.lane == lane for job in self.jobs.values()):
+                self.jobs[f"job-{self.now}-{blocks[0]}"] = HeldJob(lane, level, blocks)
+
+    def succeed(self, waiting: WaitingBlocks) -> None:
+        if not self.jobs:
+            return
+        name = self.chance.choice(sorted(self.jobs))
+        job = self.jobs.pop(name)
+        if not all(block in self.live and block not in self.aside for block in job.blocks):
+            return
+        claim(self.index, job=name, token=1, sources=job.blocks, now=self.now, output_level=job.level + 1)
+        number, self.made = self.made, self.made + 1
+        contents = [a_block(self.number(block)).fingerprint for block in job.blocks if self.live[block] == 0]
+        total = sum(contents, Fingerprint())
+        if len(contents) != len(job.blocks):
+            retire(self.index, name, now=self.now)  # outputs of outputs: their content is not kept here
+            return
+        output = a_block(number, level=job.level + 1, rows=total.rows, fingerprint=total)
+        result = Replacement(name, 1, tuple(job.blocks), (output,), "done")
+        replace(self.index, result, now=self.now)
+        for block in job.blocks:
+            del self.live[block]
+        self.live[output.id] = job.level + 1
+
+    @staticmethod
+    def number(block: str) -> int:
+        return next(number for number in range(10_000) if block_id(number) == block)
+
+    def delete_job(self, waiting: WaitingBlocks) -> None:
+        if self.jobs:
+            del self.jobs[self.chance.choice(sorted(self.jobs))]
+
+    def damage(self, waiting: WaitingBlocks) -> None:
+        if sound := sorted(self.live.keys() - self.aside):
+            block = self.chance.choice(sound)
+            self.aside.add(block)
+            quarantine(self.index, {block: Fault("Corrupt", "bad")}, now=self.now)
+
+    def repair(self, waiting: WaitingBlocks) -> None:
+        if self.aside:
+            block = self.chance.choice(sorted(self.aside))
+            self.aside.discard(block)
+            release(self.index, block, now=self.now)
+
+    def age(self, waiting: WaitingBlocks) -> None:
+        rule = Retention(default=(self.made - 5) * SECOND) if self.chance.random() < 0.2 else Retention()
+        for gone in expire(self.index, rule, now=NOON + 2 * self.made * SECOND):
+            self.live.pop(gone.block, None)
+            self.aside.discard(gone.block)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_queue_that_follows_is_the_one_that_is_read(index: IndexDatabase, seed: int) -> None:
+    history = History(index, seed)
+    waiting = WaitingBlocks(index, RULES)
+    for _ in range(40):
+        history.step(waiting)
+        waiting.refresh(history.jobs.values())
+        assert offered(waiting, history.now) == offered(reread(index, history.jobs), history.now)
+        held = [block for job in waiting.queue.held.values() for block in job.blocks]
+        assert len(held) == len(set(held))
+    assert history.made > 10
+
+
+def test_a_block_of_a_job_is_offered_in_no_other(index: IndexDatabase) -> None:
+    register(index, [a_block(number) for number in range(6)], now=NOON)
+    waiting = WaitingBlocks(index, RULES)
+    waiting.refresh(())
+    (first, second) = offered(waiting, NOON)
+    jobs = {"job": HeldJob(first[0], 0, first[2])}
+    waiting.refresh(jobs.values())
+    assert offered(waiting, NOON) == [first, second]
+    assert list(waiting.queue.held) == [first[0]]
+    waiting.refresh(())
+    assert not waiting.queue.held
+    assert offered(waiting, NOON) == [first, second]
+
+
+def test_halves_of_a_job_share_its_lane_and_give_back_what_is_left(index: IndexDatabase) -> None:
+    register(index, [a_block(number) for number in range(3)], now=NOON)
+    waiting = WaitingBlocks(index, RULES)
+    waiting.refresh(())
+    ((lane, _, blocks),) = offered(waiting, NOON)
+    whole, half = HeldJob(lane, 0, blocks), HeldJob(lane, 0, blocks[:1])
+    waiting.refresh([whole, half])
+    assert waiting.queue.held[lane].blocks == tuple(sorted(waiting.queue.held[lane].blocks))
+    assert len(waiting.queue.held[lane].blocks) == 3
+    waiting.refresh([half])
+    assert [block.id for block in waiting.queue.held[lane].blocks] == list(blocks[:1])
