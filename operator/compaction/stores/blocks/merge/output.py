@@ -116,6 +116,7 @@ class Output:
             write_page_checksum=True,
             sorting_columns=self._sorting(),
             bloom_filter_options=self._bloom_options() or None,
+            write_batch_size=encodings.batch_rows(sample),
             **encodings.writer_options(self._columns.schema, chosen, level=self._settings.compression_level),
         )
 
