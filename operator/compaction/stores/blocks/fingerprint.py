@@ -14,15 +14,16 @@ Fingerprints are stored (index, block metadata): a change of any of it needs ano
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from compaction.exceptions import UnsupportedColumnError
-from compaction.stores.blocks.lanes import ColumnKeys, column_keys, lanes
+from compaction.stores.blocks.lanes import ColumnKeys, column_keys, lanes, looked_up
+from compaction.stores.blocks.lookups import PAIR
 from compaction.stores.blocks.model import Fingerprint
 
 ALGORITHM: Final = "rows128-1"
@@ -40,6 +41,7 @@ _S32: Final = np.uint64(32)
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 
 Words = npt.NDArray[np.uint64]
+Pairs = npt.NDArray[Any]
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 
 
@@ -58,20 +60,21 @@ def fingerprint(data: Rows | Iterable[pa.RecordBatch]) -> Fingerprint:
 class Fingerprinter:
     """A fingerprint that grows batch by batch; keeps what it has learnt of columns and dictionaries. Not for threads.
 
-    Memory: a few hundred KiB, and the last dictionary of each column with 16 bytes for each of its entries.
+    Memory: about a MiB, and the last dictionary of each column with 16 bytes for each of its entries.
     """
 
     def __init__(self) -> None:
         self.value = Fingerprint()
         self._schema: pa.Schema | None = None
         self._keys: list[ColumnKeys] = []
+        self._scratch = np.empty((2, SLICE_ROWS), PAIR)
 
     def update(self, data: Rows) -> None:
         """Add the rows of a batch or table. Schemas may differ from call to call. Raises UnsupportedColumnError."""
         for batch in data.to_batches() if isinstance(data, pa.Table) else (data,):
             self._prepare(batch.schema)
-            for start in range(0, batch.num_rows, SLICE_ROWS):
-                self.value += self._slice(batch.slice(start, SLICE_ROWS))
+            for part in self._batch(batch):
+                self.value += part
 
     def _prepare(self, schema: pa.Schema) -> None:
         if self._schema is not None and schema.equals(self._schema):
@@ -87,18 +90,43 @@ class Fingerprinter:
                 keys.known = before.known
         self._schema = schema
 
-    def _slice(self, batch: pa.RecordBatch) -> Fingerprint:
-        """Of one slice. Integer sums wrap around modulo 2^64, except where carries are needed."""
-        a, b = np.zeros(batch.num_rows, np.uint64), np.zeros(batch.num_rows, np.uint64)
+    def _batch(self, batch: pa.RecordBatch) -> Iterator[Fingerprint]:
+        """Of each slice. What lies in dictionaries is looked up: the dictionaries are learnt once for all slices."""
+        looked, others = [], []
         for column, keys in zip(batch.columns, self._keys, strict=True):
-            more = lanes(column, keys)
-            a += more[0]
-            b += more[1]
-        high, low = _tie(a, b)
-        # Halves of 32 bits: their sums cannot overflow 64, so no carry into the high lane is lost.
-        below = int((low & _LOW_HALF).sum()) + (int((low >> _S32).sum()) << 32)
-        digest = ((int(high.sum()) << 64) + below) % (1 << 128)
-        return Fingerprint(batch.num_rows, digest)
+            known = looked_up(column, keys) if pa.types.is_dictionary(column.type) else None
+            if known is None:
+                others.append((column, keys))
+            else:
+                looked.append((known.pairs, known.places(column.indices, keys.path)))
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            count = min(SLICE_ROWS, batch.num_rows - start)
+            a, b = self._looked_up(looked, start, count)
+            for column, keys in others:
+                more = lanes(column.slice(start, count), keys)
+                a += more[0]
+                b += more[1]
+            yield _sum(*_tie(a, b))
+
+    def _looked_up(self, looked: Sequence[tuple[Pairs, Pairs]], start: int, count: int) -> tuple[Words, Words]:
+        """Sums of the pairs at these places, for some rows. Integer sums wrap around modulo 2^64."""
+        if not looked:
+            return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+        sums, more = (scratch[:count] for scratch in self._scratch)
+        for number, (pairs, places) in enumerate(looked):
+            # All places are known to be inside: to clip is only what takes without a check and a copy.
+            pairs.take(places[start : start + count], out=more if number else sums, mode="clip")
+            if number:
+                sums.view(np.uint64)[:] += more.view(np.uint64)
+        return sums["a"].copy(), sums["b"].copy()
+
+
+def _sum(high: Words, low: Words) -> Fingerprint:
+    """Of rows whose hashes have these halves. The low ones are summed as halves of 32 bits, whose sums cannot overflow
+    64: so no carry into the high lane is lost.
+    """
+    below = int((low & _LOW_HALF).sum()) + (int((low >> _S32).sum()) << 32)
+    return Fingerprint(len(high), ((int(high.sum()) << 64) + below) % (1 << 128))
 
 
 def _tie(a: Words, b: Words) -> tuple[Words, Words]:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from compaction.exceptions import UnsupportedColumnError
+from compaction.stores.blocks.lookups import Lookup
 from compaction.stores.blocks.text_lanes import text_lanes
 
 Words = npt.NDArray[np.uint64]
@@ -37,6 +38,13 @@ _NAN: Final = np.uint64(0x7FF8000000000000)
 _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _DAY_MILLISECONDS: Final = 86_400_000
 _SAMPLE: Final = 512
+_TEXTS: Final = frozenset(
+    kind.id
+    for kind in (
+        pa.string(), pa.large_string(), pa.string_view(),
+        pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1),
+    )
+)  # fmt: skip
 _SPARSE: Final = 2
 """A dictionary longer than so many times its rows is not hashed as a whole; the rows are decoded instead."""
 
@@ -52,7 +60,7 @@ class ColumnKeys:
     multiply: tuple[np.uint64, np.uint64]
     offset: tuple[np.uint64, np.uint64]
     children: tuple[ColumnKeys, ...] = ()
-    known: tuple[pa.Array[Any], Lanes] | None = field(default=None, repr=False)
+    known: Lookup | None = field(default=None, repr=False)
 
 
 def column_keys(name: str, kind: pa.DataType) -> ColumnKeys:
@@ -88,7 +96,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
-    """Two lanes of `len(array)` words each. They are the caller's to change, unless `keys.known` holds them."""
+    """Two lanes of `len(array)` words each, the caller's to change."""
     if isinstance(array, pa.ExtensionArray):
         return lanes(array.storage, keys)
     if pa.types.is_run_end_encoded(array.type):
@@ -238,37 +246,22 @@ def _map_entries(array: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]]:
     return array.keys.slice(begin, end - begin), array.items.slice(begin, end - begin)
 
 
-def _dictionary_lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
+def looked_up(array: pa.Array[Any], keys: ColumnKeys) -> Lookup | None:
+    """The lanes of the array's dictionary, learnt now or before; None when it is cheaper to hash row by row."""
     dictionary = array.dictionary
-    if len(dictionary) > _SPARSE * len(array) or len(dictionary) == 0:
+    if keys.known is None or not keys.known.knows(dictionary):
+        if len(dictionary) > _SPARSE * len(array) or len(dictionary) == 0:
+            return None
+        keys.known = Lookup.of(dictionary, *lanes(dictionary, keys))
+    return keys.known
+
+
+def _dictionary_lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
+    known = looked_up(array, keys)
+    if known is None:
         return lanes(array.dictionary_decode(), keys)
-    if keys.known is None or not _same(keys.known[0], dictionary):
-        keys.known = (dictionary, lanes(dictionary, keys))
-    indices = array.indices
-    filled = pc.fill_null(indices, 0) if indices.null_count else indices
-    places = _values(filled, np.dtype(indices.type.to_pandas_dtype()))
-    if places.itemsize < 8:
-        # A negative index would count from the end.
-        places = places.view(f"<u{places.itemsize}")
-    elif places.dtype.kind == "i" and bool((places < 0).any()):
-        raise UnsupportedColumnError(keys.path, "an index lies outside of its dictionary")
-    try:
-        a, b = (lane.take(places) for lane in keys.known[1])
-    except IndexError:
-        raise UnsupportedColumnError(keys.path, "an index lies outside of its dictionary") from None
-    if indices.null_count:
-        valid = _valid(indices)
-        a *= valid
-        b *= valid
-    return a, b
-
-
-def _same(one: pa.Array[Any], other: pa.Array[Any]) -> bool:
-    """Whether they share their memory. The one that is kept keeps its memory, so no address means two things."""
-    if len(one) != len(other) or one.offset != other.offset or one.type != other.type:
-        return False
-    places = [[(b.address, b.size) if b is not None else None for b in array.buffers()] for array in (one, other)]
-    return places[0] == places[1]
+    pairs = known.pairs.take(known.places(array.indices, keys.path))
+    return pairs["a"], pairs["b"]
 
 
 def _values(array: pa.Array[Any], width: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -295,14 +288,7 @@ def _bits(buffer: pa.Buffer | None, offset: int, length: int) -> npt.NDArray[np.
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    t = pa.types
-    return any(
-        is_one(kind)
-        for is_one in (
-            t.is_string, t.is_large_string, t.is_string_view, t.is_binary, t.is_large_binary, t.is_binary_view,
-            t.is_fixed_size_binary,
-        )
-    )  # fmt: skip
+    return kind.id in _TEXTS
 
 
 def _is_list(kind: pa.DataType) -> bool:

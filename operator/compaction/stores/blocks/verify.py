@@ -13,13 +13,13 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from compaction.exceptions import BlockVerificationError, UnreadableBlockError
-from compaction.stores.blocks.fingerprint import Fingerprinter
+from compaction.stores.blocks.fingerprint import SLICE_ROWS, Fingerprinter
 from compaction.stores.blocks.merge.footers import read_footer, reading
 from compaction.stores.blocks.merge.settings import MergeInput, OpenFile
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
 from compaction.stores.blocks.model import Fingerprint
 
-BATCH_ROWS: Final = 1 << 15
+BATCH_ROWS: Final = 4 * SLICE_ROWS
 
 
 def read_back(name: str, open_file: OpenFile) -> Fingerprint:
