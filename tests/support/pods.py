@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from compaction.api.policy import CompactionPolicy
-from compaction.kube.executor import pod_request
+from compaction.kube.executor import pod_request, store_secrets
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from support.manifests import policy_object
 
@@ -39,19 +39,40 @@ FULL: dict[str, Any] = {
 """A policy's workers with everything that can be said about their pods."""
 
 
-def policy_of(workers: dict[str, Any], *, namespace: str = "default", volume: bool = True) -> CompactionPolicy:
-    document = policy_object("logs", workers=workers)
+BLOCKS: dict[str, Any] = {
+    "blockStore": {
+        "url": "s3://blocks/production",
+        "credentialsSecretName": "store-credentials",
+        "index": {"secretName": "store-index"},
+    }
+}
+"""A policy's store with a Secret for its objects and one for its index."""
+
+
+def policy_of(
+    workers: dict[str, Any],
+    *,
+    namespace: str = "default",
+    volume: bool = True,
+    store: dict[str, Any] | None = None,
+) -> CompactionPolicy:
+    document = policy_object("logs", workers=workers, **({"store": store} if store is not None else {}))
     document["metadata"] |= {"namespace": namespace, "uid": "11111111-2222-3333-4444-555555555555"}
-    if volume:
+    if volume and store is None:
         document["spec"]["store"]["segmentLogs"]["volume"] = {"claimName": "segment-logs", "subPath": "ra"}
     return CompactionPolicy.from_object(document)
 
 
 def request_of(
-    workers: dict[str, Any], *, name: str = "logs-w-abcd-12345", namespace: str = "default", memory: int | None = None
+    workers: dict[str, Any],
+    *,
+    name: str = "logs-w-abcd-12345",
+    namespace: str = "default",
+    memory: int | None = None,
+    store: dict[str, Any] | None = None,
 ) -> WorkerRequest:
     """What the executor hands to a launcher for a policy with these workers."""
-    policy = policy_of(workers, namespace=namespace)
+    policy = policy_of(workers, namespace=namespace, store=store)
     spec = policy.spec.workers
     pod = pod_request(policy, memory=int(spec.driver.memory) if memory is None else memory)
     return WorkerRequest(
@@ -63,6 +84,7 @@ def request_of(
         master=spec.spark_master,
         conf=spec.spark_conf,
         pod=pod,
+        secrets=store_secrets(policy),
     )
 
 

@@ -16,6 +16,7 @@ from compaction.kube.launchers.backends import make_launcher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
 from compaction.kube.operator import OperatorConfig, default_state_dir, run_operator
+from compaction.kube.secrets import NamespaceSecrets
 from compaction.leases.election import ElectionSettings, make_identity
 from compaction.reconcile.allowance import OperatorLimits
 
@@ -134,7 +135,11 @@ def command(
             make_controller=lambda: PolicyController(limits=OperatorLimits(max_workers, max_bytes_per_second)),
             make_launcher=lambda client: make_launcher(
                 client,
-                ProcessLauncher(config.state_dir, environment=environment),
+                ProcessLauncher(
+                    config.state_dir,
+                    environment=environment,
+                    secrets_of=lambda namespace: NamespaceSecrets(client, namespace),
+                ),
                 namespace=config.namespace,
                 default_image=os.environ.get(WORKER_IMAGE_ENVIRONMENT, ""),
                 in_pod=runs_in_a_pod(),

@@ -28,6 +28,7 @@ from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.spark_settings import SparkSettings
 from compaction.rewrite.worker import EXIT_WORDS, LAST_WORDS, Worker
+from compaction.stores.secrets import MOUNTED_AT
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +53,13 @@ def spark_settings(_context: click.Context, _parameter: click.Parameter, values:
 @click.option("--lease-seconds", type=click.IntRange(1, 3600), default=15, show_default=True, help="Own lease.")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
 @click.option("--conf", multiple=True, callback=spark_settings, metavar="KEY=VALUE", help="Spark configuration.")
+@click.option(
+    "--secrets-dir",
+    type=click.Path(file_okay=False),
+    default=MOUNTED_AT,
+    show_default=True,
+    help="Where the Secrets of the policy's store are, a directory for each and a file for each key.",
+)
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="How to reach the API server.")
 @click.option(
     "--log-format", type=click.Choice([f.value for f in LogFormat]), default=LogFormat.TEXT.value, show_default=True
@@ -66,6 +74,7 @@ def command(
     lease_seconds: int,
     master: str,
     conf: dict[str, str],
+    secrets_dir: str,
     kubeconfig: str | None,
     log_format: str,
 ) -> None:

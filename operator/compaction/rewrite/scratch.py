@@ -25,19 +25,28 @@ def scratch_directory(parent: Path | None = None) -> Iterator[Path]:
     base = parent or Path(tempfile.gettempdir())
     remove_abandoned(base)
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = hold(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(fd)
 
 
-def remove_abandoned(base: Path) -> tuple[Path, ...]:
+def hold(path: Path) -> int:
+    """Lock a new directory; the descriptor returned, or one that another process inherited from it, is the lock.
+
+    Raises OSError, also when the directory is gone: who looks between the two steps takes it for abandoned.
+    """
+    fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def remove_abandoned(base: Path, pattern: str = PREFIX + "*") -> tuple[Path, ...]:
     """Remove the directories of processes that are gone; returns them."""
     removed = []
-    for path in sorted(base.glob(PREFIX + "*")):
+    for path in sorted(base.glob(pattern)):
         try:
             fd = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:

@@ -48,6 +48,17 @@ class PodRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSecrets:
+    """Names of the Secrets of a policy's store: what a driver needs, and what the tasks do, wherever they run.
+
+    The index is the driver's alone: who only copies objects cannot change what is known of them.
+    """
+
+    driver: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRequest:
     """Everything needed to start one worker. `master` and `conf` are handed to Spark as they are."""
 
@@ -59,6 +70,7 @@ class WorkerRequest:
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     pod: PodRequest | None = None
+    secrets: StoreSecrets = StoreSecrets()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.templates import with_user_template
 from compaction.kube.resources import Obj
+from compaction.stores.secrets import MOUNTED_AT
 
 SCRATCH: Final = {"tmp": "/tmp", "work-dir": "/opt/spark/work-dir"}
 """Where a worker writes: volumes by name, and the paths at which they are mounted."""
@@ -103,7 +104,8 @@ def pod_spec(request: WorkerRequest, role: Role, *, image: str, container: str, 
     """
     pod = pods_of(request)
     workers = pod.workers
-    volumes, mounts = _volumes(pod)
+    secrets = request.secrets.driver if role is Role.DRIVER else request.secrets.tasks
+    volumes, mounts = _volumes(pod, secrets)
     worker: Obj = {
         "name": container,
         "image": image,
@@ -139,13 +141,17 @@ def resources(*, memory: int | None, cpu: str, cpu_limit: str | None) -> Obj:
     return {"requests": amounts | {"cpu": cpu}, "limits": limits}
 
 
-def _volumes(pod: PodRequest) -> tuple[list[Obj], list[Obj]]:
+def _volumes(pod: PodRequest, secrets: tuple[str, ...]) -> tuple[list[Obj], list[Obj]]:
     volumes: list[Obj] = [{"name": name, "emptyDir": {}} for name in SCRATCH]
     mounts: list[Obj] = [{"name": name, "mountPath": path} for name, path in SCRATCH.items()]
     if pod.volume is not None:
         volumes.append({"name": LOGS_VOLUME, "persistentVolumeClaim": {"claimName": pod.volume.claim_name}})
         mount = {"name": LOGS_VOLUME, "mountPath": pod.root}
         mounts.append(mount | ({"subPath": pod.volume.sub_path} if pod.volume.sub_path else {}))
+    for number, name in enumerate(secrets):
+        volumes.append({"name": f"store-secret-{number}", "secret": {"secretName": name}})
+        mount = {"name": f"store-secret-{number}", "mountPath": f"{MOUNTED_AT}/{name}"}
+        mounts.append(mount | {"readOnly": True})
     for number, secret in enumerate(pod.workers.secret_volumes):
         volumes.append({"name": f"secret-{number}", "secret": {"secretName": secret.secret_name}})
         mounts.append({"name": f"secret-{number}", "mountPath": secret.mount_path, "readOnly": True})

@@ -6,6 +6,7 @@ it again:
 
     <state-dir>/workers/<name>.json   pid, the process's start time in clock ticks, policy, command
     <state-dir>/workers/<name>.log    its stdout and stderr
+    <state-dir>/workers/<name>.secrets/  what it needs of its store's Secrets (process_secrets.py)
 
 A pid alone proves nothing: the kernel uses it again. A process is ours only while its start time equals the one in the
 file, and only then is it ever signalled. The exit code is known to the coordinator that started the worker; a successor
@@ -30,6 +31,8 @@ import structlog
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.last_words import ending_of
+from compaction.kube.launchers.process_secrets import handed_over, read_all, remove_unheld
+from compaction.stores.secrets import Secrets
 
 #: What a worker inherits from the operator's environment; everything else is passed on purpose, or not at all.
 PASSED_ENVIRONMENT: Final = (
@@ -128,16 +131,20 @@ class ProcessLauncher:
         *,
         environment: Mapping[str, str] | None = None,
         command: Callable[[WorkerRequest], list[str]] = worker_command,
+        secrets_of: Callable[[str], Secrets] | None = None,
     ) -> None:
+        """`secrets_of`: the Secrets of a namespace; called on the loop, read in another thread."""
         self._directory = state_dir / "workers"
         self._environment = dict(environment or {})
         self._command = command
+        self._secrets_of = secrets_of
         # Children of this process, kept so that they are reaped; workers of a predecessor are reaped by init.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     async def launch(self, request: WorkerRequest) -> WorkerRef:
         """Start it. Raises LaunchError when the name was used before or the process cannot be started."""
-        return await asyncio.to_thread(self._launch, request)
+        secrets = self._secrets_of(request.policy.namespace) if self._secrets_of is not None else None
+        return await asyncio.to_thread(self._launch, request, secrets)
 
     async def observe(self) -> list[WorkerObservation]:
         """Every worker with a file, running or ended."""
@@ -169,13 +176,18 @@ class ProcessLauncher:
             if not log.with_suffix(".json").exists():
                 log.unlink(missing_ok=True)
 
-    def _launch(self, request: WorkerRequest) -> WorkerRef:
+    def _launch(self, request: WorkerRequest, secrets: Secrets | None) -> WorkerRef:
+        values = read_all(secrets, request.secrets.driver)
         self._directory.mkdir(parents=True, exist_ok=True)
         record_path, command = self._path(request.name, "json"), self._command(request)
         try:
             # Exclusive creation reserves the name: two coordinators in a handover cannot both start it.
             record_path.touch(exist_ok=False)
-            with self._path(request.name, "log").open("ab") as log:
+            with (
+                handed_over(self._directory, request.name, values) as handed,
+                self._path(request.name, "log").open("ab") as log,
+            ):
+                command += ["--secrets-dir", str(handed.directory)] if handed.directory is not None else []
                 child = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -184,6 +196,7 @@ class ProcessLauncher:
                     start_new_session=True,
                     env=self._full_environment(),
                     cwd=self._directory,
+                    pass_fds=handed.descriptors,
                 )
         except FileExistsError as error:
             raise LaunchError(f"worker {request.name} was launched before; names are used once") from error
@@ -199,7 +212,9 @@ class ProcessLauncher:
     def _observe(self) -> list[WorkerObservation]:
         names = sorted(path.stem for path in self._directory.glob("*.json"))
         records = [record for name in names if (record := self._read(name)) is not None]
-        return [self._observation(record) for record in records]
+        observations = [self._observation(record) for record in records]
+        remove_unheld(self._directory)  # after the look: who is seen to have ended has no Secrets left
+        return observations
 
     def _observation(self, record: _Record) -> WorkerObservation:
         if self._alive(record):

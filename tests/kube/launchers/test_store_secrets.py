@@ -1,0 +1,120 @@
+"""The Secrets of a policy's store in the pods of its workers: by name, read-only, exactly those, only where needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from compaction.api.enums import Launcher
+from compaction.kube.client import ApiClient
+from compaction.kube.config import load_connection
+from compaction.kube.launchers.apache import apache_application
+from compaction.kube.launchers.backends import BACKENDS
+from compaction.kube.launchers.driver_pod import driver_pod
+from compaction.kube.launchers.kubeflow import kubeflow_application
+from compaction.kube.launchers.objects import ObjectLauncher
+from compaction.kube.resources import PODS, Obj
+from support.pods import BLOCKS, FULL, request_of
+
+NAME = "logs-w-abcd-12345"
+AT = "/var/run/compaction/secrets"
+EXECUTORS = {"executor": {"instances": 2}}
+Build = Callable[..., Obj]
+BUILDS = pytest.mark.parametrize("build", [driver_pod, kubeflow_application, apache_application])
+
+
+def specs_of(body: Obj) -> tuple[Obj, Obj | None]:
+    """The specifications of the driver's and the executors' pods, wherever the kind of object has them."""
+    if body["kind"] == "Pod":
+        text = body["metadata"].get("annotations", {}).get("compaction.dev/executor-template")
+        return body["spec"], json.loads(text)["spec"] if text else None
+    spec = body["spec"]
+    if "driver" in spec:
+        return spec["driver"]["template"]["spec"], spec["executor"].get("template", {}).get("spec")
+    return spec["driverSpec"]["podTemplateSpec"]["spec"], spec["executorSpec"]["podTemplateSpec"]["spec"]
+
+
+def mounted(spec: Obj) -> dict[str, str]:
+    """Where a pod has Secrets: path -> name of the Secret."""
+    volumes = {one["name"]: one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
+    mounts = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] in volumes]
+    assert all(one["readOnly"] is True for one in mounts)
+    return {one["mountPath"]: volumes[one["name"]] for one in mounts}
+
+
+@BUILDS
+def test_a_driver_has_both_secrets_and_its_executors_those_of_the_objects(build: Build) -> None:
+    driver, executor = specs_of(build(request_of(EXECUTORS, store=BLOCKS), default_image="w:1"))
+    credentials = {f"{AT}/store-credentials": "store-credentials"}
+    assert executor is not None
+    assert mounted(driver) == credentials | {f"{AT}/store-index": "store-index"}
+    assert mounted(executor) == credentials, "only the driver writes to the index"
+
+
+@BUILDS
+def test_a_secret_for_both_is_mounted_once(build: Build) -> None:
+    both = {"url": "s3://b/p", "credentialsSecretName": "store", "index": {"secretName": "store", "key": "dsn"}}
+    driver, _ = specs_of(build(request_of(EXECUTORS, store={"blockStore": both}), default_image="w:1"))
+    assert mounted(driver) == {f"{AT}/store": "store"}
+
+
+@BUILDS
+def test_without_credentials_the_pods_own_identity_counts(build: Build) -> None:
+    store = {"url": "s3://blocks/production", "index": {"secretName": "store-index"}}
+    driver, executor = specs_of(build(request_of(EXECUTORS, store={"blockStore": store}), default_image="w:1"))
+    assert executor is not None
+    assert mounted(driver) == {f"{AT}/store-index": "store-index"}
+    assert mounted(executor) == {}
+
+
+@BUILDS
+def test_beside_what_the_user_mounts(build: Build) -> None:
+    driver, executor = specs_of(build(request_of(FULL, store=BLOCKS), default_image="w:1"))
+    assert executor is not None
+    for spec in (driver, executor):
+        assert mounted(spec)["/etc/certificates"] == "certificates"
+        assert f"{AT}/store-credentials" in mounted(spec)
+
+
+@BUILDS
+def test_a_block_store_needs_no_claim(build: Build) -> None:
+    for spec in specs_of(build(request_of(FULL, store=BLOCKS), default_image="w:1")):
+        assert spec is not None
+        assert not [one for one in spec["volumes"] if "persistentVolumeClaim" in one]
+        assert all(one["mountPath"] for one in spec["containers"][0]["volumeMounts"])
+
+
+@BUILDS
+def test_segment_logs_need_no_secret(build: Build) -> None:
+    for spec in specs_of(build(request_of(EXECUTORS), default_image="w:1")):
+        assert spec is not None
+        assert mounted(spec) == {}
+
+
+@pytest.mark.parametrize("launcher", list(BACKENDS))
+@pytest.mark.parametrize("workers", [{}, EXECUTORS, FULL], ids=["alone", "executors", "full"])
+def test_a_real_api_server_takes_the_objects_as_they_are(
+    control_plane: Any, restricted: str, spark_operators: None, launcher: Launcher, workers: dict[str, Any]
+) -> None:
+    """With strict validation and PodSecurity `restricted`; pods in templates as well, made by the test instead."""
+    request = request_of(workers, name=NAME, namespace=restricted, store=BLOCKS)
+
+    async def work() -> None:
+        async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w:1")
+            await objects.launch_as(launcher, request)
+            for number, spec in enumerate(specs_of(BACKENDS[launcher].build(request, "w:1"))):
+                if spec is None:
+                    continue
+                name = f"copy-{number}"
+                body = {"metadata": {"name": name, "namespace": restricted}, "spec": spec | {"serviceAccountName": ""}}
+                body["spec"]["containers"] = [{"image": "w:1"} | one for one in spec["containers"]]
+                kept = await client.create(PODS, body, strict=True)
+                assert mounted(kept["spec"]) == mounted(spec)
+                await client.delete(PODS, name, namespace=restricted, grace_seconds=0)
+
+    asyncio.run(work())

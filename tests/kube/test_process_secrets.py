@@ -1,0 +1,194 @@
+"""The Secrets of a worker that is a process: in files of its own, in nothing that others see, and gone with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compaction.exceptions import LaunchError
+from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
+from compaction.kube.launchers.process import ProcessLauncher
+from compaction.stores.secrets import GivenSecrets
+
+VALUE = "s3cr3t-value-that-nobody-may-see"
+POLICY = PolicyKey("ns", "p")
+VALUES = {"store": {"secret_access_key": VALUE}, "index": {"url": f"postgresql://me:{VALUE}@db/index"}, "x": {"y": "z"}}
+READS = """
+import sys, time
+from compaction.stores.secrets import DirectorySecrets
+secrets = DirectorySecrets(sys.argv[sys.argv.index("--secrets-dir") + 1])
+assert "s3cr3t" in secrets.read("store")["secret_access_key"] and "s3cr3t" in secrets.read("index")["url"]
+print("read", flush=True)
+time.sleep(600)
+"""
+
+
+def request(name: str = "p-w-1") -> WorkerRequest:
+    return WorkerRequest(name, POLICY, 2, 30, 15, secrets=StoreSecrets(driver=("store", "index"), tasks=("store",)))
+
+
+def launcher_of(
+    state: Path, code: str = READS, values: Mapping[str, Mapping[str, str]] | None = VALUES
+) -> ProcessLauncher:
+    secrets = GivenSecrets(values, "the test") if values is not None else None
+    return ProcessLauncher(
+        state,
+        command=lambda _request: [sys.executable, "-c", code],
+        secrets_of=(lambda namespace: {"ns": secrets}[namespace]) if secrets is not None else None,
+    )
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    ending = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ending, f"never happened: {what}"
+        time.sleep(0.02)
+
+
+def log_of(state: Path, name: str = "p-w-1") -> str:
+    return (state / "workers" / f"{name}.log").read_text()
+
+
+def left(state: Path) -> list[Path]:
+    return sorted(path for path in (state / "workers").glob("*.secrets*"))
+
+
+def worker_of(state: Path, name: str = "p-w-1") -> psutil.Process:
+    return psutil.Process(int(json.loads((state / "workers" / f"{name}.json").read_text())["pid"]))
+
+
+def end(launcher: ProcessLauncher, name: str = "p-w-1") -> None:
+    asyncio.run(launcher.stop(WorkerRef(name, POLICY), grace=5))
+    wait_for(lambda: all(one.ended for one in asyncio.run(launcher.observe()) if one.name == name), "its end")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for worker in psutil.process_iter(["cwd"]):  # workers run in the directory of their records
+        if worker.info["cwd"] == str(tmp_path / "workers"):
+            worker.kill()
+
+
+def test_the_worker_reads_them_and_nobody_else_sees_them(state: Path) -> None:
+    launcher = launcher_of(state)
+    asyncio.run(launcher.launch(request()))
+    wait_for(lambda: "read" in log_of(state), "the worker reads its Secrets")
+    pid = worker_of(state).pid
+    seen = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+    seen += b"".join(path.read_bytes() for path in (state / "workers").iterdir() if path.is_file())
+    assert VALUE.encode() not in seen
+    (directory,) = left(state)
+    assert {path.name for path in directory.iterdir() if path.is_dir()} == {"store", "index"}, "exactly what it needs"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in directory.rglob("*")} == {0}
+    end(launcher)
+    assert left(state) == []
+
+
+def test_they_go_with_a_worker_that_crashes(state: Path) -> None:
+    launcher = launcher_of(state)
+    asyncio.run(launcher.launch(request()))
+    wait_for(lambda: "read" in log_of(state), "the worker reads its Secrets")
+    worker_of(state).kill()
+    wait_for(lambda: asyncio.run(launcher.observe())[0].ended, "its end")
+    assert left(state) == []
+
+
+def test_they_stay_while_the_worker_lives_and_go_with_it_though_its_coordinator_was_killed(state: Path) -> None:
+    """The coordinator is a real process that is killed; the one after it knows of the worker only what is in files."""
+    code = f"""
+import asyncio, os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_process_secrets import launcher_of, request
+asyncio.run(launcher_of(Path({str(state)!r})).launch(request()))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    coordinator = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert coordinator.returncode == -signal.SIGKILL, coordinator.stderr
+    wait_for(lambda: "read" in log_of(state), "the worker reads its Secrets")
+    successor = launcher_of(state, values=None)
+    assert not asyncio.run(successor.observe())[0].ended
+    assert len(left(state)) == 1
+    worker_of(state).kill()
+    wait_for(lambda: asyncio.run(successor.observe())[0].ended, "its end")
+    assert left(state) == []
+
+
+def test_they_go_when_the_coordinator_dies_before_there_is_a_worker(state: Path) -> None:
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+from compaction.kube.launchers.process_secrets import handed_over
+Path({str(state / "workers")!r}).mkdir()
+with handed_over(Path({str(state / "workers")!r}), "p-w-1", {VALUES!r}):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    coordinator = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert coordinator.returncode == -signal.SIGKILL, coordinator.stderr
+    assert len(left(state)) == 1
+    asyncio.run(launcher_of(state).observe())
+    assert left(state) == []
+
+
+def test_a_worker_that_cannot_be_started_leaves_nothing(state: Path) -> None:
+    launcher = ProcessLauncher(
+        state, command=lambda _request: ["/nowhere/python"], secrets_of=lambda _namespace: GivenSecrets(VALUES, "test")
+    )
+    with pytest.raises(LaunchError, match="cannot be started"):
+        asyncio.run(launcher.launch(request()))
+    assert left(state) == []
+
+
+@pytest.mark.parametrize(("values", "message"), [({"store": {}}, "Secret index: "), (None, "Secret store is needed")])
+def test_a_secret_that_is_missing_is_named_and_the_name_stays_free(
+    state: Path, values: Mapping[str, Mapping[str, str]] | None, message: str
+) -> None:
+    with pytest.raises(LaunchError, match=message):
+        asyncio.run(launcher_of(state, values=values).launch(request()))
+    assert not (state / "workers").exists()
+    launcher = launcher_of(state)
+    asyncio.run(launcher.launch(request()))
+    end(launcher)
+
+
+def test_a_worker_without_secrets_is_told_nothing_of_them(state: Path) -> None:
+    launcher = launcher_of(state, "import sys; print(sys.argv)")
+    asyncio.run(launcher.launch(WorkerRequest("p-w-1", POLICY, 2, 30, 15)))
+    wait_for(lambda: asyncio.run(launcher.observe())[0].ended, "its end")
+    assert "secrets" not in log_of(state)
+    assert left(state) == []
+
+
+def test_two_launchers_look_at_the_same_time_and_no_live_worker_loses_its_secrets(state: Path) -> None:
+    """A handover: the old coordinator starts workers while the new one looks."""
+    old, new = launcher_of(state), launcher_of(state, values=None)
+
+    async def both() -> None:
+        async def look() -> None:
+            while len(list((state / "workers").glob("*.json"))) < 4:
+                await new.observe()
+
+        looking = asyncio.create_task(look())
+        for number in range(4):
+            await old.launch(request(f"p-w-{number}"))
+        await looking
+
+    (state / "workers").mkdir()
+    asyncio.run(both())
+    for number in range(4):
+        wait_for(lambda n=number: "read" in log_of(state, f"p-w-{n}"), "each worker reads its Secrets")  # type: ignore[misc]
+    assert len(left(state)) == 4
+    for number in range(4):
+        end(old, f"p-w-{number}")
+    assert left(state) == []
