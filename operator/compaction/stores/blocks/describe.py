@@ -18,16 +18,13 @@ from compaction.api.text import cut
 from compaction.exceptions import BlockStoreError, CorruptBlockError, UnsuitableBlockError, UnsupportedColumnError
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_footer, short
-from compaction.stores.blocks.lanes import plain_type
 from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.paths import ULID_TEXT, parse_block_path
+from compaction.stores.blocks.times import scale_of, time_column_of, times_of_footer
 
-MICROSECONDS: Final = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
-"""Unit -> factor and divisor; what is between two microseconds counts for the earlier one."""
 BATCH_ROWS: Final = 1 << 16
-_TIME_NAMES: Final = ("timestamp", "time", "ts")
 
 
 def describe(
@@ -55,8 +52,8 @@ def describe(
     except ValueError as error:
         raise CorruptBlockError(path, str(error)) from None
     identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
-    column = _time_column(path, footer, time_column or said.time_column or "")
-    times = _times_of_footer(footer, column) if footer.rows else _times_of_id(identity)
+    column = time_column_of(footer, time_column or said.time_column or "")
+    times = times_of_footer(footer, column) if footer.rows else _times_of_id(identity)
     fingerprint = said.fingerprint
     if fingerprint is not None and fingerprint.rows != footer.rows:
         raise CorruptBlockError(path, f"says it was made of {fingerprint.rows} rows and has {footer.rows}")
@@ -114,49 +111,12 @@ def _times_of_id(block: str) -> tuple[int, int]:
     return made, made
 
 
-def _time_column(path: str, footer: Footer, wanted: str) -> str:
-    schema = footer.schema
-    if wanted:
-        if wanted not in schema.names or _unit(schema.field(wanted).type) is None:
-            raise UnsuitableBlockError(path, f"has no column {wanted[:100]!r} of timestamps or 64-bit integers")
-        return wanted
-    times = [field.name for field in schema if pa.types.is_timestamp(plain_type(field.type))]
-    named = [name for name in _TIME_NAMES if name in schema.names and _unit(schema.field(name).type) is not None]
-    if len(times) == 1:
-        return str(times[0])
-    if found := next((name for name in named if not times or name in times), None):
-        return found
-    raise UnsuitableBlockError(path, f"which column is the time? Of timestamps there are: {cut(repr(times), 200)}")
-
-
-def _unit(kind: pa.DataType) -> str | None:
-    kind = plain_type(kind)
-    if pa.types.is_timestamp(kind):
-        return str(kind.unit)
-    return "us" if pa.types.is_int64(kind) else None
-
-
-def _times_of_footer(footer: Footer, column: str) -> tuple[int, int] | None:
-    """Inclusive, in epoch microseconds; None when the statistics do not tell."""
-    bounds = footer.bounds(column)
-    if bounds.nulls:
-        raise UnsuitableBlockError(footer.info.path, f"{bounds.nulls} rows have no time in {column[:100]!r}")
-    if not isinstance(bounds.low, int) or not isinstance(bounds.high, int) or bounds.nulls is None:
-        return None
-    # The unit in the file, which is not always that of the Arrow schema (seconds are stored as milliseconds).
-    position = next(n for n in range(footer.parquet.num_columns) if footer.parquet.schema.column(n).path == column)
-    logical = footer.parquet.schema.column(position).logical_type.to_json()
-    stored = next((u for u, word in (("ms", "milli"), ("us", "micro"), ("ns", "nano")) if word in logical), None)
-    factor, divisor = MICROSECONDS[stored or _unit(footer.schema.field(column).type) or "us"]
-    return bounds.low * factor // divisor, bounds.high * factor // divisor
-
-
 def _read(objects: Objects, footer: Footer, column: str) -> tuple[Fingerprint, tuple[int, int]]:
     """Fingerprint and times of all rows, batch by batch."""
     path, fingerprinter = footer.info.path, Fingerprinter()
     low: int | None = None
     high: int | None = None
-    factor, divisor = MICROSECONDS[_unit(footer.schema.field(column).type) or "us"]
+    scale = scale_of(footer.schema.field(column).type)
     texts = [field.name for field in footer.schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
     try:
         with objects.reader(path, info=footer.info) as reader:
@@ -180,4 +140,4 @@ def _read(objects: Objects, footer: Footer, column: str) -> tuple[Fingerprint, t
         raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
     if fingerprinter.value.rows != footer.rows:
         raise CorruptBlockError(path, f"has {fingerprinter.value.rows} rows, its footer says {footer.rows}")
-    return fingerprinter.value, ((low or 0) * factor // divisor, (high or 0) * factor // divisor)
+    return fingerprinter.value, (scale.microseconds(low or 0), scale.microseconds(high or 0))
