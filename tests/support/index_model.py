@@ -23,6 +23,8 @@ class Known:
     place: int | None = None
     job: str | None = None
     quarantined: bool = False
+    ended: int = 0
+    """The step that buried it."""
 
 
 @dataclass
@@ -69,6 +71,7 @@ class Model:
     def _bury(self, block_id: str, *, lost: bool) -> None:
         known = self.blocks[block_id]
         known.state, known.place, known.job, known.quarantined = "tombstoned", None, None, False
+        known.ended = self.step
         if lost:
             self.lost += known.block.fingerprint
 
@@ -178,6 +181,20 @@ class Model:
 
     def tombstones(self) -> set[str]:
         return {i for i, known in self.blocks.items() if known.state == "tombstoned"}
+
+    def deletable(self) -> set[str]:
+        """Tombstones that no earlier one of a lower level, of the same tenant, stands before."""
+        standing = [known for known in self.blocks.values() if known.state == "tombstoned"]
+        return {
+            one.block.id
+            for one in standing
+            if not any(
+                other.block.tenant == one.block.tenant
+                and other.block.level < one.block.level
+                and other.ended < one.ended
+                for other in standing
+            )
+        }
 
     def confirm(self, ids: Collection[str]) -> None:
         for block_id in self.tombstones() & set(ids):

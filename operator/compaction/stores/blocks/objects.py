@@ -38,6 +38,8 @@ from compaction.stores.blocks.paths import check_path
 
 DELETE_BATCH: Final = 1000
 """What one request of S3 deletes at most."""
+GIVE_UP: Final = 3
+"""After so many objects in a row to which the store gave no usable answer, it is not asked for the rest of a batch."""
 PART_BYTES: Final = 8 << 20
 """Larger objects are uploaded in parts of this size; memory for an upload is about `UPLOADS` of them."""
 UPLOADS: Final = 4
@@ -237,7 +239,17 @@ class Objects:
             return []
         except ObjectError:
             # One of them, or all: only one by one says which. What was deleted above is deleted once more.
-            return [(path, problem) for path in paths if (problem := self._delete_one(path)) is not None]
+            return self._delete_each(paths)
+
+    def _delete_each(self, paths: Sequence[str]) -> Failures:
+        failed: Failures = []
+        silent = 0
+        for path in paths:
+            problem = self._delete_one(path) if silent < GIVE_UP else failed[-1][1]
+            silent = silent + 1 if isinstance(problem, ObjectStoreUnavailableError) else 0
+            if problem is not None:
+                failed.append((path, problem))
+        return failed
 
     def _delete_one(self, path: str) -> ObjectError | None:
         try:

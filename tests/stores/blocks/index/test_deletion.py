@@ -99,6 +99,29 @@ class TestTombstones:
         confirm(index, [block_id(1)], now=now)
         assert summary(index).blocks == 0
 
+    def test_what_was_made_of_others_is_deleted_behind_them(self, index: IndexDatabase) -> None:
+        """An object that is gone proves that all it was made of is gone."""
+        first, second = blocks_of(1, 2), blocks_of(3, 4)
+        outputs = [output_of(100, first), output_of(101, second)]
+        elsewhere = blocks_of(5, shard=1)
+        register(index, [*first, *second, *elsewhere], now=NOON)
+        for number, (sources, made) in enumerate([(first, outputs[:1]), (second, outputs[1:]), (outputs, [])]):
+            top = made or [output_of(102, outputs)]
+            ids = tuple(block.id for block in sources)
+            claim(index, job=f"j{number}", token=1, sources=ids, now=NOON)
+            # Clocks of two coordinators differ: what ended later seems to have ended before.
+            replace(index, Replacement(f"j{number}", 1, ids, tuple(top), "{}"), now=NOON - number)
+        quarantine(index, {elsewhere[0].id: BAD}, now=NOON)
+        drop(index, elsewhere[0].id, now=NOON)
+        ids = [block.id for block in (*first, *second)]
+        assert {one.block for one in due(index, now=NOON, grace=0)} == {*ids, elsewhere[0].id}
+        failed(index, {ids[0]: "403"}, now=NOON)
+        confirm(index, [*ids[1:], elsewhere[0].id], now=NOON)
+        assert due(index, now=NOON, grace=0) == ()
+        assert next_due(index, grace=0) == NOON + FIRST_PAUSE
+        confirm(index, ids[:1], now=NOON)
+        assert [one.block for one in due(index, now=NOON, grace=0)] == [block.id for block in outputs]
+
     def test_a_deletion_is_remembered_and_then_forgotten(self, index: IndexDatabase) -> None:
         _compacted(index, 1, 2)
         version = read_queue(index).version

@@ -135,8 +135,8 @@ class Machine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 4))
     def sweep(self, limit: int) -> None:
         batch = [one.block for one in due(self.index, now=FAR, grace=0, limit=limit)]
-        assert set(batch) <= self.model.tombstones()
-        assert len(batch) == min(limit, len(self.model.tombstones()))
+        assert len(batch) == min(limit, len(self.model.deletable()))
+        assert set(batch) <= self.model.deletable()
         confirm(self.index, batch, now=self._step())
         self.model.confirm(batch)
 

@@ -1,8 +1,13 @@
 """Blocks that are no longer live: deleted after the grace, forgotten only when the deletion was confirmed.
 
 Invariants: a tombstone stands from the change that ended the block until `confirm`; it is due when the grace has passed
-since then, whatever else goes on; one that cannot be deleted does not keep others waiting (`failed` puts it off). What
-was deleted is remembered for a while, so that a late registration of it stays without effect.
+since then, whatever else goes on; one that cannot be deleted does not keep others waiting (`failed` puts it off),
+except those that may be made of it. What was deleted is remembered for a while, so that a late registration of it stays
+without effect.
+
+What may be made of it: an output is of a higher level than its sources, of the same tenant and shard, and ended in a
+later change than they did. It is due only when no such source stands before it. So an object that is gone proves that
+all it was made of is gone, which is what an index made anew from the objects relies on (`rebuild`).
 """
 
 from __future__ import annotations
@@ -61,6 +66,21 @@ _COLUMNS: Final = (
     TOMBSTONES.c.since, TOMBSTONES.c.attempts, TOMBSTONES.c.error,
 )  # fmt: skip
 _JOINED: Final = TOMBSTONES.join(BLOCKS, BLOCKS.c.id == TOMBSTONES.c.block)
+_KEY: Final = (BLOCKS.c.tenant, BLOCKS.c.shard, BLOCKS.c.level)
+_FIRST: Final = select(*_KEY, func.min(BLOCKS.c.version).label("version")).select_from(_JOINED).group_by(*_KEY).cte()
+"""The first change that buried one of those that stand, for each key."""
+_HELD: Final = (
+    select(_FIRST.c.version)
+    .where(
+        _FIRST.c.tenant == BLOCKS.c.tenant,
+        _FIRST.c.shard == BLOCKS.c.shard,
+        _FIRST.c.level < BLOCKS.c.level,
+        _FIRST.c.version < BLOCKS.c.version,
+    )
+    .correlate(BLOCKS)
+    .exists()
+)
+"""Something that this block may be made of still stands."""
 
 
 def bury(change: Change, ids: Sequence[str], *, reason: TombstoneReason, job: str | None, now: int) -> None:
@@ -94,7 +114,7 @@ def due(database: IndexDatabase, *, now: int, grace: int, limit: int = BATCH) ->
     query = (
         select(*_COLUMNS)
         .select_from(_JOINED)
-        .where(TOMBSTONES.c.since <= now - grace, TOMBSTONES.c.not_before <= now)
+        .where(TOMBSTONES.c.since <= now - grace, TOMBSTONES.c.not_before <= now, ~_HELD)
         .order_by(TOMBSTONES.c.since, TOMBSTONES.c.block)
         .limit(limit)
     )
@@ -146,9 +166,12 @@ def failed(database: IndexDatabase, errors: Mapping[str, str], *, now: int) -> N
 
 
 def next_due(database: IndexDatabase, *, grace: int) -> int | None:
-    """When the next tombstone is due, epoch microseconds; None when nothing waits for its deletion."""
+    """When the next tombstone is due, epoch microseconds; None when nothing waits for its deletion. Those that wait for
+    another one do not count: they are due at once when it is confirmed.
+    """
     later = func.max if database.engine.dialect.name == "sqlite" else func.greatest
-    query = select(func.min(later(TOMBSTONES.c.since + grace, TOMBSTONES.c.not_before)))
+    moment = func.min(later(TOMBSTONES.c.since + grace, TOMBSTONES.c.not_before))
+    query = select(moment).select_from(_JOINED).where(~_HELD)
     return database.read(lambda connection: connection.execute(query).scalar())
 
 

@@ -1,0 +1,100 @@
+"""The process that cleans a block store dies at every call of the object store and of the index.
+
+After each death nothing that is referenced is gone; and when the next process does the same again, objects and index
+end as if nobody had died: nothing stays for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compaction.exceptions import ObjectMissingError
+from compaction.stores.blocks.cleaning import REMEMBERED, expire_all, housekeeping, sweep
+from compaction.stores.blocks.identity import IDENTITY_PATH
+from compaction.stores.blocks.index.retention import Retention
+from compaction.stores.blocks.index.tables import BlockState
+from compaction.stores.blocks.orphan_collector import collect_orphans
+from compaction.stores.blocks.store import BlockStore
+from support.aged import DAY, Aging, DyingStore, deaths
+from support.block_histories import attempt, compact
+from support.block_index import NOON, SECOND, block_id, check, clear, tables
+from support.block_stores import fill, upload
+from support.index_faults import Death, Interrupted, interruptions
+
+RETENTION = Retention(tenants={"brief": DAY * SECOND})
+LATER = NOON + 2 * DAY * SECOND
+MUCH_LATER = LATER + REMEMBERED + 1
+
+
+def _history(store: BlockStore, age: Aging) -> None:
+    """Two generations that were replaced, one that expires, one that lives, an attempt under way, three orphans."""
+    for info in list(store.objects.list()):
+        if info.path != IDENTITY_PATH:
+            store.objects.delete([info.path])
+    clear(store.index)
+    fill(store, [1, 2, 3, 4, 5])
+    fill(store, [6], tenant="brief")
+    (one,) = compact(store, [block_id(1), block_id(2)], now=NOON)
+    compact(store, [one], now=NOON)
+    dead = attempt(store, [block_id(3), block_id(4)], now=NOON, job="job", parts=2)
+    dead.upload(1)
+    attempt(store, [block_id(3), block_id(4)], now=NOON, job="job").upload()
+    upload(store, 7)
+    upload(store, 8)
+    for info in list(store.objects.list()):
+        age(store.objects, info.path, 2 * DAY)
+
+
+def _clean(store: BlockStore) -> None:
+    expire_all(store.index, RETENTION, now=LATER)
+    sweep(store.objects, store.index, now=LATER, grace=0)
+    collect_orphans(store.objects, store.index, now=LATER)
+    housekeeping(store.index, now=MUCH_LATER)
+
+
+def _state(store: BlockStore) -> tuple[set[str], dict[str, Any]]:
+    return {info.path for info in store.objects.list()}, tables(store.index)
+
+
+def _nothing_referenced_is_gone(store: BlockStore) -> None:
+    check(store.index)
+    for row in tables(store.index)["blocks"]:
+        if row["state"] == BlockState.LIVE:
+            try:
+                store.objects.head(row["path"])
+            except ObjectMissingError:
+                raise AssertionError(f"{row['path']} is live, and deleted") from None
+    (mine,) = (job for job in store.open_jobs() if job.job == "job")
+    assert mine.token == 2
+
+
+@pytest.mark.parametrize("what", ["objects", "index"])
+def test_death_at_every_call(what: str, block_store: BlockStore, age: Aging) -> None:
+    store = replace(block_store, clock=lambda: NOON / SECOND)
+    age(store.objects, IDENTITY_PATH, 30 * DAY)
+    _history(store, age)
+    with DyingStore() as objects, Interrupted(store.index) as index:
+        _clean(store)
+    expected = _state(store)
+    live = {block.path for block in store.live().blocks}
+    assert len(live) == 4
+    left = {path for path in expected[0] if path.endswith(".parquet")} - live
+    assert len(left) == 1, "that of the open claim"
+    places = list(deaths(objects.calls)) if what == "objects" else [(n, w) for n, w, _ in interruptions(index.calls)]
+    assert len(places) > 8
+    for number, when in places:
+        _history(store, age)
+        dying: Callable[[], Any] = (
+            (lambda n=number, w=when: DyingStore(n, w))
+            if what == "objects"
+            else (lambda n=number, w=when: Interrupted(store.index, at=n, when=w))
+        )
+        with dying(), pytest.raises(Death):
+            _clean(store)
+        _nothing_referenced_is_gone(store)
+        _clean(store)
+        assert _state(store) == expected, f"{what}, {when.value} call {number}"
