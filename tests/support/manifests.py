@@ -347,7 +347,7 @@ WRONG_BLOCK_JOBS = (
     ),
     Wrong(f"{_JOB_BLOCKS}/store/index", ABSENT, f"{_JOB_BLOCKS_FIELD}.store.index", "Required value", "Field required"),
     Wrong(
-        f"{_JOB_BLOCKS}/batch", "t/1/L0/" + BLOCK_1, f"{_JOB_BLOCKS_FIELD}.batch", "must be <tenant>/<shard>/L<level>"
+        f"{_JOB_BLOCKS}/batch", "t/one/L0/" + BLOCK_1, f"{_JOB_BLOCKS_FIELD}.batch", "must be <tenant>/<shard>/L<level>"
     ),
     Wrong(f"{_JOB_BLOCKS}/batch", "t/0/L0/mine", f"{_JOB_BLOCKS_FIELD}.batch", "must be <tenant>/<shard>/L<level>"),
     Wrong(f"{_JOB_BLOCKS}/blocks", [], f"{_JOB_BLOCKS_FIELD}.blocks", "at least 1 item"),

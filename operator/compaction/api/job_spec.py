@@ -43,7 +43,12 @@ BLOCK_ID: Final = Rule(
     holds=lambda block: re.fullmatch(_ULID, block) is not None,
 )
 
-_BATCH: Final = "/L[0-9]{1,3}/[0-7][0-9A-HJKMNP-TV-Z]{25}$"
+_BATCH: Final = "^.+/(0|[1-9][0-9]{0,9})/L[0-9]{1,3}/[0-7][0-9A-HJKMNP-TV-Z]{25}$"
+BATCH_NAME: Final = Rule(
+    cel=f"self.matches('{_BATCH}')",
+    message="must be <tenant>/<shard>/L<level>/<id of a block>, such as t/0/L0/01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    holds=lambda batch: re.fullmatch(_BATCH[1:-1], batch) is not None,
+)
 BlockId = Annotated[str, StringConstraints(max_length=26), Checked(BLOCK_ID)]
 
 
@@ -133,23 +138,13 @@ class BlockSources(ApiModel):
     """Name of the tenant."""
     shard: Annotated[int, Field(ge=0, le=MAX_SHARD)]
     """Number of the shard."""
-    batch: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+    batch: Annotated[str, StringConstraints(min_length=1, max_length=512), Checked(BATCH_NAME)]
     """Name of the batch that the blocks are of. Jobs of one batch run one after another: those that a job was split
     into because it failed."""
     blocks: Annotated[tuple[BlockId, ...], Field(min_length=1, max_length=MAX_BLOCKS_PER_JOB), list_set()]
     """Ids of the blocks (ULIDs), in ascending order. Those of a lower level than the job's have skipped some."""
 
     RULES = (
-        Rule(
-            cel="self.batch.startsWith(self.tenant + '/' + string(self.shard) + '/L') && "
-            f"self.batch.matches('{_BATCH}')",
-            message="must be <tenant>/<shard>/L<level>/<id of a block>, such as t/0/L0/01ARZ3NDEKTSV4RRFFQ69G5FAV",
-            holds=lambda sources: (
-                sources.batch.startswith(f"{sources.tenant}/{sources.shard}/L")
-                and re.search(_BATCH, sources.batch) is not None
-            ),
-            field=".batch",
-        ),
         Rule(
             cel="self.blocks.isSorted()",
             message="list the blocks in ascending order, each once",
