@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TextIO
 
 import click
@@ -66,23 +66,23 @@ def command(
         if watch:
             keep_compacted(file, output)
             return
-        store = open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT)
-        if dry_run:
-            run = LocalRun(policy, store=store, open_runner=_no_runner)
-            reading, plan = run.look(recover=False)
-            show_plan(policy, reading, plan, output)
-            problems = [problem.message for problem in reading.problems]
-        else:
-            with ProgressBar() as bar:
-                run = LocalRun(
-                    policy,
-                    store=store,
-                    open_runner=lambda: spark(policy, bar),
-                    watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
-                )
-                result = run.run()
-            show_result(policy, result, output)
-            problems = problems_of(result)
+        with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT)) as store:
+            if dry_run:
+                run = LocalRun(policy, store=store, open_runner=_no_runner)
+                reading, plan = run.look(recover=False)
+                show_plan(policy, reading, plan, output)
+                problems = [problem.message for problem in reading.problems]
+            else:
+                with ProgressBar() as bar:
+                    run = LocalRun(
+                        policy,
+                        store=store,
+                        open_runner=lambda: spark(policy, bar),
+                        watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+                    )
+                    result = run.run()
+                show_result(policy, result, output)
+                problems = problems_of(result)
     for problem in problems:
         report(CompactionError(problem))
     sys.exit(1 if problems else 0)

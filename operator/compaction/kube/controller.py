@@ -41,7 +41,7 @@ from compaction.kube.queue import AGAIN, stale_pause
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
 from compaction.kube.sharing import Sharing
-from compaction.kube.store_tasks import PolicyState, StoreTasks
+from compaction.kube.store_tasks import PolicyState, StoreTasks, close
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
@@ -97,6 +97,8 @@ class PolicyController:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for state in self._states.values():
+            close(state)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -223,7 +225,8 @@ class PolicyController:
         self, runtime: Runtime, key: ObjectKey, snapshot: Snapshot, decision: Decision, outcome: Outcome
     ) -> float | None:
         if snapshot.policy is None and decision.requeue_after is None:
-            self._states.pop(key, None)
+            if (state := self._states.pop(key, None)) is not None:
+                close(state)
             runtime.metrics.forget_policy(key)
         if outcome.launch_errors or outcome.plan_failed or decision.acts:
             # Our own writes are in the cache already, so no watch event will ask for the next step.

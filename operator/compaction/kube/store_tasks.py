@@ -41,6 +41,12 @@ class PolicyState:
     """How many times in a row a decision met a world that had moved on."""
 
 
+def close(state: PolicyState) -> None:
+    """Let go of the policy's store, which nobody will ask again."""
+    if state.store is not None:
+        state.store.close()
+
+
 class StoreTasks:
     """Opens stores and works on them. The loop is never blocked."""
 
@@ -53,6 +59,7 @@ class StoreTasks:
         """The store as the current spec says; kept while the spec stays, for what it remembers."""
         wanted = (policy.metadata.uid, policy.metadata.generation)
         if state.store is None or state.store_for != wanted:
+            close(state)
             secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, monotonic=self._monotonic)
             state.store = self._open_store(policy.spec, holder=f"coordinator {runtime.identity}", secrets=secrets)
             state.store_for = wanted

@@ -102,6 +102,7 @@ class LocalWatch:
             self._stop.set()
             self._dismiss()
         self._settle()
+        self._store.close()
 
     def step(self) -> float:
         """One decision, carried out; seconds until the next one is due by itself."""
@@ -156,6 +157,7 @@ class LocalWatch:
         generation = self.objects.policy.metadata.generation
         self.objects.replace_policy(wanted)
         if self.objects.policy.metadata.generation != generation:
+            self._store.close()
             self._store = self._open_store(wanted)
         self._say(News("PolicyChanged", "the changed policy is in force"))
 

@@ -89,6 +89,10 @@ class StoreAdapter(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of all connections. What is under way goes on; a later call opens new ones."""
+        ...
+
     def retire(self, log: str, job: str) -> None:
         """Nothing may be committed for the job any more."""
         ...

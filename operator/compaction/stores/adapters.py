@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from compaction.api.policy import CompactionPolicySpec
 from compaction.stores.adapter import StoreAdapter
+from compaction.stores.block_adapter import BlockStoreAdapter
 from compaction.stores.secrets import NO_SECRETS, Secrets
 from compaction.stores.segment_adapter import SegmentLogsAdapter
 
@@ -23,7 +24,16 @@ def open_store(
 
     `secrets`: those of the policy's namespace. Nothing is read here: opening never blocks.
     """
-    assert spec.store.segment_logs is not None, "segment logs are the only member of the union so far"
+    if spec.store.block_store is not None:
+        return BlockStoreAdapter(
+            spec.store.block_store,
+            grace=float(spec.cleanup.delay),
+            max_bytes_per_job=int(spec.limits.max_bytes_per_job),
+            max_jobs_queued=spec.limits.max_jobs_queued,
+            secrets=secrets,
+            clock=clock,
+        )
+    assert spec.store.segment_logs is not None, "exactly one member of the union is set"
     return SegmentLogsAdapter(
         spec.store.segment_logs, grace=float(spec.cleanup.delay), holder=holder, lock_timeout=lock_timeout, clock=clock
     )

@@ -208,6 +208,9 @@ class SegmentLogsAdapter:
             due.append(SWEEP_AGAIN)
         return Swept(deleted, freed, tuple(problems), min(due, default=None))
 
+    def close(self) -> None:
+        """See `StoreAdapter`: files are open only while something is done with them."""
+
     def high_water(self, log: str, job: str) -> int:
         """See `StoreAdapter`."""
         return self._store.high_water(log, job)

@@ -1,0 +1,279 @@
+"""Block stores as the coordinator sees them: `BlockStore` under the words of `StoreAdapter`.
+
+A look is cheap: the queue follows the index by its changes. Nothing is decided here; batches come from the queue, jobs
+from the planner, and what may be replaced by whom is the index's word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+
+from compaction.api.block_store_spec import BlockStore as BlockStoreSpec
+from compaction.api.enums import PolicyReason
+from compaction.api.job import CompactionJobSpec
+from compaction.exceptions import (
+    BlockStoreError,
+    ClaimRefusedError,
+    IndexUnavailableError,
+    InvalidAssignmentError,
+    ObjectAccessError,
+    ObjectStoreUnavailableError,
+    SecretError,
+    UnknownBlockError,
+)
+from compaction.planning.block_offers import Offer, offer
+from compaction.planning.block_rules import BlockRules, LevelRule
+from compaction.planning.reading import BlockFigures, HeldJob, LogProblem, QueuedBlocks, Reading
+from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
+from compaction.stores.block_cleaner import BlockCleaner
+from compaction.stores.blocks.connecting import connection_of
+from compaction.stores.blocks.index.queue import density
+from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.retention import Retention
+from compaction.stores.blocks.index.tables import JobState
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.blocks.waiting import WaitingBlocks
+from compaction.stores.secrets import Secrets, reason_of
+
+log = structlog.get_logger(__name__)
+
+PATIENCE: Final = 10.0
+"""Seconds for which a look or a claim waits for a database that is away: the next one is not far."""
+STRAY_CLAIM: Final = 3600.0
+"""Seconds after which the claim of a job that nobody here has ever heard of is taken for a leftover."""
+UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, IndexUnavailableError)
+_MICROSECONDS: Final = 1_000_000
+
+
+class BlockStoreAdapter:
+    """Implements `StoreAdapter`. Keep it while the spec stays: it has the queue, which a new one has to read anew."""
+
+    def __init__(
+        self,
+        spec: BlockStoreSpec,
+        *,
+        grace: float,
+        max_bytes_per_job: int,
+        max_jobs_queued: int,
+        secrets: Secrets,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._spec = spec
+        self._most = max_jobs_queued
+        self._secrets = secrets
+        self._clock = clock
+        self._wall = wall
+        self._rules = rules_of(spec, max_bytes_per_job=max_bytes_per_job)
+        self._opening = Lock()
+        self._opened: tuple[BlockStoreConnection, BlockStore] | None = None
+        self._waiting: WaitingBlocks | None = None
+        self._known_jobs: set[str] = set()
+        self._cleaner = BlockCleaner(grace=grace, retention=retention_of(spec), clock=clock)
+
+    # -- looks --------------------------------------------------------------------------------------------------------
+
+    def sense(self, request: SenseRequest) -> Sensed:
+        """See `StoreAdapter`. Claims of jobs that are no more are given up; releases are carried out."""
+        try:
+            return self._sense(request, self._open())
+        except SecretError as error:
+            return self._unreadable(request, reason_of(error), str(error))
+        except UNREACHABLE as error:
+            return self._unreadable(request, PolicyReason.STORE_UNREACHABLE, str(error))
+        except BlockStoreError as error:
+            return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
+
+    def _sense(self, request: SenseRequest, store: BlockStore) -> Sensed:
+        self._known_jobs |= request.jobs.keys()
+        if request.recover:
+            self._release(store, request.released)
+            self._retire_strays(store, request.jobs)
+        waiting = self._waiting
+        if waiting is None or waiting.index is not store.index:
+            waiting = self._waiting = WaitingBlocks(store.index, self._rules)
+        waiting.refresh(request.jobs.values())
+        now = self._wall()
+        offered = offer(
+            waiting.queue,
+            now=now,
+            sensed_at=request.asked,
+            most=self._most,
+            existing=Counter((job.level, tenant_of_lane(job.lane)) for job in request.jobs.values()),
+        )
+        outdated, committed = self._outdated(store, waiting, request.jobs)
+        due = waiting.queue.next_due()
+        reading = Reading(
+            number=request.number,
+            generation=request.generation,
+            started=request.asked,
+            ended=self._clock(),
+            wall=now,
+            candidates=offered.candidates,
+            logs=frozenset(one.path for one in offered.candidates) | committed,
+            outdated=outdated,
+            identities=self._identities(store, request.quarantined),
+            blocks=self._figures(store, waiting, offered),
+            left_out=offered.left_out,
+        )
+        return Sensed(
+            reading,
+            self._cleaner.next_in(store),
+            overdue=self._cleaner.overdue(store),
+            look_in=None if due is None else max(0.0, due - now),
+        )
+
+    def _release(self, store: BlockStore, released: Iterable[tuple[str, str]]) -> None:
+        for _, block in released:
+            try:
+                store.release(block)
+            except UnknownBlockError as error:
+                log.info("nothing to release from quarantine", block=block, error=str(error))
+
+    def _retire_strays(self, store: BlockStore, jobs: Mapping[str, HeldJob]) -> None:
+        """Claims of jobs that were deleted while they had one would keep their blocks for ever."""
+        now = store.now()
+        for record in store.open_jobs():
+            ours = record.job in self._known_jobs
+            old = now - record.changed_at > STRAY_CLAIM * _MICROSECONDS
+            if record.job not in jobs and (ours or old):
+                log.warning("the claim of a job that is no more is given up", job=record.job, token=record.token)
+                store.retire(record.job)
+        self._known_jobs &= jobs.keys()
+
+    def _outdated(
+        self, store: BlockStore, waiting: WaitingBlocks, jobs: Mapping[str, HeldJob]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Jobs some of whose blocks wait no more (replaced, expired, set aside), and the lanes of those among them that
+        were committed: what is missing there is a word, which the next attempt brings.
+        """
+        outdated: set[str] = set()
+        committed: set[str] = set()
+        for name, job in jobs.items():
+            if all(block in waiting.queue for block in job.blocks):
+                continue
+            record = store.job(name)
+            if record is not None and record.state is JobState.COMMITTED:
+                committed.add(job.lane)
+            else:
+                outdated.add(name)
+        return frozenset(outdated), frozenset(committed)
+
+    def _identities(
+        self, store: BlockStore, quarantined: Mapping[str, frozenset[str]]
+    ) -> Mapping[tuple[str, str], str]:
+        """A block is its own identity as long as the index has it in quarantine."""
+        if not quarantined:
+            return MappingProxyType({})
+        aside = {one.block.id for one in store.quarantined()}
+        return MappingProxyType(
+            {(lane, block): block if block in aside else "" for lane, blocks in quarantined.items() for block in blocks}
+        )
+
+    def _figures(self, store: BlockStore, waiting: WaitingBlocks, offered: Offer) -> BlockFigures:
+        live = density(store.index, span=self._rules.span)
+        seen = {source for one in offered.candidates for group in one.groups for source in group.sources}
+        blocks: Counter[tuple[int, str]] = Counter()
+        sizes: Counter[tuple[int, str]] = Counter()
+        for batch in waiting.queue.batches() if waiting.queue.ready_size > self._most else ():
+            if batch.ready is not None and batch.blocks[0].id not in seen:
+                key = batch.level, batch.blocks[0].tenant
+                blocks[key] += len(batch.blocks)
+                sizes[key] += batch.bytes
+        beyond = tuple(QueuedBlocks(*key, blocks[key], sizes[key]) for key in sorted(blocks))
+        return BlockFigures(live=live.blocks, windows=live.windows, beyond=beyond)
+
+    def _unreadable(self, request: SenseRequest, reason: str, message: str) -> Sensed:
+        reading = Reading(
+            number=request.number,
+            generation=request.generation,
+            started=request.asked,
+            ended=self._clock(),
+            wall=self._wall(),
+            problem=LogProblem(self._spec.url, reason, message),
+        )
+        return Sensed(reading, None)
+
+    # -- the rest of the protocol -------------------------------------------------------------------------------------
+
+    def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
+        """See `StoreAdapter`. Expires, deletes what is due, collects orphans; `active` attempts are protected by their
+        claims, so nothing has to be told of them.
+        """
+        try:
+            swept = self._cleaner.run(self._open())
+        except (BlockStoreError, SecretError) as error:
+            return Swept(0, 0, (LogProblem(self._spec.url, "SweepFailed", str(error)),), SWEEP_AGAIN)
+        problems = tuple(LogProblem(where, "SweepFailed", error) for where, error in swept.failures.items())
+        return Swept(swept.deleted, swept.bytes, problems, swept.next_in)
+
+    def high_water(self, lane: str, job: str) -> int:
+        """See `StoreAdapter`."""
+        return self._open().high_water(job)
+
+    def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
+        """See `StoreAdapter`. A job that was committed needs no claim: its attempt finds the receipt."""
+        sources = spec.sources.blocks
+        if sources is None:
+            raise InvalidAssignmentError(f"job {job}: {spec.kind} names no blocks")
+        self._known_jobs.add(job)
+        try:
+            self._open().claim(job=job, token=token, sources=sources.blocks, output_level=spec.level + 1)
+        except ClaimRefusedError as error:
+            if error.reason != Refusal.JOB_COMMITTED:
+                raise
+
+    def retire(self, lane: str, job: str) -> None:
+        """See `StoreAdapter`."""
+        self._open().retire(job)
+
+    def close(self) -> None:
+        """See `StoreAdapter`."""
+        with self._opening:
+            if self._opened is not None:
+                self._opened[1].close()
+
+    def _open(self) -> BlockStore:
+        """The store, opened again when a Secret has changed. Raises SecretError, BlockStoreError."""
+        with self._opening:
+            wanted = connection_of(self._spec.reference, self._secrets)
+            if self._opened is not None and self._opened[0] == wanted:
+                return self._opened[1]
+            store = BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)
+            if self._opened is not None:
+                self._opened[1].close()
+            self._opened = wanted, store
+            return store
+
+
+def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
+    """What a policy says to the queue."""
+    levels = tuple(LevelRule(one.max_blocks, float(one.max_age), int(one.max_bytes)) for one in spec.levels)
+    return BlockRules(
+        levels=levels,
+        span=int(float(spec.span) * _MICROSECONDS),
+        strict_gain=not spec.rewrite_single_blocks,
+        max_bytes_per_job=max_bytes_per_job,
+    )
+
+
+def retention_of(spec: BlockStoreSpec) -> Retention:
+    """What a policy says about how long blocks are kept."""
+    keep = spec.retention
+    return Retention(
+        default=0 if keep.default is None else int(float(keep.default) * _MICROSECONDS),
+        tenants={one.tenant: int(float(one.keep) * _MICROSECONDS) for one in keep.tenants},
+    )
+
+
+def tenant_of_lane(lane: str) -> str:
+    """The tenant in `<tenant>/<shard>/L<level>/<id>`; "" for a lane that somebody made up."""
+    parts = lane.rsplit("/", 3)
+    return parts[0] if len(parts) == 4 else ""
