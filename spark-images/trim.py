@@ -18,7 +18,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OWN_CODE = Path("/opt/compaction")
-UNUSED = ("numpy/f2py", "numpy/_core/include", "numpy/_core/lib", "numpy/random/lib", "numpy/testing/tests")
+UNUSED = (
+    "numpy/f2py", "numpy/_core/include", "numpy/_core/lib", "numpy/random/lib", "numpy/testing/tests",
+    "sqlalchemy/testing", "alembic/testing", "alembic/templates",
+)  # fmt: skip
+UNUSED_ARROW = (
+    "include", "includes", "src", "*.pyx", "*.pxi", "*.py.in", "libarrow_flight.*", "libarrow_python_flight.*",
+    "_flight.*", "libarrow_s3.*", "_s3fs.*", "_gcsfs.*", "_azurefs.*", "_hdfs.*", "_orc.*", "_dataset_orc.*",
+    "_pyarrow_cpp_tests.*", "libarrow_python.so", "libarrow_python.so.*.*", "libarrow_python_*.so",
+    "libarrow_python_*.so.*.*",
+)  # fmt: skip
+"""Flight, ORC and file systems (objects come through obstore), and further names of libraries that are there once."""
 UNUSED_PYSPARK = (
     "ml", "mllib", "pandas", "pipelines", "streaming", "examples", "data", "python", "sbin", "R", "bin", "jars",
 )  # fmt: skip
@@ -46,6 +56,9 @@ def packages(venv: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
     for path in [site / name for name in UNUSED]:
         shutil.rmtree(path, ignore_errors=True)
+    for pattern in UNUSED_ARROW:
+        for path in (site / "pyarrow").glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in [*site.rglob("*.pyi"), *site.rglob("*.a"), *site.rglob("*.pxd"), *site.rglob("*.h")]:
         path.unlink()
     own = OWN_CODE / site.relative_to(venv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,6 +56,32 @@ def test_the_version_is_said_on_a_read_only_root(image: str, request: pytest.Fix
 def test_the_root_cannot_be_written_and_the_user_is_the_images(worker: Unpacked) -> None:
     answer = worker.run("sh", "-c", "id -u; id -g; touch /opt/x || echo refused; touch /tmp/x && echo fine")
     assert answer.stdout.split() == [str(USER), str(GROUP), "refused", "fine"]
+
+
+BLOCKS = """
+import io
+import pyarrow as pa, pyarrow.parquet as pq
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+import psycopg
+store = BlockStore.open(BlockStoreConnection("file:///tmp/blocks", "sqlite:////tmp/index.db"))
+times = pa.array([1, 2, 3], pa.timestamp("us", "UTC"))
+out = io.BytesIO()
+pq.write_table(pa.table({"time": times, "word": ["a", "b", "c"]}), out, compression="zstd")
+store.objects.put("t/0/01ARZ3NDEKTSV4RRFFQ69G5FAV.parquet", out.getvalue())
+store.register(["t/0/01ARZ3NDEKTSV4RRFFQ69G5FAV.parquet"], tenant="t", shard=0, time_column="time", verify=True)
+print(sum(block.rows for block in store.live().blocks), len(store.queue().entries))
+"""
+
+
+@pytest.mark.parametrize("image", ["operator", "worker"])
+def test_both_read_and_write_blocks_and_their_index(image: str, request: pytest.FixtureRequest) -> None:
+    """What trimming takes away is not missed; the index is made by migrations that are part of the package."""
+    unpacked: Unpacked = request.getfixturevalue(image)
+    words = unpacked.command("python", "-c", BLOCKS)
+    if image == "operator":
+        words.remove("compactor")  # its entry point
+    answer = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (answer.stdout, answer.stderr) == ("3 1\n", "")
 
 
 def test_an_unknown_word_is_a_command(worker: Unpacked) -> None:
