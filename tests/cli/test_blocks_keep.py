@@ -91,3 +91,60 @@ def test_tombstones_say_since_when_why_and_what_failed(blocks: BlockCommands) ->
     assert "2 of those shown are due; 1 could not be deleted so far" in blocks.run("tombstones", "--grace", "0s").stdout
     assert len(json.loads(blocks.run("tombstones", "--limit", "1", "-o", "json").stdout)["items"]) == 1
     assert blocks.run("tombstones", "--grace", "soon").exit_code == 2
+
+
+def test_a_sweep_deletes_what_is_due_and_nothing_else(blocks: BlockCommands) -> None:
+    one, two = blocks.add(1, 2)
+    paths = {item["id"]: item["path"] for item in blocks.data("list")["items"]}
+    with blocks.opened() as store:
+        store.set_aside({one: Fault("SourceCorrupt", "x")})
+        store.drop(one)
+    early = blocks.data("tombstones", "--sweep", "--grace", "1h")
+    assert (early["swept"]["blocks"], early["blocks"]) == (0, 1)
+    assert blocks.objects.head(paths[one]).path == paths[one]
+    done = blocks.data("tombstones", "--sweep", "--grace", "0s")
+    assert (done["swept"]["blocks"], done["swept"]["failed"], done["blocks"]) == (1, [], 0)
+    assert [info.path for info in blocks.objects.list("acme")] == [paths[two]]
+    assert "deleted: 0 blocks, 0" in blocks.run("tombstones", "--sweep", "--grace", "0s").stdout
+    assert "is deleted" in blocks.fails("quarantine", "retry", one)
+
+
+def test_retention_is_said_and_then_done(blocks: BlockCommands) -> None:
+    ids = blocks.add(1, 2)  # made in 2023, their rows of 1970
+    (kept,) = blocks.add(3, tenant="audit")
+    periods = ("--keep", "24h", "--keep-tenant", "audit=0s")
+    dry = blocks.data("retention", *periods)
+    assert [item["block"] for item in dry["items"]] == ids
+    assert (dry["ended"], dry["blocks"], dry["more"]) == (False, 2, False)
+    assert "more than 1 blocks would end" in blocks.run("retention", *periods, "--limit", "1").stdout
+    assert len(blocks.data("list")["items"]) == 3
+    assert blocks.data("retention", "--keep", "999999h")["items"] == []
+    result = blocks.run("retention", *periods, "--delete")
+    assert "2 blocks with" in result.stdout
+    assert [item["id"] for item in blocks.data("list")["items"]] == [kept]
+    assert {item["reason"] for item in blocks.data("tombstones")["items"]} == {"expired"}
+    assert "0 blocks with 0 would end; nothing was changed" in blocks.run("retention", *periods).stdout
+    assert blocks.run("retention").exit_code == 2
+    assert blocks.run("retention", "--keep-tenant", "audit").exit_code == 2
+
+
+def test_orphans_are_listed_and_deleted_only_when_asked(blocks: BlockCommands) -> None:
+    blocks.add(1)
+    orphan = blocks.write(2)
+    blocks.objects.put("notes/readme.txt", b"somebody else's")
+    assert blocks.data("orphans")["items"] == []  # too young
+    found = blocks.data("orphans", "--older-than", "0s")
+    assert [item["path"] for item in found["items"]] == [orphan]
+    assert "1 orphan with" in blocks.run("orphans", "--older-than", "0s").stdout
+    assert blocks.objects.head(orphan).size == found["items"][0]["bytes"]
+    assert blocks.data("orphans", "--older-than", "0s", "--delete") == {
+        "deleted": 1,
+        "bytes": found["items"][0]["bytes"],
+        "failed": [],
+    }
+    left = {info.path for info in blocks.objects.list()}
+    assert orphan not in left
+    assert "notes/readme.txt" in left
+    assert len(blocks.data("verify")["items"]) == 1
+    assert "0 orphans with 0 deleted" in blocks.run("orphans", "--older-than", "0s", "--delete").stdout
+    assert "was collected as an orphan" in blocks.fails("register", blocks.write(2), "--tenant", "acme")

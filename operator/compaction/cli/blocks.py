@@ -16,7 +16,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("compaction.cli.blocks_read:inspect", "Show all that is known about a block."),
     "verify": ("compaction.cli.blocks_verify:verify", "Read blocks again and compare them with the index."),
     "debt": ("compaction.cli.blocks_debt:debt", "What waits to be compacted, by level and tenant."),
-    "tombstones": ("compaction.cli.blocks_clean:tombstones", "What waits for its deletion."),
+    "tombstones": ("compaction.cli.blocks_clean:tombstones", "What waits for its deletion; delete what is due."),
+    "orphans": ("compaction.cli.blocks_orphans:orphans", "Objects that belong to no block; delete them."),
+    "retention": ("compaction.cli.blocks_clean:retention", "What is older than it is kept; let it end."),
     "quarantine": ("compaction.cli.blocks_quarantine:group", "Blocks that are set aside: list, retry, drop."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""

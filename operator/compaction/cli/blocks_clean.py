@@ -1,19 +1,31 @@
-"""`compactor blocks tombstones`, `orphans` and `retention`: what is deleted, when, and doing it now."""
+"""`compactor blocks tombstones` and `retention`: which blocks end, when their objects are deleted, and doing it now."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
 
 from compaction.api.formatting import format_bytes, plural
 from compaction.api.values import Duration
-from compaction.cli.blocks_options import DurationParameter, StorePlace, store_options
-from compaction.cli.blocks_shapes import TOMBSTONE_COLUMNS, WIDE_TOMBSTONE_COLUMNS, tombstone_object
+from compaction.cli.blocks_options import StorePlace, store_options
+from compaction.cli.blocks_shapes import (
+    EXPIRED_COLUMNS,
+    TOMBSTONE_COLUMNS,
+    WIDE_TOMBSTONE_COLUMNS,
+    expired_object,
+    tombstone_object,
+)
+from compaction.cli.blocks_times import time_text
+from compaction.cli.blocks_values import DurationParameter, TenantDuration
+from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
-from compaction.stores.blocks.index.rows import MAX_INTEGER
-from compaction.stores.blocks.index.tombstones import due, summary
-from compaction.stores.blocks.store import MICROSECONDS
+from compaction.stores.blocks.cleaning import Cleaned, expire_all, sweep
+from compaction.stores.blocks.index.retention import Expired, Retention, would_expire
+from compaction.stores.blocks.index.tombstones import standing, summary
+from compaction.stores.blocks.store import MICROSECONDS, BlockStore
 
 grace_option: Final = click.option(
     "--grace",
@@ -24,30 +36,142 @@ DEFAULT_GRACE: Final = Duration("10m")
 SHOWN: Final = 1000
 
 
-def grace_of(place: StorePlace, given: Duration | None) -> Duration:
-    """As the option says, else the policy, else the default of a policy."""
-    if given is not None:
-        return given
-    return place.policy.spec.cleanup.delay if place.policy is not None else DEFAULT_GRACE
+def grace_of(place: StorePlace, given: Duration | None) -> int:
+    """Microseconds: as the option says, else the policy, else the default of a policy."""
+    if given is None:
+        given = place.policy.spec.cleanup.delay if place.policy is not None else DEFAULT_GRACE
+    return int(given * MICROSECONDS)
 
 
 @click.command()
 @store_options()
+@click.option("--sweep", "sweeping", is_flag=True, help="Delete now what is due.")
 @grace_option
 @click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Show so many, the oldest.")
 @output_option(wide=True)
-def tombstones(*, place: StorePlace, grace: Duration | None, limit: int, output: OutputFormat) -> None:
-    """What is no longer live and waits for its deletion: since when, why, and when it is due."""
-    kept = int(grace_of(place, grace) * MICROSECONDS)
+@click.pass_context
+def tombstones(
+    context: click.Context,
+    *,
+    place: StorePlace,
+    sweeping: bool,
+    grace: Duration | None,
+    limit: int,
+    output: OutputFormat,
+) -> None:
+    """What is no longer live and waits for its deletion: since when, why, and when it is due.
+
+    With --sweep what is due is deleted first, from the store and then from the list; what the store refuses to delete
+    is named, stays in the list and is tried again later. The exit code is then 1.
+
+    Example: compactor blocks tombstones --store DIR --sweep --grace 0s
+    """
+    kept = grace_of(place, grace)
     with place.open() as store:
+        swept = sweep_all(store, grace=kept) if sweeping else None
         now, total = store.now(), summary(store.index)
-        waiting = due(store.index, now=MAX_INTEGER, grace=0, limit=limit)
+        waiting = standing(store.index, limit=limit)
     rows: list[dict[str, Any]] = [tombstone_object(one, grace=kept) for one in waiting]
     if output in (OutputFormat.JSON, OutputFormat.YAML):
-        emit({"blocks": total.blocks, "bytes": total.bytes, "failing": total.failing, "items": rows}, output)
+        data = {"blocks": total.blocks, "bytes": total.bytes, "failing": total.failing, "items": rows}
+        emit(data | {"swept": None if swept is None else swept_object(swept)}, output)
+    else:
+        if rows:
+            print_table(rows, WIDE_TOMBSTONE_COLUMNS if output is OutputFormat.WIDE else TOMBSTONE_COLUMNS)
+        if swept is not None:
+            click.echo(f"deleted: {plural(swept.blocks, 'block')}, {format_bytes(swept.bytes)}")
+        ready = sum(one.since + kept <= now for one in waiting)
+        text = f"{plural(total.blocks, 'block')} with {format_bytes(total.bytes)} wait for their deletion"
+        click.echo(f"{text}, {ready} of those shown are due; {total.failing} could not be deleted so far")
+    for block, reason in (swept.failed if swept is not None else {}).items():
+        click.echo(f"error: block {block} could not be deleted: {reason}", err=True)
+    if swept is not None and swept.failed:
+        context.exit(EXIT_DATA_ERROR)
+
+
+def sweep_all(store: BlockStore, *, grace: int) -> Cleaned:
+    """Sweep until nothing is due any more, or only what the store refuses to delete."""
+    blocks = size = 0
+    failed: dict[str, str] = {}
+    while True:
+        one = sweep(store.objects, store.index, now=store.now(), grace=grace)
+        blocks, size, failed = blocks + one.blocks, size + one.bytes, failed | dict(one.failed)
+        # Deleting sources lets their outputs be due, which another round finds.
+        if not one.blocks:
+            return Cleaned(blocks, size, MappingProxyType(failed), one.next, more=False)
+
+
+def swept_object(swept: Cleaned) -> dict[str, Any]:
+    """What was deleted."""
+    return {
+        "blocks": swept.blocks,
+        "bytes": swept.bytes,
+        "failed": [{"block": block, "reason": reason} for block, reason in swept.failed.items()],
+        "next": time_text(swept.next),
+    }
+
+
+@click.command()
+@store_options()
+@click.option("--keep", type=DurationParameter(), help="How long data are kept, counted from a block's newest row.")
+@click.option(
+    "--keep-tenant",
+    "tenants",
+    type=TenantDuration(),
+    metavar="TENANT=DURATION",
+    multiple=True,
+    help="How long the data of one tenant are kept; 0s: for ever.",
+)
+@click.option("--delete", "ending", is_flag=True, help="Do it; without this it is only said.")
+@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Show so many, the oldest.")
+@output_option()
+def retention(
+    *,
+    place: StorePlace,
+    keep: Duration | None,
+    tenants: Sequence[tuple[str, Duration]],
+    ending: bool,
+    limit: int,
+    output: OutputFormat,
+) -> None:
+    """Blocks all of whose rows are older than their tenant's data are kept. Changes nothing without --delete.
+
+    The periods are those of the policy (-f), or what --keep and --keep-tenant say. With --delete the blocks end at once
+    for readers, whatever job they are in; their objects are deleted after the grace (`compactor blocks tombstones`).
+
+    Example: compactor blocks retention --store DIR --keep 744h --keep-tenant audit=8760h
+    """
+    rule = _rule(place, keep, tenants)
+    with place.open() as store:
+        found = _end_all(store, rule) if ending else would_expire(store.index, rule, now=store.now(), limit=limit + 1)
+    rows = [expired_object(one) for one in found[:limit]]
+    more, size = len(found) - len(rows), format_bytes(sum(one.bytes for one in found))
+    if output is not OutputFormat.TABLE:
+        emit({"ended": ending, "blocks": len(found), "more": more > 0 and not ending, "items": rows}, output)
         return
     if rows:
-        print_table(rows, WIDE_TOMBSTONE_COLUMNS if output is OutputFormat.WIDE else TOMBSTONE_COLUMNS)
-    ready = sum(one.since + kept <= now for one in waiting)
-    text = f"{plural(total.blocks, 'block')} with {format_bytes(total.bytes)} wait for their deletion"
-    click.echo(f"{text}, {ready} of those shown are due; {total.failing} could not be deleted so far")
+        print_table(rows, EXPIRED_COLUMNS)
+    if ending:
+        click.echo(f"{plural(len(found), 'block')} with {size} ended; their objects are deleted after the grace")
+    else:
+        many = f"more than {limit} blocks" if more else f"{plural(len(found), 'block')} with {size}"
+        click.echo(f"{many} would end; nothing was changed (--delete does it)")
+
+
+def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str, Duration]]) -> Retention:
+    grace = grace_of(place, None)
+    if keep is not None or tenants:
+        periods = {tenant: int(period * MICROSECONDS) for tenant, period in tenants}
+        return Retention(int((keep or 0.0) * MICROSECONDS), MappingProxyType(periods), grace)
+    store = place.policy.spec.store.block_store if place.policy is not None else None
+    if store is None:
+        raise click.UsageError("how long are data kept? Give --keep, --keep-tenant, or a policy (-f)")
+    periods = {one.tenant: int(one.keep * MICROSECONDS) for one in store.retention.tenants}
+    return Retention(int((store.retention.default or 0.0) * MICROSECONDS), MappingProxyType(periods), grace)
+
+
+def _end_all(store: BlockStore, rule: Retention) -> tuple[Expired, ...]:
+    ended: list[Expired] = []
+    while found := expire_all(store.index, rule, now=store.now()):
+        ended += found
+    return tuple(ended)

@@ -7,6 +7,7 @@ index too, or a policy that names the Secrets of both.
 from __future__ import annotations
 
 import functools
+import os
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from compaction.api.policy import CompactionPolicy
-from compaction.api.values import Duration
 from compaction.cli.blocks_policy import connection_of
 from compaction.cli.blocks_secrets import options_of_file
 from compaction.cli.errors import errors_as_exit_code
@@ -59,6 +59,11 @@ class StorePlace:
             return Path(urllib.parse.unquote(parts.path))
         return None if parts.scheme else Path(self.url).absolute()
 
+    @property
+    def uri(self) -> str:
+        """The URL in full: a folder too has a scheme."""
+        return self.url if self.folder is None else Path(os.path.normpath(self.folder)).as_uri()
+
     @contextmanager
     def open(self) -> Iterator[BlockStore]:
         """The store, closed at the end.
@@ -67,15 +72,15 @@ class StorePlace:
             NoBlockStoreError: there is none where a folder or file is named, and the command must not begin one.
             BlockStoreError: see `BlockStore.open`.
         """
-        self._need_index()
+        self.check()
         store = BlockStore.open(self.connection, patience=PATIENCE)
         try:
             yield store
         finally:
             store.close()
 
-    def _need_index(self) -> None:
-        """A mistyped folder must not become a store, nor a mistyped index an empty one."""
+    def check(self) -> None:
+        """A mistyped folder must not become a store, nor a mistyped index an empty one. Raises NoBlockStoreError."""
         url = _parsed(self.connection.index_url)
         if url is None or url.get_backend_name() != "sqlite" or not url.database:
             return
@@ -203,17 +208,3 @@ def _embedded_index(store: str) -> str:
         )
     folder = Path(urllib.parse.unquote(parts.path) if parts.scheme else store).absolute()
     return f"sqlite:///{folder / EMBEDDED_INDEX}"
-
-
-class DurationParameter(click.ParamType[Duration]):
-    """`30s`, `12m`, `744h`, as in a policy."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Duration:
-        if isinstance(value, Duration):
-            return value
-        try:
-            return Duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)

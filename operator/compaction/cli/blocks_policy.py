@@ -33,6 +33,14 @@ def chosen(policies: list[CompactionPolicy], wanted: str | None, *, name: str) -
     return found[0]
 
 
+def secrets_of_connection(connection: BlockStoreConnection, index: str, key: str, options: str) -> GivenSecrets:
+    """What a connection was made of, as Secrets of these names; "" as `options`: the store has none."""
+    values: dict[str, dict[str, str]] = {index: {key: connection.index_url}}
+    if options:
+        values[options] = values.get(options, {}) | dict(connection.options)
+    return GivenSecrets(values, "the command's options")
+
+
 def connection_of(
     source: TextIO, *, wanted: str | None, directory: Path | None
 ) -> tuple[CompactionPolicy, BlockStoreConnection]:

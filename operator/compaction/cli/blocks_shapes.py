@@ -7,6 +7,7 @@ from typing import Any
 from compaction.cli.blocks_times import short_time, time_text
 from compaction.cli.output import Column, optional, optional_bytes
 from compaction.stores.blocks.index.listing import BlockRecord
+from compaction.stores.blocks.index.retention import Expired
 from compaction.stores.blocks.index.tombstones import Tombstone
 from compaction.stores.blocks.model import Block
 
@@ -38,6 +39,12 @@ TOMBSTONE_COLUMNS = (
     Column("attempts", "Failed", right=True),
 )
 WIDE_TOMBSTONE_COLUMNS = (*TOMBSTONE_COLUMNS, Column("path", "Path"), Column("error", "Error", optional))
+EXPIRED_COLUMNS = (
+    Column("block", "Block"),
+    Column("tenant", "Tenant"),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+    Column("job", "Taken from", optional),
+)
 
 
 def block_object(block: Block) -> dict[str, Any]:
@@ -86,3 +93,8 @@ def tombstone_object(one: Tombstone, *, grace: int) -> dict[str, Any]:
         "attempts": one.attempts,
         "error": one.error,
     }
+
+
+def expired_object(one: Expired) -> dict[str, Any]:
+    """A block that is older than it is kept; `job`: the open job that it is taken from."""
+    return {"block": one.block, "tenant": one.tenant, "bytes": one.bytes, "job": one.job}

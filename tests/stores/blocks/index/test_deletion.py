@@ -31,6 +31,7 @@ from compaction.stores.blocks.index.tombstones import (
     failed,
     forget_blocks,
     next_due,
+    standing,
     summary,
 )
 from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
@@ -118,6 +119,7 @@ class TestTombstones:
         failed(index, {ids[0]: "403"}, now=NOON)
         confirm(index, [*ids[1:], elsewhere[0].id], now=NOON)
         assert due(index, now=NOON, grace=0) == ()
+        assert {one.block for one in standing(index)} == {ids[0], *(block.id for block in outputs)}
         assert next_due(index, grace=0) == NOON + FIRST_PAUSE
         confirm(index, ids[:1], now=NOON)
         assert [one.block for one in due(index, now=NOON, grace=0)] == [block.id for block in outputs]

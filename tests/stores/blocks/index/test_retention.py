@@ -15,7 +15,7 @@ from compaction.stores.blocks.index.claims import claim
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.retention import Retention, expire, would_expire
 from compaction.stores.blocks.index.tables import TombstoneReason
 from compaction.stores.blocks.index.tombstones import due
 from support.block_index import NOON, SECOND, a_block, check, tables
@@ -86,7 +86,10 @@ def test_what_expires(
     _register(index, *blocks)
     known = live_blocks(index).blocks
     rule = Retention(default=round(default * HOUR), tenants=tenants, grace=HOUR)
+    said = would_expire(index, rule, now=NOW)
+    assert live_blocks(index).blocks == known
     gone = {one.block for one in expire(index, rule, now=NOW)}
+    assert {one.block for one in said} == gone
     names = {block.id: (block.tenant, block.shard) for block in known}
     assert {names[block] for block in gone} == {(blocks[n][0], blocks[n][1]) for n in expired}
     assert {block.id for block in live_blocks(index).blocks} == set(names) - gone

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, Select, or_, select
 
 from compaction.stores.blocks.index.engine import Change, IndexDatabase
 from compaction.stores.blocks.index.tables import BLOCKS, BlockState, TombstoneReason
@@ -47,15 +47,9 @@ def expire(database: IndexDatabase, rule: Retention, *, now: int, limit: int = B
 
     After an answer that was lost, those of the lost one are missing here: they are in the tombstones all the same.
     """
-    conditions = _conditions(rule, now)
-    if not conditions:
+    query = _query(rule, now, limit)
+    if query is None:
         return ()
-    query = (
-        select(BLOCKS.c.id, BLOCKS.c.tenant, BLOCKS.c.bytes, BLOCKS.c.job)
-        .where(BLOCKS.c.state == BlockState.LIVE, or_(*conditions))
-        .order_by(BLOCKS.c.max_time, BLOCKS.c.id)
-        .limit(limit)
-    )
     # A look costs nothing when nothing has expired, a change would make everybody wait.
     if not database.read(lambda connection: connection.execute(query.limit(1)).first()):
         return ()
@@ -66,6 +60,27 @@ def expire(database: IndexDatabase, rule: Retention, *, now: int, limit: int = B
         return found
 
     return database.change(body)
+
+
+def would_expire(database: IndexDatabase, rule: Retention, *, now: int, limit: int = BATCH) -> tuple[Expired, ...]:
+    """What `expire` would bury now, up to `limit` blocks. Nothing is changed (a dry run)."""
+    query = _query(rule, now, limit)
+    if query is None:
+        return ()
+    return database.read(lambda connection: tuple(Expired._make(row) for row in connection.execute(query)))
+
+
+def _query(rule: Retention, now: int, limit: int) -> Select[Any] | None:
+    """The blocks that have expired, as the fields of `Expired`; None when everything is kept for ever."""
+    conditions = _conditions(rule, now)
+    if not conditions:
+        return None
+    return (
+        select(BLOCKS.c.id, BLOCKS.c.tenant, BLOCKS.c.bytes, BLOCKS.c.job)
+        .where(BLOCKS.c.state == BlockState.LIVE, or_(*conditions))
+        .order_by(BLOCKS.c.max_time, BLOCKS.c.id)
+        .limit(limit)
+    )
 
 
 def _conditions(rule: Retention, now: int) -> Sequence[ColumnElement[bool]]:

@@ -121,6 +121,12 @@ def due(database: IndexDatabase, *, now: int, grace: int, limit: int = BATCH) ->
     return database.read(lambda connection: tuple(_tombstone(row) for row in connection.execute(query)))
 
 
+def standing(database: IndexDatabase, *, limit: int = BATCH) -> tuple[Tombstone, ...]:
+    """What waits for its deletion, due or not, the oldest first."""
+    query = select(*_COLUMNS).select_from(_JOINED).order_by(TOMBSTONES.c.since, TOMBSTONES.c.block).limit(limit)
+    return database.read(lambda connection: tuple(_tombstone(row) for row in connection.execute(query)))
+
+
 def _tombstone(row: Any) -> Tombstone:
     return Tombstone(*row)._replace(reason=TombstoneReason(row.reason))
 

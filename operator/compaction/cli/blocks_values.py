@@ -1,0 +1,56 @@
+"""What options of `compactor blocks` are written like: durations, periods of tenants, levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compaction.api.values import Duration
+
+
+class DurationParameter(click.ParamType[Duration]):
+    """`30s`, `12m`, `744h`, as in a policy."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Duration:
+        if isinstance(value, Duration):
+            return value
+        try:
+            return Duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TenantDuration(click.ParamType[tuple[str, Duration]]):
+    """`tenant=744h`; the last = divides, because a tenant's name may hold one."""
+
+    name = "tenant=duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Duration]:
+        if isinstance(value, tuple):
+            return value
+        tenant, sign, period = str(value).rpartition("=")
+        if not sign or not tenant:
+            self.fail("write TENANT=DURATION, such as acme=744h", param, ctx)
+        return tenant, DurationParameter().convert(period, param, ctx)
+
+
+class LevelsParameter(click.ParamType[tuple[tuple[int, Duration], ...]]):
+    """`20:36s,10:12m`: of each level the number of blocks, and the age at which fewer are merged too."""
+
+    name = "levels"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[int, Duration], ...]:
+        if isinstance(value, tuple):
+            return value
+        levels = []
+        for level in str(value).split(","):
+            most, colon, age = level.partition(":")
+            if not (colon and most.isascii() and most.isdecimal() and len(most) < 10):
+                self.fail("write COUNT:AGE for each level, such as 20:36s,10:12m,10:3h", param, ctx)
+            levels.append((int(most), DurationParameter().convert(age, param, ctx)))
+        return tuple(levels)
