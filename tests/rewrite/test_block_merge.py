@@ -15,6 +15,7 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
 from compaction.rewrite.block import BlockMerge, merge_blocks
+from compaction.rewrite.block_store import ObjectsPlace
 from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.model import Block, Fingerprint
@@ -59,7 +60,7 @@ def work_of(root: Path, *, outputs: int, count: int = 4) -> tuple[BlockMerge, Ob
     sources = tuple(stored(objects, f"in{n}", table) for n, table in enumerate(tables))
     paths = tuple(f"tenant/0/out{n}.parquet" for n in range(outputs))
     settings = MergeSettings(sort_key=KEY, scratch=root)
-    work = BlockMerge(name="job", store=url, sources=sources, outputs=paths, settings=settings)
+    work = BlockMerge(name="job", store=ObjectsPlace(url), sources=sources, outputs=paths, settings=settings)
     return work, objects, pa.concat_tables(tables)
 
 

@@ -16,7 +16,7 @@ from compaction.rewrite.receipts import JobReport
 class Attempt(ABC):
     """Who works, and with what. `bytes_per_second`: what all of the job's tasks may move together."""
 
-    reported: ClassVar[type[CompactionError]]
+    reported: ClassVar[tuple[type[CompactionError], ...]]
     """What data and storage can cause; it ends the work and becomes a part of the report."""
 
     token: int

@@ -11,11 +11,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from compaction.exceptions import BlockStoreError, BlockVerificationError
+from compaction.rewrite.block_store import ObjectsPlace
 from compaction.rewrite.block_task import MergedPart, MergeFailure, MergeTask, TaskResult, failure_of, opener, run_merge
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
@@ -25,7 +26,6 @@ from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange, key_ranges
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block, Fingerprint
-from compaction.stores.blocks.objects import open_objects
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.verify import verify
 
@@ -33,16 +33,15 @@ from compaction.stores.blocks.verify import verify
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMerge:
     """What to merge. `outputs`: paths, in the order of the keys, at least one; as many ranges are made at most, so some
-    may stay unused. `said`: what outputs say of themselves, but for id, part and fingerprint. `options`: credentials
-    of the store. `bytes_per_second`: what all tasks together may read and write.
+    may stay unused. `said`: what outputs say of themselves, but for what tells them apart. `bytes_per_second`: what all
+    tasks together may read and write.
     """
 
     name: str
-    store: str
+    store: ObjectsPlace
     sources: tuple[Block, ...]
     outputs: tuple[str, ...]
     settings: MergeSettings
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     said: BlockMetadata = field(default_factory=BlockMetadata)
     bytes_per_second: int | None = None
 
@@ -92,19 +91,20 @@ def _tasks(work: BlockMerge, parallelism: int) -> list[MergeTask]:
     """One for each range of keys, cut from the statistics of the sources' row groups."""
     ranges = _ranges(work)
     share = share_of(work.bytes_per_second, parallel=min(len(ranges), parallelism))
-    tasks = []
-    for part, (keys, output) in enumerate(zip(ranges, work.outputs, strict=False)):
-        place = parse_block_path(output)
-        said = replace(work.said, id=place.id if place else None, part=part, parts=len(ranges))
-        task = MergeTask(work.store, work.sources, output, work.settings, keys, options=work.options, said=said)
-        tasks.append(replace(task, bytes_per_second=share))
-    return tasks
+    outputs = work.outputs[: len(ranges)]
+    ids = tuple(place.id for place in map(parse_block_path, outputs) if place)
+    said = replace(work.said, parts=len(ranges), outputs=ids)
+    task = MergeTask(work.store, work.sources, "", work.settings, said=said, bytes_per_second=share)
+    return [
+        replace(task, keys=keys, output=output, said=replace(said, id=ids[part] if ids else None, part=part))
+        for part, (keys, output) in enumerate(zip(ranges, outputs, strict=True))
+    ]
 
 
 def _ranges(work: BlockMerge) -> tuple[KeyRange, ...]:
     if len(work.outputs) == 1:
         return (WHOLE,)
-    objects = open_objects(work.store, options=work.options)
+    objects = work.store.open()
     key = work.settings.sort_key
     footers = [
         read_footer(MergeInput(name=source.path, open=opener(objects, source.path)), key) for source in work.sources

@@ -7,29 +7,28 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from compaction.exceptions import BlockStoreError
+from compaction.rewrite.block_store import ObjectsPlace
 from compaction.rewrite.block_task import MergeFailure, failure_of, of_culprit, opener
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.blocks.culprits import Culprit, foreign, read_source_footer
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import open_objects
 from compaction.stores.blocks.verify import read_back
 from compaction.stores.segments.pace import UNLIMITED, Pace
 
 
 @dataclass(frozen=True, slots=True)
 class ExamineTask:
-    """One source to read. `store`, `options`, `bytes_per_second`: as of a merge."""
+    """One source to read. `bytes_per_second`: this task's share of what the job may read and write."""
 
-    store: str
+    store: ObjectsPlace
     source: Block
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     bytes_per_second: int | None = None
 
 
@@ -46,7 +45,7 @@ def run_examination(task: ExamineTask) -> Examined:
     pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
     source = task.source
     try:
-        objects = open_objects(task.store, options=task.options)
+        objects = task.store.open()
         # Before the library sees it: some contradictions in a footer end the process.
         footer = read_source_footer(objects, source)
         if isinstance(footer, Culprit):
@@ -64,14 +63,13 @@ def examine(
     engine: Engine,
     lease: HeldLease,
     *,
-    store: str,
-    options: Mapping[str, str],
+    store: ObjectsPlace,
     tag: str,
     bytes_per_second: int | None = None,
 ) -> tuple[MergeFailure, ...]:
     """What is wrong with each source that is not sound, in their order. Raises LeaseLostError."""
     share = share_of(bytes_per_second, parallel=min(len(sources), engine.parallelism))
-    tasks = [ExamineTask(store, source, options, share) for source in sources]
+    tasks = [ExamineTask(store, source, share) for source in sources]
     found: dict[int, MergeFailure] = {}
     with closing(run_tasks(run_examination, tasks, engine=engine, lease=lease, tag=tag)) as running:
         for arrived in running:

@@ -10,7 +10,6 @@ An upload under the output's id is not visible to anybody: the index knows it on
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,13 +27,14 @@ from compaction.exceptions import (
     UnreadableBlockError,
 )
 from compaction.rewrite.block_pace import PacedFile
+from compaction.rewrite.block_store import ObjectsPlace
 from compaction.stores.blocks.culprits import Culprit, culprit_of
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import Objects, open_objects
+from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.verify import read_back, verify
 from compaction.stores.segments.pace import UNLIMITED, Pace
 
@@ -43,18 +43,17 @@ from compaction.stores.segments.pace import UNLIMITED, Pace
 class MergeTask:
     """One output: the rows of the sources, in their order (a later one wins a duplicate), within a range of keys.
 
-    `store`: URL of the objects; `options`: its credentials, which never show. `output`: path of the object to write.
-    `said`: what it says of itself, but for the fingerprint. `unsorted`: sources that turned out not to be sorted as
-    they say. `bytes_per_second`: this task's share of what the job may read and write.
+    `output`: path of the object to write. `said`: what it says of itself, but for the fingerprint. `unsorted`: sources
+    that turned out not to be sorted as they say. `bytes_per_second`: this task's share of what the job may read and
+    write.
     """
 
-    store: str
+    store: ObjectsPlace
     sources: tuple[Block, ...]
     output: str
     settings: MergeSettings
     keys: KeyRange = WHOLE
     unsorted: frozenset[str] = frozenset()
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     said: BlockMetadata = field(default_factory=BlockMetadata)
     bytes_per_second: int | None = None
 
@@ -103,7 +102,7 @@ def run_merge(task: MergeTask) -> TaskResult:
     """Merge, upload, prove. A source that is not sorted as it says is sorted first, in a second attempt."""
     pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
     try:
-        return _merge(task, open_objects(task.store, options=task.options), pace)
+        return _merge(task, task.store.open(), pace)
     except BlockNotSortedError as error:
         return run_merge(replace(task, unsorted=task.unsorted | {error.block}))
     except BlockStoreError as error:

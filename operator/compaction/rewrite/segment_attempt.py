@@ -17,7 +17,7 @@ from compaction.stores.segments.store import SegmentLogStore
 class SegmentLogAttempt(Attempt, ABC):
     """`failures`: what went wrong. `identities`: see `segment_report.identities_of`."""
 
-    reported: ClassVar[type[CompactionError]] = SegmentLogError
+    reported: ClassVar[tuple[type[CompactionError], ...]] = (SegmentLogError,)
 
     job: SegmentJob
     store: SegmentLogStore

@@ -1,0 +1,191 @@
+"""Runs one BlockRewrite job: its blocks become one of the next level (or a few), in one commit of the index.
+
+Order: look at the claim; look at the sources, merge what is sound and prove it (`block_rounds`); commit with this
+attempt's token. A source that cannot be merged is set aside by the commit, and the others go on without it.
+
+Invariants:
+
+* Nothing is committed unless the lease is held at that moment and the index still expects this very token.
+* A commit whose answer is lost is repeated until it is known; a second one changes nothing.
+* However a run ends, no upload of this attempt stays that no block refers to (unless the process dies or nothing can be
+  reached: then orphans are collected), except as the evidence of a proof that failed.
+* Without a sound source nothing is set aside: that is more likely the store's fault than that of all its blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import ClassVar, Final
+
+import structlog
+
+from compaction.api.enums import JobReason
+from compaction.exceptions import (
+    BlockStoreError,
+    CompactionError,
+    IndexUnavailableError,
+    ReplaceRefusedError,
+    StaleTokenError,
+)
+from compaction.rewrite.attempt import Attempt
+from compaction.rewrite.block_job import BlockJob
+from compaction.rewrite.block_outputs import blocks_of, discard
+from compaction.rewrite.block_report import Proof, failed, receipt_of, skipped_source, succeeded
+from compaction.rewrite.block_rounds import Merged, Rounds
+from compaction.rewrite.block_store import ObjectsPlace
+from compaction.rewrite.block_task import MergeFailure, failure_of
+from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.tasks import LOOK_SECONDS
+from compaction.stores.blocks.index.claims import Claimed
+from compaction.stores.blocks.index.holding import held_claim
+from compaction.stores.blocks.index.quarantine import Fault
+from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.replacing import Replacement
+from compaction.stores.blocks.index.tables import JobState
+from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.store import BlockStore
+
+log = structlog.get_logger(__name__)
+
+COMMIT_PATIENCE: Final = 600.0
+"""Seconds for which a commit is repeated while the database is away: to merge once more would cost more."""
+_REASONS: Final = {
+    Refusal.CONTENT_DIFFERS: JobReason.VERIFICATION_FAILED,
+    Refusal.OUTPUT_CONDEMNED: JobReason.STORE_UNREADABLE,
+    Refusal.OUTPUT_MISPLACED: JobReason.INVALID_JOB,
+    Refusal.OUTPUT_KNOWN: JobReason.INVALID_JOB,
+}
+"""After any other refusal the job as it is can never be committed: it is planned again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockAttempt(Attempt):
+    """An attempt at blocks. `place`: of the objects, for tasks. `monotonic`, `sleep`: seconds."""
+
+    reported: ClassVar[tuple[type[CompactionError], ...]] = (BlockStoreError, StaleTokenError)
+
+    job: BlockJob
+    store: BlockStore
+    place: ObjectsPlace
+    worker: str
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    rounds: Rounds = field(init=False)
+    failures: list[MergeFailure] = field(default_factory=list)
+    proof: Proof | None = None
+
+    def __post_init__(self) -> None:
+        self.rounds = Rounds(
+            job=self.job,
+            attempt=self.tag,
+            token=self.token,
+            place=self.place,
+            objects=self.store.objects,
+            engine=self.engine,
+            lease=self.lease,
+            bytes_per_second=self.bytes_per_second,
+        )
+
+    @property
+    def job_name(self) -> str:
+        return self.job.name
+
+    def _work(self) -> None:
+        self.lease.ensure_held()
+        record = self.store.job(self.job.name)
+        if record is not None and record.state is JobState.COMMITTED and record.token <= self.token:
+            # Committed before; what is missing is the report.
+            self.proof = Proof.from_json(record.receipt or "")
+            return
+        began = self.monotonic()
+        claimed = held_claim(self.store.index, job=self.job.name, token=self.token)
+        self._check(claimed)
+        merged = self.rounds.run(claimed.sources)
+        if merged is None:
+            self.failures += self.rounds.failures
+        else:
+            self._commit(merged, seconds=self.monotonic() - began)
+
+    def _check(self, claimed: Claimed) -> None:
+        """What was claimed is what the job says. Raises ReplaceRefusedError."""
+        ids = tuple(source.id for source in claimed.sources)
+        places = {(source.tenant, source.shard) for source in claimed.sources}
+        said = (self.job.blocks, {(self.job.tenant, self.job.shard)}, self.job.level)
+        if (ids, places, claimed.output_level) != said:
+            detail = "what was claimed for it are not the blocks that it names"
+            raise ReplaceRefusedError(self.job.name, Refusal.NOT_THE_SOURCES.value, detail)
+
+    def _commit(self, merged: Merged, *, seconds: float) -> None:
+        outputs = blocks_of(self.store, merged.work, merged.parts)
+        culprits = self.rounds.culprits
+        dropped = reduce(add, (part.result.duplicates.fingerprint for part in merged.parts), Fingerprint())
+        receipt = receipt_of(
+            token=self.token,
+            worker=self.worker,
+            sources=merged.work.sources,
+            outputs=outputs,
+            dropped=dropped,
+            seconds=seconds,
+            now=self.store.clock(),
+        )
+        proof = Proof(receipt, tuple(skipped_source(block, culprits[block]) for block in sorted(culprits)))
+        self._replace(
+            Replacement(
+                job=self.job.name,
+                token=self.token,
+                sources=receipt.sources,
+                outputs=outputs,
+                receipt=proof.to_json(),
+                skipped={block: Fault(one.fault.value, one.message) for block, one in culprits.items()},
+                dropped=dropped,
+            )
+        )
+        self.proof = proof
+        self.rounds.uploads.difference_update(block.path for block in outputs)
+        log.info("blocks merged", sources=len(receipt.sources), outputs=receipt.outputs, skipped=sorted(culprits))
+
+    def _replace(self, result: Replacement) -> None:
+        """Commit, again and again while it is not known whether it happened; the lease is held each time."""
+        give_up_at = self.monotonic() + COMMIT_PATIENCE
+        while True:
+            self.lease.ensure_held()
+            try:
+                self.store.replace(result)
+            except IndexUnavailableError as error:
+                if self.monotonic() >= give_up_at:
+                    raise
+                log.warning("the commit is repeated", error=str(error))
+                self.sleep(LOOK_SECONDS)
+            else:
+                return
+
+    def _failed(self, error: CompactionError) -> None:
+        match error:
+            case StaleTokenError():
+                failure = MergeFailure(self.job.name, JobReason.STALE_TOKEN, str(error))
+            case ReplaceRefusedError():
+                refusal = Refusal(error.reason)
+                reason = _REASONS.get(refusal, JobReason.SOURCES_CHANGED)
+                passing = refusal is Refusal.OUTPUT_CONDEMNED
+                failure = MergeFailure(self.job.name, reason, str(error), passing=passing)
+                if reason is JobReason.VERIFICATION_FAILED:
+                    self.rounds.uploads.clear()  # the evidence
+            case BlockStoreError():
+                failure = failure_of(error, self.job.name)
+            case _:
+                raise error
+        self.failures.append(failure)
+
+    def _clean_up(self) -> None:
+        # On success too: a merge that failed before may have left the parts that it finished.
+        discard(self.store, self.rounds.uploads)
+
+    def _report(self) -> JobReport:
+        if self.proof is not None:
+            return succeeded(self.proof, token=self.token)
+        skipped = [skipped_source(block, self.rounds.culprits[block]) for block in sorted(self.rounds.culprits)]
+        return failed(self.failures, skipped, token=self.token)

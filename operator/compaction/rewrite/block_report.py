@@ -1,0 +1,109 @@
+"""What a worker says about an attempt at blocks, and the proof that it leaves in the index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Final
+
+from compaction.api.enums import JobReason
+from compaction.api.job import JobReceipt, SkippedSource
+from compaction.api.values import timestamp_from_epoch
+from compaction.rewrite.block_task import MergeFailure
+from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.stores.blocks.culprits import Culprit
+from compaction.stores.blocks.model import Block, Fingerprint
+
+_WORST_FIRST: Final = (
+    JobReason.STALE_TOKEN,
+    JobReason.VERIFICATION_FAILED,
+    JobReason.STORE_UNREADABLE,
+    JobReason.INVALID_JOB,
+    JobReason.SOURCE_CORRUPT,
+    JobReason.SOURCES_CHANGED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is remembered of a commit: the receipt, and the sources that were set aside."""
+
+    receipt: JobReceipt
+    skipped: tuple[SkippedSource, ...] = ()
+
+    def to_json(self) -> str:
+        """As the index keeps it."""
+        skipped = [source.to_object() for source in self.skipped]
+        return json.dumps({"receipt": self.receipt.to_object(), "skipped": skipped}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Proof:
+        """The inverse. Raises ValueError."""
+        document = json.loads(text)
+        skipped = tuple(SkippedSource.model_validate(source) for source in document["skipped"])
+        return cls(JobReceipt.model_validate(document["receipt"]), skipped)
+
+
+def receipt_of(
+    *,
+    token: int,
+    worker: str,
+    sources: Sequence[Block],
+    outputs: Sequence[Block],
+    dropped: Fingerprint,
+    seconds: float,
+    now: float,
+) -> JobReceipt:
+    """The proof of one commit. `dropped`: duplicates that were left out; `now`: epoch seconds."""
+    before, after = (sum(block.bytes for block in blocks) for blocks in (sources, outputs))
+    held, kept = (reduce(add, (block.fingerprint for block in blocks), Fingerprint()) for blocks in (sources, outputs))
+    return JobReceipt(
+        token=token,
+        worker=worker,
+        sources=tuple(block.id for block in sources),
+        outputs=tuple(block.id for block in outputs),
+        bytes_before=before,
+        bytes_after=after,
+        bytes_reclaimed=max(0, before - after),
+        fingerprint_before=str(held),
+        fingerprint_after=str(kept),
+        seconds=round(seconds, 3),
+        committed_at=timestamp_from_epoch(now),
+    )
+
+
+def succeeded(proof: Proof, *, token: int) -> JobReport:
+    """The job is done, by this attempt or an earlier one whose report was lost."""
+    receipt = proof.receipt
+    count = len(receipt.sources)
+    done = f"{count} block{'s' * (count != 1)} merged into {len(receipt.outputs)}"
+    return JobReport(
+        token=token,
+        outcome=Outcome.SUCCEEDED,
+        reason=JobReason.COMPLETED,
+        message=f"{done}, {len(proof.skipped)} set aside" if proof.skipped else done,
+        skipped=proof.skipped,
+        receipt=receipt,
+    )
+
+
+def failed(failures: Sequence[MergeFailure], skipped: Sequence[SkippedSource], *, token: int) -> JobReport:
+    """The attempt has committed nothing. Servers that were away, and attempts that were replaced, are not charged."""
+    worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.reason))
+    others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return JobReport(
+        token=token,
+        outcome=Outcome.SKIPPED if worst.reason is JobReason.SOURCES_CHANGED else Outcome.FAILED,
+        reason=worst.reason,
+        message=worst.message + others,
+        charged=worst.reason is not JobReason.STALE_TOKEN and not worst.passing,
+        skipped=tuple(skipped),
+    )
+
+
+def skipped_source(block: str, culprit: Culprit) -> SkippedSource:
+    """The line about a source that was set aside."""
+    return SkippedSource(segment=block, reason=culprit.fault.value, message=culprit.message)

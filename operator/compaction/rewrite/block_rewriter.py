@@ -1,0 +1,66 @@
+"""The runner of BlockRewrite jobs: opens the store that a job names, and makes one attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from compaction.exceptions import BlockStoreError
+from compaction.rewrite.block_attempt import BlockAttempt
+from compaction.rewrite.block_job import BlockJob
+from compaction.rewrite.block_report import failed
+from compaction.rewrite.block_task import failure_of
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.receipts import JobReport
+from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE
+from compaction.stores.blocks.store import BlockStore
+from compaction.stores.secrets import Secrets
+
+
+class BlockRewriter:
+    """Makes attempts at jobs of block stores.
+
+    Args:
+        engine: runs the merging tasks.
+        holder: name of this worker, as it appears in receipts.
+        secrets: those of the policy's namespace.
+        clock: epoch seconds.
+        patience: seconds for which a call of the index is repeated while the database is away.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        holder: str,
+        secrets: Secrets,
+        clock: Callable[[], float] = time.time,
+        patience: float = DEFAULT_PATIENCE,
+    ) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._secrets = secrets
+        self._clock = clock
+        self._patience = patience
+
+    def attempt(self, job: BlockJob, *, token: int, lease: HeldLease, bytes_per_second: int | None = None) -> JobReport:
+        """One attempt at a job. Raises as `ports.JobRunner`."""
+        try:
+            connection, place = job.store.connection(self._secrets), job.store.objects(self._secrets)
+            store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
+        except BlockStoreError as error:
+            return failed([failure_of(error, job.name)], (), token=token)
+        try:
+            return BlockAttempt(
+                job=job,
+                token=token,
+                store=store,
+                place=place,
+                worker=self._holder,
+                lease=lease,
+                engine=self._engine,
+                bytes_per_second=bytes_per_second,
+            ).run()
+        finally:
+            store.close()
