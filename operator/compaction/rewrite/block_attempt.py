@@ -54,6 +54,7 @@ log = structlog.get_logger(__name__)
 COMMIT_PATIENCE: Final = 600.0
 """Seconds for which a commit is repeated while the database is away: to merge once more would cost more."""
 _REASONS: Final = {
+    Refusal.JOB_COMMITTED: JobReason.STALE_TOKEN,  # by another attempt, or the receipt would have been there
     Refusal.CONTENT_DIFFERS: JobReason.VERIFICATION_FAILED,
     Refusal.OUTPUT_CONDEMNED: JobReason.STORE_UNREADABLE,
     Refusal.OUTPUT_MISPLACED: JobReason.INVALID_JOB,

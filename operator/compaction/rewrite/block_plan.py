@@ -11,12 +11,12 @@ from compaction.planning.block_ids import output_id
 from compaction.rewrite.block import BlockMerge
 from compaction.rewrite.block_job import BlockJob
 from compaction.rewrite.block_store import ObjectsPlace
-from compaction.stores.blocks.describe import time_column_of
 from compaction.stores.blocks.footer import Footer
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.metadata import BlockMetadata, ancestry, decode
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import block_path
+from compaction.stores.blocks.times import registered_time_column
 
 MOST_PARTS: Final = 64
 
@@ -86,16 +86,17 @@ def sort_key(
         start = most[: len(deduplicate_by)]
         return start if set(start) == set(deduplicate_by) else tuple(deduplicate_by)
     if not most and time_column is None:
-        raise SortKeyError(
-            "no source is sorted, and none says which column is its time: nothing tells the order"
-        )
+        raise SortKeyError("no source is sorted, and none says which column is its time: nothing tells the order")
     return most or (str(time_column),)
 
 
 def time_column(sources: Sequence[Source]) -> str | None:
     """The column with the times of the sources' rows; empty ones say the least."""
     ordered = sorted(sources, key=lambda source: source.block.rows == 0)
-    found = (time_column_of(source.block, source.footer) for source in ordered)
+    found = (
+        registered_time_column(source.block, source.footer, _said(source.footer.metadata).time_column or "")
+        for source in ordered
+    )
     return next((column for column in found if column is not None), None)
 
 

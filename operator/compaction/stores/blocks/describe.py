@@ -83,25 +83,6 @@ def describe(
     )
 
 
-def time_column_of(block: Block, footer: Footer) -> str | None:
-    """The column that the times of a registered block are of, from its footer: the one that `describe` takes, else the
-    first whose bounds are the block's times, which were registered with its name. None when nothing tells.
-    """
-    try:
-        taken = [_time_column(block.path, footer, decode(footer.metadata).time_column or "")]
-    except (UnsuitableBlockError, ValueError):
-        taken = []
-    others = [str(field.name) for field in footer.schema if _unit(field.type) is not None]
-    for name in dict.fromkeys(taken + others):
-        try:
-            times = _times_of_footer(footer, name) if footer.rows else None
-        except UnsuitableBlockError:
-            continue
-        if times == (block.min_time, block.max_time) or (times is None and name in taken):
-            return name
-    return None
-
-
 def _identity(path: str, said: BlockMetadata, *, tenant: str, shard: int, level: int, block: str) -> str:
     place = parse_block_path(path)
     wanted: dict[str, str | int | None] = {
@@ -136,11 +117,10 @@ def _read(objects: Objects, footer: Footer, column: str) -> tuple[Fingerprint, t
     low: int | None = None
     high: int | None = None
     scale = scale_of(footer.schema.field(column).type)
-    texts = [field.name for field in footer.schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
     try:
         with objects.reader(path, info=footer.info) as reader:
             options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
-            file = pq.ParquetFile(reader, metadata=footer.parquet, read_dictionary=texts, **options)
+            file = pq.ParquetFile(reader, metadata=footer.parquet, read_dictionary=footer.coded_texts(), **options)
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 # Texts that are none, indices outside of their dictionary: readers do not look.
                 batch.validate(full=True)

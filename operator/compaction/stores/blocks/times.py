@@ -13,6 +13,7 @@ from compaction.api.text import cut
 from compaction.exceptions import UnsuitableBlockError
 from compaction.stores.blocks.footer import Footer
 from compaction.stores.blocks.lanes import plain_type
+from compaction.stores.blocks.model import Block
 
 _TIME_NAMES: Final = ("timestamp", "time", "ts")
 _LARGEST: Final = 2**63 - 1
@@ -52,6 +53,26 @@ def time_column_of(footer: Footer, wanted: str = "") -> str:
     if found := next((name for name in named if not times or name in times), None):
         return found
     raise UnsuitableBlockError(path, f"which column is the time? Of timestamps there are: {cut(repr(times), 200)}")
+
+
+def registered_time_column(block: Block, footer: Footer, said: str = "") -> str | None:
+    """The column that the times of a registered block are of: the one it names (`said`) or that would be taken without
+    a name, else the first whose bounds are the block's times, which were registered with its name. None when nothing
+    tells.
+    """
+    try:
+        taken = [time_column_of(footer, said)]
+    except UnsuitableBlockError:
+        taken = []
+    others = [str(field.name) for field in footer.schema if _unit(field.type) is not None]
+    for name in dict.fromkeys(taken + others):
+        try:
+            times = times_of_footer(footer, name) if footer.rows else None
+        except UnsuitableBlockError:
+            continue
+        if times == (block.min_time, block.max_time) or (times is None and name in taken):
+            return name
+    return None
 
 
 def _unit(kind: pa.DataType) -> str | None:

@@ -1,0 +1,321 @@
+"""Attempts at jobs of block stores, on SQLite with a folder and on PostgreSQL with S3: what is committed, what the
+report says, and what is left.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from compaction.api.enums import JobReason
+from compaction.api.job import JobReceipt
+from compaction.exceptions import JobStoppedError, LeaseLostError
+from compaction.rewrite.block_report import Proof
+from compaction.rewrite.receipts import Outcome
+from compaction.stores.blocks.footer import read_footer
+from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.tables import BlockState, JobState
+from compaction.stores.blocks.metadata import decode
+from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.block_index import check
+from support.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, run
+from support.block_stores import content, fill, read, upload
+from support.blocks import rows
+from support.worker_ports import FakeLease, ThreadEngine
+
+KEY = ("service", "time")
+
+
+def test_blocks_become_one_of_the_next_level(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = fill(block_store, range(5))
+    before = content(block_store)
+    sources = block_store.live().blocks
+    job = job_of(connection, ids)
+    claim(block_store, job, 3)
+    lease = FakeLease(token=3)
+    report = run(connection, job, engine, token=3, lease=lease)
+    assert (report.outcome, report.reason) == (Outcome.SUCCEEDED, JobReason.COMPLETED)
+    assert report.message == "5 blocks merged into 1"
+    assert lease.progress[-1] == 99
+
+    (made,) = block_store.live().blocks
+    assert content(block_store) == before
+    assert (made.tenant, made.shard, made.level, made.rows, made.sort_key) == ("acme", 0, 1, 500, KEY)
+    assert (made.min_time, made.max_time) == (0, 499)
+    assert made.fingerprint == sum((source.fingerprint for source in sources), Fingerprint())
+    assert {block_store.inspect(block).state for block in ids} == {BlockState.TOMBSTONED}  # type: ignore[union-attr]
+    assert [entry.id for entry in block_store.queue().entries] == [made.id], "it waits for the next level"
+
+    receipt = report.receipt
+    assert isinstance(receipt, JobReceipt)
+    assert (receipt.token, receipt.worker, receipt.sources) == (3, "worker-3", tuple(sorted(ids)))
+    assert receipt.outputs == (made.id,)
+    assert receipt.bytes_before == sum(source.bytes for source in sources)
+    assert receipt.bytes_after == made.bytes
+    assert receipt.fingerprint_before == receipt.fingerprint_after == str(made.fingerprint)
+    record = block_store.job(JOB)
+    assert record is not None
+    assert record.state is JobState.COMMITTED
+    assert Proof.from_json(record.receipt or "") == Proof(receipt)
+    check(block_store.index)
+    assert orphans(block_store) == ()
+    assert_tidy(block_store)
+
+
+def test_what_is_made_can_be_described_from_its_footer_alone(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """After the loss of the index; two levels, so that something is an ancestor."""
+    ids = fill(block_store, range(4))
+    for number, name in ((0, "low-1"), (2, "low-2")):
+        low = job_of(connection, sorted(ids)[number : number + 2], name=name)
+        claim(block_store, low, 1)
+        assert run(connection, low, engine).outcome is Outcome.SUCCEEDED
+    middle = [block.id for block in block_store.live().blocks]
+    job = job_of(connection, middle, level=2)
+    claim(block_store, job, 7)
+    assert run(connection, job, engine, token=7).outcome is Outcome.SUCCEEDED
+    (made,) = block_store.live().blocks
+    said = decode(read_footer(block_store.objects, made.path).metadata)
+    assert (said.id, said.tenant, said.shard, said.level, said.time_column) == (made.id, "acme", 0, 2, "time")
+    assert (said.fingerprint, said.sort_key) == (made.fingerprint, KEY)
+    assert (said.job, said.token, said.part, said.parts, said.outputs) == (JOB, 7, 0, 1, (made.id,))
+    assert said.sources == tuple(sorted(middle))
+    assert set(said.ancestors) == set(ids)
+    assert block_store.describe(made.path, tenant="acme", shard=0, level=2, verify=True) == made
+
+
+def test_sources_of_more_bytes_become_several_blocks(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = fill(block_store, range(6))
+    before = content(block_store)
+    size = sum(block.bytes for block in block_store.live().blocks)
+    job = job_of(connection, ids, part_bytes=size // 3 + 1)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert report.outcome is Outcome.SUCCEEDED
+    made = block_store.live().blocks
+    assert len(made) == 3
+    assert content(block_store) == before
+    assert report.receipt is not None
+    assert {block.id for block in made} == set(report.receipt.outputs)
+    times = sorted((block.min_time, block.max_time) for block in made)
+    assert all(one[1] < other[0] for one, other in pairwise(times)), "cut by the key"
+    said = [decode(read_footer(block_store.objects, block.path).metadata) for block in made]
+    assert {one.outputs for one in said} == {tuple(one.id for one in sorted(said, key=lambda one: one.part))}
+    assert orphans(block_store) == ()
+
+
+def test_of_rows_with_the_same_key_the_last_stays(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    old, new = rows(100), rows(100)
+    new = new.set_column(2, "value", pa.array(range(1000, 1100), pa.int32()))
+    paths = [upload(block_store, number, table=table) for number, table in enumerate((old, new))]
+    ids = block_store.register(paths, tenant="acme", shard=0).new
+    job = job_of(connection, ids, deduplicate_by=("time", "service"))
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert report.outcome is Outcome.SUCCEEDED
+    (made,) = block_store.live().blocks
+    assert read(block_store, made.path).column("value").to_pylist() == list(range(1000, 1100))
+    assert made.sort_key == KEY
+    receipt = report.receipt
+    assert receipt is not None
+    assert receipt.fingerprint_before != receipt.fingerprint_after == str(made.fingerprint)
+
+
+def test_overlapping_duplicate_and_empty_blocks(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Rows that are there twice stay twice; a block without rows adds none."""
+    tables = [rows(100), rows(100), rows(100, start=50), rows(0)]
+    paths = [upload(block_store, number, table=table) for number, table in enumerate(tables)]
+    ids = block_store.register(paths, tenant="acme", shard=0, time_column="time").new
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    assert content(block_store) == before
+    assert len(block_store.live().blocks) == 1
+
+
+def test_empty_blocks_only_become_none(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    paths = [upload(block_store, number, table=rows(0)) for number in range(2)]
+    ids = block_store.register(paths, tenant="acme", shard=0, time_column="time").new
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "2 blocks merged into 0")
+    assert block_store.live().blocks == ()
+    assert_tidy(block_store)
+
+
+def test_block_of_more_bytes_than_memory(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    table = pa.concat_tables([rows(400_000)] * 3)
+    table = table.append_column("text", pa.array([f"{n:0>60}" for n in range(table.num_rows)]))
+    path = upload(block_store, 1, table=table, row_group_size=50_000, compression="none", use_dictionary=False)
+    ids = block_store.register([path], tenant="acme", shard=0).new
+    memory = 32 * MEBIBYTE
+    assert block_store.live().blocks[0].bytes > 2 * memory
+    job = job_of(connection, ids, memory_bytes=memory)
+    claim(block_store, job, 1)
+    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    assert block_store.live().blocks[0].rows == table.num_rows
+
+
+def test_blocks_that_no_sort_order_is_known_of(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """They are sorted by time; of several columns of times, the one that was named at the registration."""
+    for name, other in (("one", "seen"), ("two", "zeen")):
+        table = rows(50).append_column(other, pa.array(range(90, 40, -1), pa.timestamp("us")))
+        path = upload(block_store, 10 if name == "one" else 11, table=table)
+        data = pa.BufferReader(block_store.objects.get(path))
+        plain = pa.parquet.read_table(data)
+        sink = pa.BufferOutputStream()
+        pa.parquet.write_table(plain, sink)
+        block_store.objects.put(path, sink.getvalue().to_pybytes())
+        (block,) = block_store.register([path], tenant="acme", shard=0, time_column=other).new
+        job = job_of(connection, [block], name=f"job-{name}")
+        claim(block_store, job, 1)
+        assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+        made = next(one for one in block_store.live().blocks if one.level == 1 and one.sort_key == (other,))
+        assert (made.min_time, made.max_time) == (41, 90)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_lease_that_is_lost_before_the_commit(
+    stopped: bool, connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = fill(block_store, range(3))
+    job = job_of(connection, ids)
+    for at in range(1, 100):
+        claim(block_store, job, at)
+        lease = Stopped(token=at, lose_at=at) if stopped else FakeLease(token=at, lose_at=at)
+        try:
+            report = run(connection, job, engine, token=at, lease=lease)
+        except (LeaseLostError, JobStoppedError):
+            assert {block.id for block in block_store.live().blocks} == set(ids)
+            assert orphans(block_store) == (), at
+        else:
+            assert report.outcome is Outcome.SUCCEEDED
+            break
+    assert at > 4, "in the end nobody asks any more: it is committed"
+
+
+class Stopped(FakeLease):
+    """Its worker is asked to stop where the lease would be lost."""
+
+    def ensure_held(self) -> None:
+        try:
+            super().ensure_held()
+        except LeaseLostError:
+            raise JobStoppedError("stopped by the test") from None
+
+
+def test_zombie_changes_nothing_and_touches_nothing_of_its_successor(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """The zombie has uploaded; its successor commits; then the zombie goes on."""
+    ids = fill(block_store, range(4))
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    seen: list[set[str]] = []
+
+    class Overtaken(FakeLease):
+        def ensure_held(self) -> None:
+            super().ensure_held()
+            if not seen and len(orphans(block_store)) == 1:
+                claim(block_store, job, 2)
+                assert run(connection, job, engine, token=2).outcome is Outcome.SUCCEEDED
+                seen.append(set(orphans(block_store)))
+
+    report = run(connection, job, engine, token=1, lease=Overtaken())
+    assert len(seen) == 1
+    assert len(seen[0]) == 1, "the upload of the zombie is another object"
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STALE_TOKEN, False)
+    assert content(block_store) == before
+    assert orphans(block_store) == (), "it has taken its own upload away"
+    assert_tidy(block_store)
+
+
+def test_committed_job_that_is_run_again_reports_its_receipt(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = fill(block_store, range(3))
+    job = job_of(connection, ids)
+    claim(block_store, job, 4)
+    first = run(connection, job, engine, token=4)
+    assert run(connection, job, engine, token=4) == first
+    again = run(connection, job, engine, token=5)
+    assert (again.outcome, again.receipt) == (Outcome.SUCCEEDED, first.receipt)
+    late = run(connection, job, engine, token=3)
+    assert late.reason is JobReason.STALE_TOKEN
+
+
+def test_retention_during_the_merge(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Rows that have expired do not come back; the others wait for another job."""
+    ids = fill(block_store, range(3))
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+
+    class Late(FakeLease):
+        def ensure_held(self) -> None:
+            super().ensure_held()
+            if orphans(block_store) and len(block_store.live().blocks) == 3:
+                expire(block_store.index, Retention(default=1), now=block_store.now(), limit=1)
+
+    report = run(connection, job, engine, lease=Late())
+    assert (report.outcome, report.reason) == (Outcome.SKIPPED, JobReason.SOURCES_CHANGED)
+    assert len(block_store.live().blocks) == 2
+    assert orphans(block_store) == ()
+    again = run(connection, job, engine)
+    assert again.reason is JobReason.SOURCES_CHANGED, "known before anything is merged"
+
+
+def test_job_that_is_not_what_was_claimed(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = fill(block_store, range(4))
+    claim(block_store, job_of(connection, ids[:3]), 1)
+    for job in (job_of(connection, ids), job_of(connection, ids[:3], level=2), job_of(connection, ids, name="other")):
+        report = run(connection, job, engine)
+        assert report.reason is JobReason.SOURCES_CHANGED
+    assert len(block_store.live().blocks) == 4
+
+
+def test_limit_of_bytes_is_kept(
+    connection: BlockStoreConnection,
+    block_store: BlockStore,
+    engine: ThreadEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Everything that goes to or comes from the store is paid for; nobody waits here."""
+    slept: list[float] = []
+    monkeypatch.setattr("compaction.stores.segments.pace.time.sleep", slept.append)
+    now = iter(range(1 << 60))
+    monkeypatch.setattr("compaction.stores.segments.pace.time.monotonic", lambda: next(now) * 1e-9)
+    ids = fill(block_store, range(3))
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine, bytes_per_second=10 << 30)
+    assert report.outcome is Outcome.SUCCEEDED
+    receipt = report.receipt
+    assert receipt is not None
+    moved = receipt.bytes_before + 2 * receipt.bytes_after
+    assert next(now) > 0
+    assert sum(slept) * (10 << 30) >= 0.5 * moved
