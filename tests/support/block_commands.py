@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from click.testing import CliRunner, Result
 from ulid import ULID
 
@@ -86,3 +87,25 @@ def in_folder(folder: Path) -> BlockCommands:
     """A store in a folder, its index in it, named by the environment."""
     connection = BlockStoreConnection(str(folder), f"sqlite:///{folder}/_compaction/index.db")
     return BlockCommands(connection, {"COMPACTION_STORE_URL": str(folder)})
+
+
+def policy_file(path: Path, blocks: BlockCommands, *, spec: Mapping[str, Any] | None = None, **store: Any) -> Path:
+    """A policy of the store with its Secrets beside it; `store` goes into blockStore, `spec` into the spec."""
+    url = blocks.connection.url
+    described = {"url": url if "://" in url else Path(url).as_uri(), "index": {"secretName": "index"}, **store}
+    secrets = [_secret("index", {"url": blocks.connection.index_url})]
+    if blocks.connection.options:
+        described["credentialsSecretName"] = "credentials"
+        secrets.append(_secret("credentials", blocks.connection.options))
+    policy = {
+        "apiVersion": "compaction.dev/v1alpha1",
+        "kind": "CompactionPolicy",
+        "metadata": {"name": "blocks"},
+        "spec": {"store": {"blockStore": described}, **(spec or {})},
+    }
+    path.write_text(yaml.safe_dump_all([policy, *secrets]))
+    return path
+
+
+def _secret(name: str, values: Mapping[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": dict(values)}

@@ -22,6 +22,7 @@ from compaction.cli.blocks_times import time_text
 from compaction.cli.blocks_values import DurationParameter, TenantDuration
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
+from compaction.stores.block_adapter import retention_of
 from compaction.stores.blocks.cleaning import Cleaned, expire_all, sweep
 from compaction.stores.blocks.index.retention import Expired, Retention, would_expire
 from compaction.stores.blocks.index.tombstones import standing, summary
@@ -159,15 +160,13 @@ def retention(
 
 
 def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str, Duration]]) -> Retention:
-    grace = grace_of(place, None)
     if keep is not None or tenants:
         periods = {tenant: int(period * MICROSECONDS) for tenant, period in tenants}
-        return Retention(int((keep or 0.0) * MICROSECONDS), MappingProxyType(periods), grace)
+        return Retention(int((keep or 0.0) * MICROSECONDS), MappingProxyType(periods))
     store = place.policy.spec.store.block_store if place.policy is not None else None
     if store is None:
         raise click.UsageError("how long are data kept? Give --keep, --keep-tenant, or a policy (-f)")
-    periods = {one.tenant: int(one.keep * MICROSECONDS) for one in store.retention.tenants}
-    return Retention(int((store.retention.default or 0.0) * MICROSECONDS), MappingProxyType(periods), grace)
+    return retention_of(store)
 
 
 def _end_all(store: BlockStore, rule: Retention) -> tuple[Expired, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compaction.api.policy import CompactionPolicy
-from compaction.planning.block_rules import BlockRules, LevelRule
-from compaction.stores.blocks.store import MICROSECONDS
+from compaction.planning.block_rules import BlockRules
+from compaction.stores import block_adapter
 
 
 def rules_of(policy: CompactionPolicy | None) -> BlockRules:
@@ -12,9 +12,4 @@ def rules_of(policy: CompactionPolicy | None) -> BlockRules:
     store = policy.spec.store.block_store if policy is not None else None
     if policy is None or store is None:
         return BlockRules()
-    return BlockRules(
-        levels=tuple(LevelRule(one.max_blocks, float(one.max_age), int(one.max_bytes)) for one in store.levels),
-        span=int(float(store.span) * MICROSECONDS),
-        strict_gain=not store.rewrite_single_blocks,
-        max_bytes_per_job=int(policy.spec.limits.max_bytes_per_job),
-    )
+    return block_adapter.rules_of(store, max_bytes_per_job=int(policy.spec.limits.max_bytes_per_job))

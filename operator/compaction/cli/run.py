@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TextIO
 
 import click
 
 from compaction.cli.errors import errors_as_exit_code, report
 from compaction.cli.output import OutputFormat, output_option
-from compaction.cli.run_engine import ProgressBar, spark
+from compaction.cli.progress_bar import ProgressBar
+from compaction.cli.run_engine import spark
 from compaction.cli.run_view import problems_of, show_plan, show_result
 from compaction.cli.run_watch import LOCK_TIMEOUT, PolicyFile, keep_compacted
 from compaction.exceptions import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run import WORKER, LocalRun
-from compaction.rewrite.ports import JobRunner
+from compaction.local.run import WORKER, LocalRun, no_runner
 from compaction.stores.adapters import open_store
 
 
@@ -68,7 +67,7 @@ def command(
             return
         with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT)) as store:
             if dry_run:
-                run = LocalRun(policy, store=store, open_runner=_no_runner)
+                run = LocalRun(policy, store=store, open_runner=no_runner)
                 reading, plan = run.look(recover=False)
                 show_plan(policy, reading, plan, output)
                 problems = [problem.message for problem in reading.problems]
@@ -86,9 +85,3 @@ def command(
     for problem in problems:
         report(CompactionError(problem))
     sys.exit(1 if problems else 0)
-
-
-@contextmanager
-def _no_runner() -> Iterator[JobRunner]:
-    raise AssertionError("unreachable: a dry run runs nothing")
-    yield

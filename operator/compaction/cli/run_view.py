@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from compaction.api.enums import StoreKind
 from compaction.api.formatting import format_bytes, plural
 from compaction.api.policy import CompactionPolicy
+from compaction.cli import run_blocks_view as of_blocks
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, print_table
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.debt import total_debt
@@ -51,27 +53,29 @@ def show_plan(policy: CompactionPolicy, reading: Reading, plan: Plan, fmt: Outpu
     if fmt is not OutputFormat.TABLE:
         emit(data, fmt)
         return
-    rows = [row for job in plan.jobs for row in _group_rows(job)]
+    blocks = _is_of_blocks(policy)
+    rows = data["jobs"] if blocks else [row for job in plan.jobs for row in _group_rows(job)]
     if rows:
-        print_table(rows, _PLANNED)
-    click.echo(_summary(data))
+        print_table(rows, of_blocks.PLANNED if blocks else _PLANNED)
+    click.echo(of_blocks.summary(data, plan) if blocks else _summary(data))
     _section(data["leftOut"], _LEFT_OUT)
     _section(data["problems"], _PROBLEMS)
 
 
 def plan_data(policy: CompactionPolicy, reading: Reading, plan: Plan) -> dict[str, Any]:
     """The same with exact values; `leftAlone` has one entry per segment."""
-    debt = total_debt(reading.candidates)
+    debt, blocks = total_debt(reading.candidates), _is_of_blocks(policy)
+    of_logs = {"bytes": debt.bytes, "segments": debt.segments, "logs": debt.logs}
     return {
         "policy": policy.metadata.name,
-        "debt": {"bytes": debt.bytes, "segments": debt.segments, "logs": debt.logs},
+        "debt": of_blocks.debt_of(reading) if blocks else of_logs,
         "plan": {
             "hash": plan.hash,
             "jobs": len(plan.jobs),
             "costBytes": plan.cost_bytes,
             "gainBytes": plan.gain_bytes,
         },
-        "jobs": [_job_data(job) for job in plan.jobs],
+        "jobs": [of_blocks.planned_job(job) if blocks else _job_data(job) for job in plan.jobs],
         "leftOut": [_left_out(row) for row in plan.left_out],
         "leftAlone": [
             {"log": candidate.path, "segment": part.name, "reason": str(part.reason)}
@@ -136,11 +140,14 @@ def show_result(policy: CompactionPolicy, result: RunResult, fmt: OutputFormat) 
     if fmt is not OutputFormat.TABLE:
         emit(data, fmt)
         return
-    if data["jobs"]:
+    blocks = _is_of_blocks(policy)
+    if blocks and data["jobs"]:
+        print_table(data["jobs"], of_blocks.RECEIPTS)
+    elif data["jobs"]:
         rows = [row | {"groups": f"{row['groupsCommitted']}/{row['groups']}"} for row in data["jobs"]]
         print_table(rows, _RECEIPTS)
-    click.echo(_outcome(data))
-    _section(data["quarantined"], _SET_ASIDE)
+    click.echo(of_blocks.outcome(data, result) if blocks else _outcome(data))
+    _section(data["quarantined"], of_blocks.SET_ASIDE if blocks else _SET_ASIDE)
     _section(data["leftOut"], _LEFT_OUT)
     _section(data["problems"], _PROBLEMS)
 
@@ -159,7 +166,8 @@ def problems_of(result: RunResult) -> list[str]:
 
 def result_data(policy: CompactionPolicy, result: RunResult) -> dict[str, Any]:
     """The same with exact values."""
-    jobs = [_receipt_row(job) for job in result.jobs]
+    row_of = of_blocks.receipt_row if _is_of_blocks(policy) else _receipt_row
+    jobs = [row_of(job) for job in result.jobs]
     return {
         "policy": policy.metadata.name,
         "succeeded": result.succeeded,
@@ -219,6 +227,10 @@ def _outcome(data: dict[str, Any]) -> str:
     if cleanup["nextInSeconds"] is not None:
         text += f"; replaced files wait for their grace, the next for {cleanup['nextInSeconds']} s (run again then)"
     return text
+
+
+def _is_of_blocks(policy: CompactionPolicy) -> bool:
+    return policy.spec.store.kind is StoreKind.BLOCK_STORE
 
 
 def _section(rows: list[dict[str, Any]], columns: tuple[Column, ...]) -> None:

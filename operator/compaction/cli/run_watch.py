@@ -22,7 +22,8 @@ from compaction.api.policy import CompactionPolicy
 from compaction.api.text import printable
 from compaction.cli.errors import report
 from compaction.cli.output import OutputFormat, emit, print_pairs
-from compaction.cli.run_engine import ProgressBar, spark
+from compaction.cli.progress_bar import ProgressBar
+from compaction.cli.run_engine import spark
 from compaction.exceptions import CompactionError, InvalidManifestError
 from compaction.local.news import PLAN_PENDING, News
 from compaction.local.run import WORKER

@@ -16,9 +16,9 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import structlog
@@ -53,6 +53,13 @@ WORKER: Final = "local"
 OWNER: Final = "compactor-run"
 """Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""
 _GENERATION: Final = 1
+
+
+@contextmanager
+def no_runner() -> Iterator[JobRunner]:
+    """For a run that only looks."""
+    raise AssertionError("unreachable: who only looks runs nothing")
+    yield
 
 
 class LocalRun:

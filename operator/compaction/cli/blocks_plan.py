@@ -1,0 +1,32 @@
+"""`compactor blocks plan`: what would be merged now, and why the rest is left out."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import click
+
+from compaction.cli.blocks_local import policy_of_place, secrets_of_place
+from compaction.cli.blocks_options import StorePlace, store_options
+from compaction.cli.blocks_policy_options import policy_options
+from compaction.cli.output import OutputFormat, output_option
+from compaction.cli.run_view import show_plan
+from compaction.local.run import WORKER, LocalRun, no_runner
+from compaction.stores.adapters import open_store
+
+
+@click.command()
+@store_options()
+@policy_options
+@output_option()
+def plan(*, place: StorePlace, output: OutputFormat, **options: Any) -> None:
+    """What would be merged now, and for everything that is left out, why. Changes nothing.
+
+    Example: compactor blocks plan --store DIR --all
+    """
+    place.check()
+    policy = policy_of_place(place, options)
+    with closing(open_store(policy.spec, holder=WORKER, secrets=secrets_of_place(place))) as store:
+        reading, planned = LocalRun(policy, store=store, open_runner=no_runner).look(recover=False)
+    show_plan(policy, reading, planned, output)
