@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compaction.api.names import GROUP
 from compaction.exceptions import ApiUnavailableError, MissingPermissionsError
 from compaction.kube import preflight
 from compaction.kube.client import ApiClient
 from compaction.kube.config import Connection, load_connection, no_token
+from support.manifests import block_policy_object, policy_object
 
 AWAY, REFUSED = ApiUnavailableError("away"), MissingPermissionsError("refused")
 
@@ -63,3 +66,32 @@ def test_an_absent_server_is_given_up_in_the_end() -> None:
 async def check(connection: Connection, namespace: str, patience: preflight.Patience) -> None:
     async with ApiClient(connection, deadline=1.0) as client:
         await preflight.check_when_up(client, namespace=namespace, lease_namespace=namespace, patience=patience)
+
+
+def test_secrets_of_block_stores_that_may_not_be_read_are_named(
+    control_plane: Any, namespace: str, tmp_path: Path
+) -> None:
+    """By name, as a Role with resourceNames grants them; other stores need none."""
+    kubectl = control_plane.kubectl
+    store = {"url": "s3://lake/blocks", "credentialsSecretName": "lake-credentials"}
+    blocks = block_policy_object("blocks", store={"blockStore": store | {"index": {"secretName": "lake-index"}}})
+    for body in (blocks, policy_object("logs")):
+        kubectl("create", "-f", "-", input=json.dumps(body), namespace=namespace)
+    user = f"careful-{namespace}"
+    names = "--resource-name=lake-credentials"
+    kubectl("create", "role", "some", "--verb=get", "--resource=secrets", names, namespace=namespace)
+    kubectl("create", "role", "policies", "--verb=list", f"--resource=compactionpolicies.{GROUP}", namespace=namespace)
+    for role in ("some", "policies"):
+        kubectl("create", "rolebinding", role, f"--role={role}", f"--user={user}", namespace=namespace)
+    connection = load_connection(control_plane.running.kubeconfig_for(user, tmp_path / "careful"))
+
+    async def refused() -> tuple[str, ...]:
+        async with ApiClient(connection) as client:
+            return await preflight.secrets_refused(client, namespace=namespace)
+
+    (refusal,) = asyncio.run(refused())
+    assert refusal.startswith(f"policy {namespace}/blocks cannot be looked after: the operator's account may not get")
+    assert "components/block-stores" in refusal
+    assert "lake-index" in refusal
+    kubectl("delete", "role", "some", namespace=namespace)
+    assert len(asyncio.run(refused())) == 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.kube.launchers.objects import VERBS
-from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS
+from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, SECRETS
 from support.rendered import CLUSTER, HEADER, INSTALL, MANIFESTS, NAMESPACED, ROOT, documents, names, with_components
 
 Object = dict[str, Any]
@@ -194,3 +194,29 @@ def test_with_a_spark_operator_its_applications_are_granted_and_nothing_else(
     assert sorted(added["apiGroups"]) == sorted(kind.group for kind in (KUBEFLOW_APPLICATIONS, APACHE_APPLICATIONS))
     assert added["resources"] == [KUBEFLOW_APPLICATIONS.plural] == [APACHE_APPLICATIONS.plural]
     assert sorted(added["verbs"]) == sorted(VERBS)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_block_stores_add_the_reading_of_secrets_by_name_in_one_namespace(
+    rendered: Rendered, tmp_path: Path, overlay: Path
+) -> None:
+    """However wide the operator's reach is: with the ClusterRole it would be every Secret of the cluster."""
+    before, after = rendered(overlay), rendered(with_components(tmp_path / "mine", overlay, "block-stores"))
+    added = [found for found in after if found not in before]
+    assert names(added) == {("Role", "compaction-block-stores"), ("RoleBinding", "compaction-block-stores")}
+    assert [found for found in after if found not in added] == before
+    (rule,) = one(added, "Role", "compaction-block-stores")["rules"]
+    assert rule == {"apiGroups": [""], "resources": [SECRETS.plural], "verbs": ["get"]}
+    (subject,) = one(added, "RoleBinding", "compaction-block-stores")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": "compaction-operator", "namespace": "compaction-system"}
+
+
+def test_a_further_namespace_with_block_stores_names_its_secrets(rendered: Rendered) -> None:
+    objects = rendered(MANIFESTS / "examples" / "block-stores")
+    plain = names(rendered(MANIFESTS / "examples" / "namespace"))
+    assert plain < names(objects), "it is more of the same"
+    (rule,) = one(objects, "Role", "compaction-block-stores")["rules"]
+    assert rule["resourceNames"] == ["lake-credentials", "lake-index"]
+    binding = one(objects, "RoleBinding", "compaction-block-stores")
+    assert binding["metadata"]["namespace"] == "storage"
+    assert [subject["namespace"] for subject in binding["subjects"]] == ["compaction-system"]

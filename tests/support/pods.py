@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from compaction.api.policy import CompactionPolicy
-from compaction.kube.executor import pod_request, store_secrets
-from compaction.kube.launchers.base import PolicyKey, WorkerRequest
+from compaction.kube.executor import pod_request
+from compaction.kube.launchers.base import PolicyKey, WorkerRequest, store_secrets
 from support.manifests import policy_object
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

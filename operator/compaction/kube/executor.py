@@ -36,7 +36,7 @@ from compaction.exceptions import (
 from compaction.kube.assign import AssignmentSteps, Outcome, owner
 from compaction.kube.cache import Delta, ObjectKey
 from compaction.kube.events import EventType
-from compaction.kube.launchers.base import PodRequest, PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
+from compaction.kube.launchers.base import PodRequest, PolicyKey, WorkerRef, WorkerRequest, store_secrets
 from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
 from compaction.kube.writes import GuardedWrites
@@ -257,15 +257,6 @@ class Executor:
         if about is not None:
             kind = EventType.WARNING if event.warning else EventType.NORMAL
             self._rt.events.event(about, reason=event.reason, message=event.message, type=kind)
-
-
-def store_secrets(policy: CompactionPolicy) -> StoreSecrets:
-    """The Secrets that the policy's store is opened with; each name once."""
-    blocks = policy.spec.store.block_store
-    if blocks is None:
-        return StoreSecrets()
-    tasks = (blocks.credentials_secret_name,) if blocks.credentials_secret_name else ()
-    return StoreSecrets(driver=tuple(dict.fromkeys((*tasks, blocks.index.secret_name))), tasks=tasks)
 
 
 def pod_request(policy: CompactionPolicy, *, memory: int) -> PodRequest:

@@ -89,6 +89,8 @@ def run_operator(
 async def _preflight(connection: Connection, config: OperatorConfig, lease_namespace: str) -> None:
     async with ApiClient(connection, user_agent="compactor-operator") as client:
         await preflight.check_when_up(client, namespace=config.namespace, lease_namespace=lease_namespace)
+        for refusal in await preflight.secrets_refused(client, namespace=config.namespace):
+            _log.warning("a permission is missing", why=refusal)
 
 
 class Replica:

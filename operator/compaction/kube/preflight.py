@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from pydantic import ValidationError
 
 from compaction.api.names import GROUP, VERSION
+from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import (
     ApiUnavailableError,
     ConnectionConfigError,
@@ -20,14 +22,18 @@ from compaction.exceptions import (
     NotFoundError,
 )
 from compaction.kube.client import ApiClient
+from compaction.kube.launchers.base import store_secrets
 from compaction.kube.resources import (
     ACCESS_REVIEWS,
     COMPACTION_JOBS,
     COMPACTION_POLICIES,
     EVENTS,
     LEASES,
+    SECRETS,
+    Obj,
     Resource,
 )
+from compaction.kube.secrets import may_not_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class Permission:
     resource: Resource
     namespace: str | None
     subresource: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
         plural = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
@@ -114,6 +121,30 @@ class Patience:
         return now < self._back_since + self.settling
 
 
+async def secrets_refused(client: ApiClient, *, namespace: str | None) -> tuple[str, ...]:
+    """A sentence for each Secret that a policy's block store needs and the operator may not read.
+
+    No reason to end: their policies say so themselves, and the others are looked after.
+    """
+    policies = await client.list(COMPACTION_POLICIES, namespace=namespace)
+    wanted = {(body["metadata"]["namespace"], name): body for body in policies.items for name in _secrets_of(body)}
+    needed = tuple(Permission("get", SECRETS, where, name=name) for where, name in wanted)
+    missing = await missing_permissions(client, needed)
+    return tuple(
+        f"policy {one.namespace}/{wanted[one.namespace or '', one.name]['metadata']['name']} cannot be looked after: "
+        f"{may_not_read(one.name, one.namespace or '')}"
+        for one in missing
+    )
+
+
+def _secrets_of(body: Obj) -> tuple[str, ...]:
+    """Names as the stored policy has them; one that this version cannot read has none that count."""
+    try:
+        return store_secrets(CompactionPolicy.from_object(body)).driver
+    except ValidationError:
+        return ()
+
+
 async def check_when_up(
     client: ApiClient, *, namespace: str | None, lease_namespace: str, patience: Patience | None = None
 ) -> None:
@@ -152,6 +183,7 @@ async def _allowed(client: ApiClient, permission: Permission) -> bool:
         "resource": permission.resource.plural,
         "subresource": permission.subresource,
         "namespace": permission.namespace or "",
+        "name": permission.name,
     }
     review = {"metadata": {}, "spec": {"resourceAttributes": attributes}}
     answer = await client.create(ACCESS_REVIEWS, review)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.api.policy import CompactionPolicy
 from compaction.api.store_spec import LogsVolume
 from compaction.api.workers_spec import Workers
 
@@ -56,6 +57,15 @@ class StoreSecrets:
 
     driver: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+
+
+def store_secrets(policy: CompactionPolicy) -> StoreSecrets:
+    """The Secrets that the policy's store is opened with; each name once."""
+    blocks = policy.spec.store.block_store
+    if blocks is None:
+        return StoreSecrets()
+    tasks = (blocks.credentials_secret_name,) if blocks.credentials_secret_name else ()
+    return StoreSecrets(driver=tuple(dict.fromkeys((*tasks, blocks.index.secret_name))), tasks=tasks)
 
 
 @dataclass(frozen=True, slots=True)
