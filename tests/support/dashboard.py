@@ -45,7 +45,19 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "What is behind": (
         Panel("Debt", {latest("compaction_debt_bytes"): BY_POLICY}, "bytes", "What a compaction now would reclaim."),
         Panel("Age of the oldest debt", {latest("compaction_debt_oldest_age_seconds"): BY_POLICY}, "s"),
-        Panel("Segments in debt", {latest("compaction_debt_segments"): BY_POLICY}),
+        Panel(
+            "Segments and blocks in debt",
+            {
+                latest("compaction_debt_segments"): BY_POLICY,
+                latest("compaction_debt_blocks"): f"{BY_POLICY} blocks",
+            },
+        ),
+        Panel("Debt by level", {latest("compaction_debt_level_bytes", "level"): "{{policy}} L{{level}}"}, "bytes"),
+        Panel(
+            "Blocks that a query opens",
+            {latest("compaction_read_amplification"): BY_POLICY},
+            help="On average, for one tenant, shard and window of time.",
+        ),
     ),
     "Why": (
         Panel("Waiting", {latest("compaction_waiting", "reason"): f"{BY_POLICY} {{{{reason}}}}"}),
@@ -83,7 +95,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 latest("compaction_worker_share"): f"{BY_POLICY} share",
             },
         ),
-        Panel("Segment logs", {latest("compaction_logs"): BY_POLICY}),
+        Panel(
+            "Segment logs and live blocks",
+            {latest("compaction_logs"): BY_POLICY, latest("compaction_blocks"): f"{BY_POLICY} blocks"},
+        ),
     ),
     "What is wrong": (
         Panel(

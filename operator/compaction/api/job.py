@@ -7,6 +7,8 @@ from pydantic import Field
 from compaction.api.base import ApiModel
 from compaction.api.columns import ColumnType, PrinterColumn, ResourceInfo
 from compaction.api.job_spec import (
+    BlockParameters,
+    BlockSources,
     ClumpRequest,
     CompactionJobSpec,
     JobParameters,
@@ -63,6 +65,7 @@ class CompactionJob(ApiModel):
                 "Reclaimed", ".status.receipt.bytesReclaimed", "Bytes given back", ColumnType.INTEGER, wide=True
             ),
             PrinterColumn("Log", ".spec.sources.segmentLog.path", "Directory of the log", wide=True),
+            PrinterColumn("Batch", ".spec.sources.blocks.batch", "Batch of the blocks", wide=True),
             PrinterColumn("Reason", '.status.conditions[?(@.type=="Ready")].reason', "Reason of Ready", wide=True),
         ),
         selectable=(".spec.policyRef.name", ".spec.kind", ".status.state", ".status.worker"),
@@ -71,6 +74,8 @@ class CompactionJob(ApiModel):
 
 __all__ = [
     "Attempt",
+    "BlockParameters",
+    "BlockSources",
     "ClumpReceipt",
     "ClumpRequest",
     "CompactionJob",

@@ -10,7 +10,15 @@ from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, MAX_POLICY_NAME, POLICY_KIND, POLICY_PLURAL
 from compaction.api.plan_status import LeftOut, PlannedWork, PlanStatus, WaitCount, Waiting
 from compaction.api.policy_spec import Cleanup, CompactionPolicySpec, LeaseSpec, Limits, Thresholds, Trigger
-from compaction.api.policy_status import CompactionPolicyStatus, DebtStatus, LevelDebt, LogError, QuarantinedSource
+from compaction.api.policy_status import (
+    BlocksStatus,
+    CompactionPolicyStatus,
+    DebtStatus,
+    LevelDebt,
+    LogError,
+    QuarantinedSource,
+    TenantDebt,
+)
 from compaction.api.rules import Rule
 from compaction.api.schedule import Window
 from compaction.api.store_spec import SegmentLogsStore, StoreSpec
@@ -48,7 +56,7 @@ class CompactionPolicy(ApiModel):
         columns=(
             PrinterColumn("Store", ".status.store", "Kind of the store"),
             PrinterColumn("Ready", f"{_READY}.status", "Whether the policy is in force and nothing is left to do"),
-            PrinterColumn("Debt", ".status.debt.summary", "Bytes that compaction would give back"),
+            PrinterColumn("Debt", ".status.debt.summary", "Bytes that compaction would give back, or merge"),
             PrinterColumn("Oldest", ".status.oldestDebtAt", "Age of the oldest debt", ColumnType.DATE),
             PrinterColumn("Active", ".status.active", "Jobs that run", ColumnType.INTEGER),
             PrinterColumn("Queued", ".status.queued", "Jobs that wait for a worker", ColumnType.INTEGER),
@@ -73,6 +81,7 @@ class CompactionPolicy(ApiModel):
 
 
 __all__ = [
+    "BlocksStatus",
     "Cleanup",
     "CompactionPolicy",
     "CompactionPolicySpec",
@@ -88,6 +97,7 @@ __all__ = [
     "QuarantinedSource",
     "SegmentLogsStore",
     "StoreSpec",
+    "TenantDebt",
     "Thresholds",
     "Trigger",
     "WaitCount",

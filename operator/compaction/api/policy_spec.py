@@ -26,12 +26,15 @@ POSITIVE: Final = Rule(
 
 
 class Thresholds(ApiModel):
-    """How much debt makes a log due."""
+    """How much debt makes a log, or a batch of blocks, due."""
 
     debt_bytes: Quantity = Quantity(0)
-    """Bytes that compaction would give back, as a quantity such as 64Mi, below which a log is left for later."""
+    """Bytes that compaction of a log would give back, or that a batch of blocks has, as a quantity such as 64Mi, below
+    which it is left for later."""
     debt_segments: Annotated[int, Field(ge=0, le=1_000_000)] = 1
     """Number of segments that compaction would remove or rewrite, below which a log is left for later."""
+    debt_blocks: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    """Number of blocks that compaction would remove, below which a batch of blocks is left for later."""
 
 
 class Trigger(ApiModel):
@@ -50,7 +53,8 @@ class Trigger(ApiModel):
     cooldown: Duration = Duration("0s")
     """Time that a log rests after a job of it finished, such as 10m. 0s means no rest."""
     thresholds: Thresholds = Field(default_factory=Thresholds)
-    """Debt that a log must have before it is compacted: a log is due when both thresholds are reached."""
+    """Debt that a log, or a batch of blocks, must have before it is compacted: it is due when the thresholds of its
+    kind are reached, bytes and segments or bytes and blocks."""
 
 
 class Limits(ApiModel):

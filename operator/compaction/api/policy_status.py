@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, computed_field
 
 from compaction.api.base import ApiModel
+from compaction.api.block_store_spec import MAX_TENANT
 from compaction.api.conditions import Condition
 from compaction.api.enums import StoreKind, WorkerState
 from compaction.api.formatting import format_age, format_bytes
@@ -23,6 +24,7 @@ MAX_QUARANTINED = 1024
 MAX_COUNTED = 2048
 MAX_EVICTED = 1024
 MAX_WORKER_STATUSES = 100
+MAX_TENANTS = 10
 
 
 class LevelDebt(ApiModel):
@@ -34,19 +36,38 @@ class LevelDebt(ApiModel):
     """Bytes that compaction of this level would give back."""
     segments: Count = 0
     """Number of segments that compaction of this level would remove or rewrite."""
+    blocks: Count = 0
+    """Number of blocks that compaction of this level would merge."""
+
+
+class TenantDebt(ApiModel):
+    """Debt of one tenant of a block store."""
+
+    tenant: Annotated[str, StringConstraints(max_length=MAX_TENANT)]
+    """Name of the tenant."""
+    bytes: Count = 0
+    """Bytes of its blocks that compaction would merge."""
+    blocks: Count = 0
+    """Number of its blocks that compaction would merge."""
 
 
 class DebtStatus(ApiModel):
     """What compaction would gain now."""
 
     bytes: Count = 0
-    """Bytes that compaction would give back."""
+    """Bytes that compaction of logs would give back; of blocks, those that it would merge."""
     segments: Count = 0
     """Number of segments that compaction would remove or rewrite."""
+    blocks: Count = 0
+    """Number of blocks that compaction would merge."""
     logs: Count = 0
-    """Number of logs that have debt."""
+    """Number of logs, or batches of blocks, that have debt."""
     levels: Annotated[tuple[LevelDebt, ...], Field(max_length=16), keeping_first(16), list_map("level")] = ()
     """Debt of each level that has any."""
+    tenants: Annotated[
+        tuple[TenantDebt, ...], Field(max_length=MAX_TENANTS), keeping_first(MAX_TENANTS), list_map("tenant")
+    ] = ()
+    """Debt of the ten tenants of a block store that have the most blocks to merge."""
 
     @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)])  # type: ignore[prop-decorator]
     @property
@@ -55,13 +76,26 @@ class DebtStatus(ApiModel):
         return format_bytes(self.bytes)
 
 
+class BlocksStatus(ApiModel):
+    """What a block store holds, and what that means for readers."""
+
+    live: Count = 0
+    """Number of blocks that a reader of everything opens."""
+    windows: Count = 0
+    """Number of combinations of tenant, shard and window of time that have any."""
+    read_amplification: Annotated[float, Field(ge=0)] = 0.0
+    """Blocks that a query about one tenant, shard and window opens now, on average."""
+    read_amplification_after: Annotated[float, Field(ge=0)] = 0.0
+    """The same when the debt is worked off."""
+
+
 class QuarantinedSource(ApiModel):
     """A damaged source that is set aside so that its siblings can be compacted."""
 
     log: Path
-    """Path of the log."""
+    """Path of the log, or name of the batch."""
     segment: Annotated[str, StringConstraints(max_length=253)]
-    """Name of the damaged segment file."""
+    """Name of the damaged segment file, or id of the block."""
     index: Count | None = None
     """Index of the damaged entry, where known."""
     offset: Count | None = None
@@ -71,16 +105,17 @@ class QuarantinedSource(ApiModel):
     message: Message = ""
     """Message for a person: what is damaged and where."""
     since: Timestamp
-    """Time at which the segment was set aside."""
+    """Time at which the source was set aside."""
     identity: Annotated[str, StringConstraints(max_length=128)] = ""
-    """Identity of the file when it was set aside. The quarantine ends when the file is replaced or repaired."""
+    """Identity of the file when it was set aside. The quarantine ends when the file is replaced or repaired; that of a
+    block when it is released or dropped."""
 
 
 class LogError(ApiModel):
     """A log that could not be planned."""
 
     log: Path
-    """Path of the log."""
+    """Path of the log; of a block store, what could not be planned or cleaned."""
     reason: Word
     """Reason in one word, such as LiveSetUnknown or PermissionDenied."""
     message: Message = ""
@@ -138,6 +173,8 @@ class CompactionPolicyStatus(ApiModel):
     """Kind of the store that the policy compacts."""
     debt: DebtStatus | None = None
     """What compaction would gain now."""
+    blocks: BlocksStatus | None = None
+    """What a block store holds. Empty for other stores."""
     oldest_debt_at: Timestamp | None = None
     """Time since which the oldest debt exists. Empty when there is none."""
     eta_seconds: Count | None = None

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from compaction.api.enums import AttemptOutcome, JobReason, JobState
 from compaction.kube.cache import ObjectKey
 from compaction.kube.metrics import Metrics
+from compaction.planning.debt import debt_of
 from compaction.reconcile.actions import Decision
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.figures import read_amplification
+from compaction.reconcile.observations import Reading, Snapshot
 from compaction.reconcile.skew import skewed
 
 
@@ -44,15 +46,25 @@ def measure(
     if snapshot.allowance.workers is not None:
         metrics.worker_share.labels(*key).set(snapshot.allowance.workers.share)
     if snapshot.reading is not None:
-        reading = snapshot.reading
-        metrics.logs.labels(*key).set(len(reading.logs))
-        metrics.log_errors.labels(*key).set(len(reading.problems))
-        metrics.debt_bytes.labels(*key).set(sum(c.debt_bytes for c in reading.candidates))
-        metrics.debt_segments.labels(*key).set(sum(c.debt_segments for c in reading.candidates))
-        oldest = min((c.oldest_debt_at for c in reading.candidates if c.oldest_debt_at is not None), default=now)
-        metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - oldest))
+        _measure_store(metrics, key, snapshot.reading, now)
     _begin_counting(metrics, key)
     _count_endings(metrics, key, decision, snapshot)
+
+
+def _measure_store(metrics: Metrics, key: ObjectKey, reading: Reading, now: float) -> None:
+    """What the last look found. Gauges that only one kind of store has are absent for the others."""
+    debt = debt_of(reading)
+    metrics.log_errors.labels(*key).set(len(reading.problems))
+    metrics.debt_bytes.labels(*key).set(debt.bytes)
+    metrics.set_level_debt(key, {str(one.level): one.bytes for one in debt.levels})
+    metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - (debt.oldest_at or now)))
+    if reading.blocks is None:
+        metrics.logs.labels(*key).set(len(reading.logs))
+        metrics.debt_segments.labels(*key).set(debt.segments)
+        return
+    metrics.debt_blocks.labels(*key).set(debt.blocks)
+    metrics.blocks.labels(*key).set(reading.blocks.live)
+    metrics.read_amplification.labels(*key).set(read_amplification(reading.blocks))
 
 
 def _begin_counting(metrics: Metrics, key: ObjectKey) -> None:

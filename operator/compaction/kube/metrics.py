@@ -128,12 +128,16 @@ class Metrics:
         def counted(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
 
-        self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim")
+        self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or of blocks merge")
+        self.debt_level_bytes = per_policy("debt_level_bytes", "The same, by level", "level")
         self.debt_segments = per_policy("debt_segments", "Segments a compaction now would rewrite or delete")
+        self.debt_blocks, self.blocks, self.read_amplification = _of_block_stores(registry)
         self.debt_oldest_age_seconds = per_policy("debt_oldest_age_seconds", "Age of the oldest debt")
         self.logs = per_policy("logs", "Segment logs found under the policy's root")
         self.log_errors = per_policy("log_errors", "Segment logs that could not be read")
-        self.quarantined = per_policy("quarantined_segments", "Segments set aside because their data is damaged")
+        self.quarantined = per_policy(
+            "quarantined_segments", "Segments, or blocks, set aside because their data is damaged"
+        )
         self.cleanup_overdue_seconds = per_policy(
             "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last look at the store"
         )
@@ -164,6 +168,9 @@ class Metrics:
         self._per_policy = (
             self.debt_bytes,
             self.debt_segments,
+            self.debt_blocks,
+            self.blocks,
+            self.read_amplification,
             self.debt_oldest_age_seconds,
             self.logs,
             self.log_errors,
@@ -179,6 +186,7 @@ class Metrics:
             (self.jobs, {}),
             (self.wait_age_seconds, {}),
             (self.waiting, {}),
+            (self.debt_level_bytes, {}),
         )
 
     def observe_call(self, call: ApiCall) -> None:
@@ -208,6 +216,10 @@ class Metrics:
         """Replace a policy's counts of what waits; reasons no longer present go to zero."""
         self._replace(2, policy, {reason: float(count) for reason, count in by_reason.items()})
 
+    def set_level_debt(self, policy: ObjectKey, by_level: Mapping[str, int]) -> None:
+        """Replace a policy's debt by level (bytes); levels no longer present go to zero."""
+        self._replace(3, policy, {level: float(size) for level, size in by_level.items()})
+
     def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
         gauge, known = self._labelled[which]
         labels = known.setdefault(policy, set())
@@ -222,6 +234,16 @@ class Metrics:
         for gauge, known in self._labelled:
             for label in known.pop(policy, ()):
                 _drop(gauge, policy, label)
+
+
+def _of_block_stores(registry: CollectorRegistry) -> tuple[Gauge, Gauge, Gauge]:
+    """Debt, live blocks, and what readers have of them."""
+    amplification = "Blocks that a query about one tenant, shard and window opens, on average"
+    return (
+        Gauge("compaction_debt_blocks", "Blocks a compaction now would merge", _POLICY, registry=registry),
+        Gauge("compaction_blocks", "Blocks that a reader of the whole store opens", _POLICY, registry=registry),
+        Gauge("compaction_read_amplification", amplification, _POLICY, registry=registry),
+    )
 
 
 def _drop(gauge: Gauge, policy: ObjectKey, *more: str) -> None:

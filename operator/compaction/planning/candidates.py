@@ -8,6 +8,7 @@ Units: bytes, epoch seconds for `oldest_debt_at`, the coordinator's monotonic se
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,13 +46,27 @@ class GroupCandidate:
         half = len(self.sources) // 2
         if not self.divisible or not half:
             return None
-        return self._part(slice(None, half)), self._part(slice(half, None))
+        return self._part(self.sources[:half]), self._part(self.sources[half:])
 
-    def _part(self, part: slice) -> GroupCandidate:
-        sources, whole = self.sources[part], len(self.sources)
+    def apart(self, parts: Iterable[tuple[str, ...]]) -> tuple[GroupCandidate, ...]:
+        """Those of the parts that are wholly in the group, the largest first, and what is in none of them. The group
+        as it is, when it cannot be divided.
+        """
+        if not self.divisible:
+            return (self,)
+        left = dict.fromkeys(self.sources)
+        found = []
+        for part in sorted(parts, key=lambda one: (-len(one), one)):
+            if left.keys() >= set(part):
+                found.append(self._part(part))
+                left = {name: None for name in left if name not in part}
+        return (*found, self._part(tuple(left))) if left else tuple(found)
+
+    def _part(self, sources: tuple[str, ...]) -> GroupCandidate:
+        whole, identities = len(self.sources), dict(zip(self.sources, self.identities, strict=True))
         return GroupCandidate(
             sources,
-            self.identities[part],
+            tuple(identities[name] for name in sources),
             self.copy_bytes * len(sources) // whole,
             self.gain_bytes * len(sources) // whole,
             divisible=True,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compaction.planning.candidates import Candidate
+from compaction.planning.reading import QueuedBlocks, Reading
 
 RECENT_JOBS = 20
 """Speed is measured over so many of the newest receipts."""
@@ -18,16 +19,29 @@ LEAST_JOB_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LevelDebt:
-    """Debt of one level."""
+    """Debt of one level: `segments` would be gone or rewritten, or `blocks` merged."""
 
     level: int
     bytes: int
     segments: int
+    blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantDebt:
+    """Debt of one tenant of a block store."""
+
+    tenant: str
+    bytes: int
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Debt:
-    """Debt of a policy. `logs` counts the logs that have any; `oldest_at` is epoch seconds."""
+    """Debt of a policy. `logs` counts the logs (or batches of blocks) that have any; `oldest_at` is epoch seconds.
+
+    Of a block store: `blocks` would be merged, and there would be `surplus` fewer; `tenants` have the most first.
+    """
 
     bytes: int = 0
     segments: int = 0
@@ -35,6 +49,9 @@ class Debt:
     levels: tuple[LevelDebt, ...] = ()
     oldest_at: float | None = None
     copy_bytes: int = 0
+    blocks: int = 0
+    surplus: int = 0
+    tenants: tuple[TenantDebt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,41 @@ class FinishedWork:
     cost_bytes: int
     seconds: float
     finished_at: float
+
+
+def debt_of(reading: Reading) -> Debt:
+    """The debt that a look found, by level and, of blocks, by tenant."""
+    if reading.blocks is None:
+        return total_debt(reading.candidates)
+    return block_debt(reading.candidates, reading.blocks.beyond)
+
+
+def block_debt(candidates: Iterable[Candidate], beyond: Iterable[QueuedBlocks] = ()) -> Debt:
+    """The debt of the batches of a block store, those included that are due and not offered for their number."""
+    given = [one for one in candidates if not one.is_empty]
+    sums = [
+        QueuedBlocks(one.level, one.tenant, sum(len(group.sources) for group in one.groups), one.debt_bytes)
+        for one in given
+    ]
+    beyond = tuple(beyond)
+    levels: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    tenants: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for one in (*sums, *beyond):
+        for into in (levels[one.level], tenants[one.tenant]):
+            into[0] += one.bytes
+            into[1] += one.blocks
+    ranked = sorted(tenants.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))
+    size, blocks = (sum(row[index] for row in levels.values()) for index in (0, 1))
+    return Debt(
+        bytes=size,
+        logs=len(sums) + sum(one.batches for one in beyond),
+        levels=tuple(LevelDebt(level, row[0], 0, row[1]) for level, row in sorted(levels.items())),
+        oldest_at=min((one.oldest_debt_at for one in given if one.oldest_debt_at is not None), default=None),
+        copy_bytes=size,
+        blocks=blocks,
+        surplus=blocks - len(sums) - sum(one.batches for one in beyond),
+        tenants=tuple(TenantDebt(tenant, *row) for tenant, row in ranked),
+    )
 
 
 def total_debt(candidates: Iterable[Candidate]) -> Debt:

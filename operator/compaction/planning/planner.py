@@ -9,7 +9,8 @@ Invariants (tests/planning):
   its own).
 * A Faulty job is never planned again as it was: with several groups it is split in halves, so that what ails one of
   them does not hold back the others (DESIGN §4 "Faulty"); a single group stays parked until its sources change or the
-  limit is raised. A group whose sources may be rewritten apart is halved in turn.
+  limit is raised. A group whose sources may be rewritten apart is halved in turn, and what failed by itself is not put
+  together again with what else is left of it.
 * What a store leaves out itself stands beside what the planner leaves out.
 """
 
@@ -17,9 +18,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from compaction.api.names import name_stem
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, UnreferencedCandidate
@@ -91,6 +93,7 @@ class JobInventory:
 
     `queue_size` counts every job that is not Succeeded and not a mere record of the past; `evictable` are Faulty jobs
     without a live lease, the one to go first in front. `recently_evicted` are names that must not come back at once.
+    `parked` has the sources of Faulty jobs by lane, where sources of a group may be rewritten apart.
     """
 
     names: frozenset[str] = frozenset()
@@ -99,6 +102,7 @@ class JobInventory:
     evictable: tuple[str, ...] = ()
     queue_size: int = 0
     recently_evicted: frozenset[str] = frozenset()
+    parked: Mapping[str, Sequence[tuple[str, ...]]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class _Tally:
@@ -173,7 +177,8 @@ class Planner:
         )
 
     def _jobs_of(self, candidate: Candidate, inventory: JobInventory, tally: _Tally) -> Iterator[PlannedJob]:
-        for job in self._cut(candidate):
+        parked = inventory.parked.get(candidate.path, ())
+        for job in self._apart(candidate, parked) if parked else self._cut(candidate):
             for piece in self._split_faulty(candidate, job, inventory):
                 if piece.name in inventory.faulty:
                     tally.add(LeftOutReason.FAULTY_JOB, piece.name)
@@ -183,6 +188,12 @@ class Planner:
                     tally.add(LeftOutReason.RECENTLY_EVICTED, piece.name)
                 else:
                     yield piece
+
+    def _apart(self, candidate: Candidate, parked: Sequence[tuple[str, ...]]) -> Iterator[PlannedJob]:
+        """What failed by itself stays apart, else what is left of a batch would be tried as a whole again and again."""
+        for group in candidate.groups:
+            for part in group.apart(parked):
+                yield self._job(candidate, (part,), ())
 
     def _cut(self, candidate: Candidate) -> Iterator[PlannedJob]:
         """The candidate's parts in order, cut where the next group would exceed the limit of a job."""
@@ -237,8 +248,8 @@ class Planner:
         self, candidate: Candidate, groups: tuple[GroupCandidate, ...], unreferenced: tuple[UnreferencedCandidate, ...]
     ) -> str:
         digest = hashlib.sha256()
-        for field in (self.owner_uid, candidate.path, str(candidate.snapshot_index)):
-            digest.update(field.encode() + b"\0")
+        for text in (self.owner_uid, candidate.path, str(candidate.snapshot_index)):
+            digest.update(text.encode() + b"\0")
         for group in groups:
             digest.update(b"group\0")
             if group.identities == group.sources:  # a name that stands for one content for ever

@@ -30,12 +30,13 @@ class LogProblem:
 
 @dataclass(frozen=True, slots=True)
 class QueuedBlocks:
-    """Blocks of one level and tenant."""
+    """Blocks of one level and tenant that wait in so many batches."""
 
     level: int
     tenant: str
     blocks: int
     bytes: int
+    batches: int = 1
 
 
 @dataclass(frozen=True, slots=True)

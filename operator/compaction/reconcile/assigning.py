@@ -9,7 +9,6 @@ from typing import Final
 
 from compaction.api.enums import JobState, WaitReason
 from compaction.api.policy import CompactionPolicy
-from compaction.planning.candidates import tenant_of
 from compaction.planning.rates import Rates, share_of
 from compaction.planning.scheduler import QueuedJob, Schedule, TenantLoad, WorkerLimits, assign, workers_to_launch
 from compaction.reconcile import fleet
@@ -17,6 +16,7 @@ from compaction.reconcile.actions import AssignJob, LaunchWorker
 from compaction.reconcile.allowance import Wish
 from compaction.reconcile.job import not_before
 from compaction.reconcile.observations import Memory, Snapshot, frozen
+from compaction.reconcile.parts import tenant_of_job
 from compaction.reconcile.shortage import Shortage
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.timing import Timing
@@ -202,7 +202,7 @@ class Assigner:
         return QueuedJob(
             name=step.name,
             lane=step.log,
-            tenant=tenant_of(self.root, step.log),
+            tenant=tenant_of_job(step.view.job.spec, self.root),
             level=step.view.job.spec.level,
             state=step.state,
             failures=status.failures,
@@ -215,7 +215,7 @@ class Assigner:
     def _load(self, steps: Iterable[JobStep]) -> dict[str, TenantLoad]:
         load: dict[str, TenantLoad] = {}
         for step in steps:
-            tenant = tenant_of(self.root, step.log)
+            tenant = tenant_of_job(step.view.job.spec, self.root)
             running, served = load.get(tenant, TenantLoad())
             at = step.status.assigned_at.timestamp() if step.status.assigned_at is not None else 0.0
             load[tenant] = TenantLoad(running + (step.state is JobState.IN_PROGRESS), max(served, at))

@@ -6,8 +6,11 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Final
 
+from compaction.api.block_store_spec import BlockStore
 from compaction.api.enums import Approval, JobKind
 from compaction.api.job import (
+    BlockParameters,
+    BlockSources,
     CompactionJobSpec,
     JobParameters,
     JobSources,
@@ -17,6 +20,8 @@ from compaction.api.job import (
     SegmentLogSources,
 )
 from compaction.api.policy import CompactionPolicy
+from compaction.api.store_spec import SegmentLogsStore
+from compaction.planning.block_offers import work_of
 from compaction.planning.planner import Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.triggers import Trigger
 from compaction.reconcile.actions import CreateJob
@@ -51,11 +56,12 @@ def creations(
 
 
 def trigger_of(policy: CompactionPolicy) -> Trigger:
-    """When one of the policy's logs is due. A log without a history has no cooldown, whatever it is."""
+    """When one of the policy's logs, or batches of blocks, is due. One without a history has no cooldown."""
     thresholds = policy.spec.trigger.thresholds
+    blocks = policy.spec.store.block_store is not None
     return Trigger(
         debt_bytes=int(thresholds.debt_bytes),
-        debt_segments=thresholds.debt_segments,
+        debt_segments=thresholds.debt_blocks if blocks else thresholds.debt_segments,
         cooldown=float(policy.spec.trigger.cooldown),
         suspended=policy.spec.suspend,
     )
@@ -69,13 +75,19 @@ def planner_of(policy: CompactionPolicy, *, owner_uid: str) -> Planner:
         owner_uid=owner_uid,
         limits=PlanLimits(int(limits.max_bytes_per_job), limits.max_jobs_queued),
         trigger=trigger_of(policy),
-        parameters=parameters_of(policy).model_dump_json(),
+        parameters=_told(policy),
     )
 
 
-def parameters_of(policy: CompactionPolicy) -> SegmentLogParameters:
-    """What every job of the policy is told besides its sources."""
-    logs = policy.spec.store.segment_logs
+def _told(policy: CompactionPolicy) -> str:
+    """What every job of the policy is told besides its sources, in a stable text."""
+    store = policy.spec.store
+    if store.block_store is not None:
+        return _of_blocks(store.block_store).model_dump_json()
+    return _of_logs(store.segment_logs).model_dump_json()
+
+
+def _of_logs(logs: SegmentLogsStore | None) -> SegmentLogParameters:
     if logs is None:
         return SegmentLogParameters()
     return SegmentLogParameters(
@@ -85,20 +97,39 @@ def parameters_of(policy: CompactionPolicy) -> SegmentLogParameters:
     )
 
 
+def _of_blocks(store: BlockStore) -> BlockParameters:
+    keep_last_of = store.deduplicate.columns if store.deduplicate is not None else ()
+    return BlockParameters(memory_bytes=int(store.merge_memory), deduplicate_by=keep_last_of)
+
+
 def spec_of(job: PlannedJob, policy: CompactionPolicy) -> CompactionJobSpec:
     """The spec of a planned job, with the policy's store parameters as they are now."""
+    blocks = policy.spec.store.block_store
+    kind, sources, parameters = _block_work(job, blocks) if blocks is not None else _segment_work(job, policy)
     return CompactionJobSpec(
         policy_ref=PolicyReference(name=policy.metadata.name),
-        kind=JobKind.SEGMENT_REWRITE,
+        kind=kind,
         level=job.level,
         estimated_bytes=job.cost_bytes,
-        sources=JobSources(
-            segment_log=SegmentLogSources(
-                path=job.path,
-                snapshot_index=job.snapshot_index,
-                groups=tuple(SegmentGroup(segments=group.sources) for group in job.groups),
-                unreferenced=tuple(one.name for one in job.unreferenced),
-            )
-        ),
-        parameters=JobParameters(segment_log=parameters_of(policy)),
+        sources=sources,
+        parameters=parameters,
     )
+
+
+def _segment_work(job: PlannedJob, policy: CompactionPolicy) -> tuple[JobKind, JobSources, JobParameters]:
+    sources = SegmentLogSources(
+        path=job.path,
+        snapshot_index=job.snapshot_index,
+        groups=tuple(SegmentGroup(segments=group.sources) for group in job.groups),
+        unreferenced=tuple(one.name for one in job.unreferenced),
+    )
+    parameters = JobParameters(segment_log=_of_logs(policy.spec.store.segment_logs))
+    return JobKind.SEGMENT_REWRITE, JobSources(segment_log=sources), parameters
+
+
+def _block_work(job: PlannedJob, store: BlockStore) -> tuple[JobKind, JobSources, JobParameters]:
+    work = work_of(job)
+    sources = BlockSources(
+        store=store.reference, tenant=work.tenant, shard=work.shard, batch=job.path, blocks=work.sources
+    )
+    return JobKind.BLOCK_REWRITE, JobSources(blocks=sources), JobParameters(blocks=_of_blocks(store))

@@ -68,10 +68,9 @@ class _Reconcile:
         self.clock = timing(policy, self.snapshot.memory, self.now)
         memory = evictions.known(self.snapshot.memory, policy.status, self.now)
         self.memory = noted(policy, memory, self.clock, self.now)
-        logs = policy.spec.store.segment_logs
-        self.root = logs.root if logs is not None else ""
+        self.root = policy.spec.store.location
         self.release = pending_release(policy)
-        self.refusals = Refusals(self.snapshot, policy, root=self.root)
+        self.refusals = Refusals(self.snapshot, policy)
 
     def decide(self) -> Decision:
         """The whole decision."""
@@ -236,7 +235,12 @@ class _Reconcile:
         persisted = counting.by_job(self.policy.status.counted)
         forgotten = [s for s in surplus if s.name not in deleted and counting.deletable(s, persisted) and not s.changed]
         self.memory = evictions.added(self.memory, [s.name for s in forgotten if s.state is JobState.FAULTY], self.now)
-        return tuple(step.deletion("beyond the history limit") for step in forgotten)
+        outlived = self.refusals.outlived(steps) - deleted - {step.name for step in forgotten}
+        done = [s for s in steps if s.name in outlived and counting.deletable(s, persisted) and not s.changed]
+        return (
+            *(step.deletion("beyond the history limit") for step in forgotten),
+            *(step.deletion("its blocks are not in the store any more") for step in done),
+        )
 
     def _totals(self) -> counting.Totals:
         before = self.policy.status

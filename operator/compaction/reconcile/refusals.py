@@ -13,6 +13,7 @@ from compaction.planning.candidates import relative_to
 from compaction.reconcile.actions import DeleteJob
 from compaction.reconcile.job import evolve
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot
+from compaction.reconcile.parts import offered
 from compaction.reconcile.steps import JobStep, Refusal
 from compaction.reconcile.teardown import owner_uid
 
@@ -20,43 +21,88 @@ from compaction.reconcile.teardown import owner_uid
 class Refusals:
     """Which jobs make no sense for this policy and its store, as far as the last look knows."""
 
-    def __init__(self, snapshot: Snapshot, policy: CompactionPolicy, *, root: str) -> None:
+    def __init__(self, snapshot: Snapshot, policy: CompactionPolicy) -> None:
         self._claims = snapshot.memory.claims
         self._policy = policy
-        self._root = root
         self._reading = _known(snapshot.reading, policy)
+        candidates = self._reading.candidates if self._reading is not None else ()
+        self._offered = {one.path: one for one in candidates} if policy.spec.store.block_store is not None else {}
 
     def refuse(self, job: CompactionJob) -> Refusal | None:
         """Why a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
-        sources = job.spec.sources.segment_log
-        if sources is None or owner_uid(job):
+        if owner_uid(job):
             return None
-        if self._is_outside(sources.path):
-            message = f"{sources.path} is not below {self._root}, the root of policy {self._policy.metadata.name}"
-            return Refusal(JobReason.OUTSIDE_ROOT, message)
+        elsewhere = self._elsewhere(job)
+        if elsewhere is not None:
+            return elsewhere
         problem = self._claims.get(job.metadata.name)
-        if problem is None or not problem.terminal or self._reading is None:
+        if problem is None or not problem.terminal or self._reading is None or self._reading.started < problem.since:
             return None
         # Only a look after the failure tells a log that is gone from a store that is not mounted just now.
-        gone = sources.path not in self._reading.logs and self._reading.started >= problem.since
+        if job.spec.sources.blocks is not None:
+            reason = JobReason.BLOCKS_GONE if self._are_gone(job) else JobReason.INVALID_JOB
+            return Refusal(reason, problem.message)
+        gone = job.spec.lane not in self._reading.logs
         return Refusal(JobReason.NOT_A_LOG, problem.message) if gone else None
 
     def obsolete(self, steps: Iterable[JobStep]) -> list[DeleteJob]:
-        """Planned jobs that nobody is working on, for a log that is no longer there, or no longer below the policy's
-        root.
+        """Planned jobs that nobody is working on, for sources that are no longer there, or no longer of the policy's
+        store.
         """
         deletions = []
         for step in steps:
             if step.state not in (JobState.UNASSIGNED, JobState.ABANDONED) or not owner_uid(step.view.job):
                 continue
-            if self._is_outside(step.log):
-                deletions.append(step.deletion("the policy's root was changed"))
+            if self._elsewhere(step.view.job) is not None:
+                deletions.append(step.deletion("the policy's store was changed"))
             elif self._reading is not None and step.log not in self._reading.logs:
-                deletions.append(step.deletion("its log is not among the policy's logs any more"))
+                deletions.append(step.deletion("what it was planned for is not in the policy's store any more"))
+            elif self._are_gone(step.view.job):
+                deletions.append(step.deletion("some of its blocks are not in the store any more"))
         return deletions
 
-    def _is_outside(self, log: str) -> bool:
-        return relative_to(self._root, log) is None
+    def outlived(self, steps: Iterable[JobStep]) -> frozenset[str]:
+        """Planned jobs that are parked, for blocks of which none is there any more: nothing can come of them, and what
+        they waited for was done by others. One whose culprit is set aside stays as the record of it.
+        """
+        names = set()
+        for step in steps:
+            blocks = step.view.job.spec.sources.blocks
+            if step.state is not JobState.FAULTY or blocks is None or not owner_uid(step.view.job):
+                continue
+            if self._reading is None or self._ended_after(step, self._reading) or step.status.skipped:
+                continue
+            candidate = self._offered.get(step.log)
+            if candidate is None or offered(candidate).isdisjoint(blocks.blocks):
+                names.add(step.name)
+        return frozenset(names)
+
+    def _ended_after(self, step: JobStep, reading: Reading) -> bool:
+        ended = step.status.finished_at
+        return ended is None or ended.timestamp() > reading.wall
+
+    def _elsewhere(self, job: CompactionJob) -> Refusal | None:
+        """Why the job is not one of the policy's store."""
+        store, name = self._policy.spec.store, self._policy.metadata.name
+        blocks, log = job.spec.sources.blocks, job.spec.sources.segment_log
+        if blocks is not None and store.block_store is not None:
+            if blocks.store == store.block_store.reference:
+                return None
+            message = f"{blocks.store.url}, with the Secrets that the job names, is not the store of policy {name}"
+            return Refusal(JobReason.OTHER_STORE, message)
+        if log is None or store.segment_logs is None:
+            return Refusal(JobReason.OTHER_STORE, f"policy {name} compacts {store.kind}, which has no {job.spec.kind}")
+        if relative_to(store.segment_logs.root, log.path) is not None:
+            return None
+        message = f"{log.path} is not below {store.segment_logs.root}, the root of policy {name}"
+        return Refusal(JobReason.OUTSIDE_ROOT, message)
+
+    def _are_gone(self, job: CompactionJob) -> bool:
+        """Whether the look knows the job's batch, but not all blocks of the job: it can never have them again."""
+        blocks, candidate = job.spec.sources.blocks, self._offered.get(job.spec.lane)
+        if blocks is None or self._reading is None:
+            return False
+        return candidate is None or not offered(candidate).issuperset(blocks.blocks)
 
 
 def _known(reading: Reading | None, policy: CompactionPolicy) -> Reading | None:

@@ -13,6 +13,7 @@ from compaction.api.enums import JobReason, JobState
 from compaction.api.policy import QuarantinedSource
 from compaction.planning.candidates import Candidate
 from compaction.reconcile.job import AT_ONCE_FAULTY, NOT_THE_SOURCES
+from compaction.reconcile.parts import offered, parts_of
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.teardown import owner_uid
 
@@ -45,18 +46,16 @@ def may_split(step: JobStep) -> bool:
 
 def is_parked(candidate: Candidate, faulty: Mapping[str, Sequence[JobStep]]) -> bool:
     """Whether all that the log offers are sources of its parked jobs (`faulty`, by log): no plan would take it up."""
-    groups: set[tuple[str, ...]] = set()
-    names: set[str] = set()
-    for step in faulty.get(candidate.path, ()):
-        sources = step.view.job.spec.sources.segment_log
-        if sources is None or sources.snapshot_index != candidate.snapshot_index:
-            continue  # what was planned from another snapshot is planned anew, under other names
-        groups |= {group.segments for group in sources.groups}
-        names |= set(sources.unreferenced)
+    known = [parts_of(step.view.job) for step in faulty.get(candidate.path, ())]
+    # What was planned from another snapshot is planned anew, under other names.
+    mine = [parts for parts in known if parts.snapshot_index == candidate.snapshot_index]
+    groups = {group for parts in mine for group in parts.groups}
+    names = {name for parts in mine for name in parts.unreferenced}
     if not groups and not names:
         return False
-    offered = {group.sources for group in candidate.groups}
-    return offered <= groups and {one.name for one in candidate.unreferenced} <= names
+    if any(parts.divisible for parts in mine):
+        return offered(candidate) <= {block for group in groups for block in group}
+    return {one.sources for one in candidate.groups} <= groups and {one.name for one in candidate.unreferenced} <= names
 
 
 def _newest(moments: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from compaction.api.enums import Approval, JobState
-from compaction.api.job import SegmentLogSources
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy import CompactionPolicy
-from compaction.planning.candidates import Candidate
-from compaction.planning.planner import JobInventory, Plan
+from compaction.planning.candidates import Candidate, LeftOutReason
+from compaction.planning.planner import JobInventory, LeftOut, Plan
 from compaction.planning.scheduler import eviction_order
 from compaction.planning.triggers import LogHistory, Trigger, cooldown_left, split_due
 from compaction.reconcile import approval
@@ -23,6 +22,7 @@ from compaction.reconcile.counting import by_job, deletable
 from compaction.reconcile.creating import planner_of, trigger_of
 from compaction.reconcile.job import is_finished
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot, frozen
+from compaction.reconcile.parts import offered, parts_of
 from compaction.reconcile.remainder import is_parked, may_split
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.teardown import owner_uid
@@ -116,7 +116,28 @@ def _is_untouched(step: JobStep, plan: str) -> bool:
 def _plan(reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment) -> Plan:
     planner = planner_of(policy, owner_uid=policy.metadata.uid)
     inventory = _inventory(policy, steps, memory, split_records(steps, reading))
-    return planner.plan(reading.candidates, _history(steps, memory), inventory, now=now.wall, left_out=reading.left_out)
+    candidates, held = _apart(reading.candidates, steps)
+    return planner.plan(
+        candidates, _history(steps, memory), inventory, now=now.wall, left_out=(*reading.left_out, *held)
+    )
+
+
+def _apart(
+    candidates: Sequence[Candidate], steps: Iterable[JobStep]
+) -> tuple[Sequence[Candidate], tuple[LeftOut, ...]]:
+    """The candidates without those that have a block of an unfinished job of another lane: a job that the look did not
+    know of yet, or one made by hand. Whatever raced, nothing is planned twice.
+    """
+    lane_of: dict[str, str] = {}
+    for step in steps:
+        blocks = step.view.job.spec.sources.blocks
+        if blocks is not None and not is_finished(step.status):
+            lane_of |= dict.fromkeys(blocks.blocks, step.log)
+    if not lane_of:
+        return candidates, ()
+    taken = {one.path for one in candidates if any(lane_of.get(name, one.path) != one.path for name in offered(one))}
+    row = LeftOut(LeftOutReason.JOB_UNFINISHED, len(taken), min(taken, default=""))
+    return [one for one in candidates if one.path not in taken], (row,) if taken else ()
 
 
 def unplanned_logs(reading: Reading | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> int:
@@ -165,39 +186,41 @@ def _inventory(
         names=frozenset(step.name for step in steps),
         faulty=frozenset(step.name for step in faulty),
         splittable=frozenset(step.name for step in faulty if may_split(step)),
+        parked=_parked_blocks(faulty),
         evictable=order,
         queue_size=sum(step.state is not JobState.SUCCEEDED and step.name not in records for step in steps),
         recently_evicted=frozenset(memory.evicted or ()),
     )
 
 
+def _parked_blocks(faulty: Iterable[JobStep]) -> dict[str, list[tuple[str, ...]]]:
+    lanes: dict[str, list[tuple[str, ...]]] = {}
+    for step in faulty:
+        parts = parts_of(step.view.job)
+        if parts.divisible and owner_uid(step.view.job):
+            lanes.setdefault(step.log, []).extend(parts.groups)
+    return lanes
+
+
 def split_records(steps: Iterable[JobStep], reading: Reading | None) -> frozenset[str]:
     """Faulty jobs that are the only record of a split: without one, its parts would be planned as a whole again.
 
-    Such a job is needed as long as the store offers any part of it, and while that is not known. It takes no room in
-    the queue: its work is planned in halves.
+    Such a job is needed as long as a plan could make it again from what the store offers, and while that is not known.
+    It takes no room in the queue: its work is planned in halves.
     """
     candidates = {one.path: one for one in reading.candidates} if reading is not None else {}
     needed = set()
     for step in steps:
-        sources = step.view.job.spec.sources.segment_log
-        if step.state is not JobState.FAULTY or sources is None or not owner_uid(step.view.job):
+        if step.state is not JobState.FAULTY or not owner_uid(step.view.job):
             continue
-        if len(sources.groups) + bool(sources.unreferenced) < 2 or not may_split(step):
+        parts = parts_of(step.view.job)
+        if not parts.may_be_halved or not may_split(step):
             continue
         candidate = candidates.get(step.log)
         unknown = reading is None or reading.problem is not None or (candidate is None and step.log in reading.logs)
-        if unknown or (candidate is not None and _offers_any(candidate, sources)):
+        if unknown or (candidate is not None and parts.is_offered(candidate)):
             needed.add(step.name)
     return frozenset(needed)
-
-
-def _offers_any(candidate: Candidate, sources: SegmentLogSources) -> bool:
-    if candidate.snapshot_index != sources.snapshot_index:
-        return False  # the names of all its jobs are different ones now
-    groups = {group.sources for group in candidate.groups}
-    names = {one.name for one in candidate.unreferenced}
-    return any(group.segments in groups for group in sources.groups) or not names.isdisjoint(sources.unreferenced)
 
 
 def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozenset[str]:

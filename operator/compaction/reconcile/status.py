@@ -17,17 +17,16 @@ from compaction.api.plan_status import WaitCount, Waiting
 from compaction.api.policy import (
     CompactionPolicy,
     CompactionPolicyStatus,
-    DebtStatus,
-    LevelDebt,
     LogError,
     QuarantinedSource,
 )
 from compaction.api.policy_status import WorkerStatus
 from compaction.api.values import timestamp_from_epoch
-from compaction.planning.debt import Debt, total_debt
+from compaction.planning.debt import Debt, debt_of
 from compaction.reconcile import evictions
 from compaction.reconcile.counting import Totals
 from compaction.reconcile.eta import eta
+from compaction.reconcile.figures import store_figures
 from compaction.reconcile.observations import Memory, Moment, Reading
 from compaction.reconcile.skew import with_skew
 from compaction.reconcile.steps import JobStep
@@ -80,7 +79,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
     """The status as it should stand now."""
     before = facts.policy.status
     counts = _count(facts)
-    debt = total_debt(facts.reading.candidates) if facts.reading is not None else None
+    debt = debt_of(facts.reading) if facts.reading is not None else None
     finished = [s.status.finished_at for s in facts.steps if s.state is JobState.SUCCEEDED and s.status.finished_at]
     known_success = [before.last_success_time] if before.last_success_time is not None else []
     changes: dict[str, Any] = {
@@ -145,14 +144,7 @@ def _time(moment: float | None) -> datetime | None:
 def _from_reading(facts: Facts, reading: Reading, debt: Debt) -> dict[str, Any]:
     problems = [reading.problem] if reading.problem is not None else []
     return {
-        "debt": DebtStatus(
-            bytes=debt.bytes,
-            segments=debt.segments,
-            logs=debt.logs,
-            levels=tuple(LevelDebt(level=one.level, bytes=one.bytes, segments=one.segments) for one in debt.levels),
-        )
-        if reading.problem is None
-        else facts.policy.status.debt,
+        **(store_figures(debt, reading.blocks) if reading.problem is None else {}),
         "oldest_debt_at": timestamp_from_epoch(debt.oldest_at) if debt.oldest_at is not None else None,
         "eta_seconds": eta(facts.policy, facts.steps, debt, facts.clock, facts.now),
         "last_sense_time": timestamp_from_epoch(reading.wall),
@@ -184,7 +176,7 @@ def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
         return set_stalled(before, reason=stalled[0], message=stalled[1], **arguments)
     reading = facts.reading
     if reading is None or reading.generation != facts.policy.metadata.generation:
-        message = f"{_root(facts)} was not looked at yet with this spec"
+        message = f"{facts.policy.spec.store.location} was not looked at yet with this spec"
         return set_reconciling(before, reason=PolicyReason.SENSING, message=message, **arguments)
     if facts.policy.spec.suspend:
         message = f"suspended: {counts.active} jobs still run, {counts.queued} wait; set spec.suspend to false to go on"
@@ -194,18 +186,14 @@ def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
         return set_ready(before, reason=PolicyReason.OUTSIDE_WINDOW, message=message, **arguments)
     if counts.active or counts.queued:
         bytes_left = format_bytes(debt.bytes if debt is not None else 0)
-        message = f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} to give back"
+        gain = "to merge" if facts.policy.spec.store.block_store is not None else "to give back"
+        message = f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} {gain}"
         return set_reconciling(before, reason=PolicyReason.COMPACTING, message=message, **arguments)
     if any(at >= reading.started for at in facts.memory.finished.values()):
-        message = f"jobs have finished since {_root(facts)} was looked at; looking again"
+        message = f"jobs have finished since {facts.policy.spec.store.location} was looked at; looking again"
         return set_reconciling(before, reason=PolicyReason.SENSING, message=message, **arguments)
     reason, message = _settled(facts, debt)
     return set_ready(before, reason=reason, message=message, **arguments)
-
-
-def _root(facts: Facts) -> str:
-    logs = facts.policy.spec.store.segment_logs
-    return logs.root if logs is not None else "the store"
 
 
 def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
@@ -249,14 +237,20 @@ def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
         return PolicyReason.APPROVAL_PENDING, approval.message
     if facts.quarantined:
         first = facts.quarantined[-1]
-        message = f"{len(facts.quarantined)} damaged segments are set aside, newest {first.log}/{first.segment}: "
-        return PolicyReason.SOURCES_QUARANTINED, f"{message}{first.message}; restore the file to end its quarantine"
-    logs = len(facts.reading.logs) if facts.reading is not None else 0
+        what, end = ("segments", "restore the file") if store is not None else ("blocks", "release or drop the block")
+        message = f"{len(facts.quarantined)} damaged {what} are set aside, newest {first.log}/{first.segment}: "
+        return PolicyReason.SOURCES_QUARANTINED, f"{message}{first.message}; {end} to end its quarantine"
     awaited = next((row for row in facts.waits if row.reason == WaitReason.AWAITING_SCHEDULE), None)
     if awaited is not None:
         return PolicyReason.SCHEDULED, awaited.message
     left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
-    return PolicyReason.SCHEDULED, f"{plural(logs, 'log')} looked at, nothing to do now{left}"
+    return PolicyReason.SCHEDULED, f"{_looked_at(facts.reading)} looked at, nothing to do now{left}"
+
+
+def _looked_at(reading: Reading | None) -> str:
+    if reading is not None and reading.blocks is not None:
+        return plural(reading.blocks.live, "block")
+    return plural(len(reading.logs) if reading is not None else 0, "log")
 
 
 def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> float | None:
