@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import BlockIndexError, IndexUnavailableError
+from compaction.local.postgres import PostgresServer
 from compaction.stores.blocks.index.claims import claim, high_water, open_jobs
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks
@@ -22,7 +23,6 @@ from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.model import Fingerprint
 from support.block_index import NOON, blocks_of, check, empty_postgres, output_of
 from support.commit_proxy import CommitProxy, Cut
-from support.postgres import PostgresServer
 
 SOURCES = blocks_of(*range(4))
 IDS = tuple(block.id for block in SOURCES)

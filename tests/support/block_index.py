@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy import delete, select, update
 from ulid import ULID
 
+from compaction.local.postgres import PostgresServer, start_postgres
 from compaction.stores.blocks.index.engine import Change, IndexDatabase, open_database
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema, newest_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA
 from compaction.stores.blocks.model import Block, Fingerprint
-from support.postgres import PostgresServer, start_postgres
 
 IDENTITY: Final = "index-of-the-tests"
 SECOND: Final = 1_000_000

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.local.postgres import PostgresServer
 from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.block_index import block_id, empty_postgres
 from support.blocks import parquet, rows
-from support.postgres import PostgresServer
 from support.s3 import S3, running_s3
 
 

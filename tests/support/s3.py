@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.local.versitygw import S3Gateway, ensure_versitygw, start_versitygw
+from compaction.local.versitygw import S3Gateway, ensure_versitygw, free_port, start_versitygw
 from compaction.stores.blocks.objects import Objects, Retrying, open_objects
 
 QUICK = Retrying(tries=4, base=0.01, cap=0.05)
@@ -33,10 +32,5 @@ class S3:
 def running_s3(directory: Path) -> Iterator[S3]:
     """The server, stopped at the end. Built first where it is not yet (`make test` did it beforehand)."""
     program = ensure_versitygw(report=print)
-    with start_versitygw(directory, program, port=_free_port()) as gateway:
+    with start_versitygw(directory, program, port=free_port()) as gateway:
         yield S3(gateway)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -1,4 +1,4 @@
-"""versitygw, an S3 server over a folder, against which the tests of block stores run (about two CPU-minutes to build).
+"""versitygw, an S3 server over a folder, for tests and the demo of block stores (about two CPU-minutes to build).
 
 Not a store for data of one's own: it is started on loopback, with credentials made for the run (`S3Gateway`).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import socket
 import sys
 import time
 import urllib.error
@@ -26,6 +27,7 @@ find_versitygw = VERSITYGW.find
 ensure_versitygw = VERSITYGW.ensure
 REGION: Final = "us-east-1"
 START_SECONDS: Final = 60.0
+SERVER: Final = "versitygw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class S3Gateway:
     access_key: str
     secret_key: str = field(repr=False)
     buckets: Path
+    process: ProcessId
 
     @property
     def endpoint(self) -> str:
@@ -59,7 +62,17 @@ class S3Gateway:
 
 @contextlib.contextmanager
 def start_versitygw(directory: Path, program: Path, *, port: int) -> Iterator[S3Gateway]:
-    """Serve buckets below `directory` until the block is left.
+    """Serve buckets below `directory` until the block is left. Raises as `serve`."""
+    gateway = serve(directory, program, port=port)
+    try:
+        yield gateway
+    finally:
+        gateway.process.stop()
+
+
+def serve(directory: Path, program: Path, *, port: int, detached: bool = False) -> S3Gateway:
+    """Start a server of buckets below `directory`. `detached`: it outlives us; else it ends with the thread that called
+    this.
 
     Raises:
         ControlPlaneError: it ended, or did not answer within a minute; with the end of its log.
@@ -67,28 +80,41 @@ def start_versitygw(directory: Path, program: Path, *, port: int) -> Iterator[S3
     buckets, own, log = directory / "buckets", directory / "own", directory / "versitygw.log"
     for folder in (buckets, own):
         folder.mkdir(parents=True)
-    gateway = S3Gateway(port, f"key{secrets.token_hex(8)}", secrets.token_urlsafe(24), buckets)
+    access, secret = f"key{secrets.token_hex(8)}", secrets.token_urlsafe(24)
     command = [str(program), "--port", f"127.0.0.1:{port}", "--health", "/health", "--region", REGION]
     # In the environment, not in the arguments, which every user of the machine may read.
     environment = {
-        "ROOT_ACCESS_KEY": gateway.access_key,
-        "ROOT_SECRET_KEY": gateway.secret_key,
+        "ROOT_ACCESS_KEY": access,
+        "ROOT_SECRET_KEY": secret,
         "VGW_META_SIDECAR": str(own),
         "TMPDIR": str(own),
     }
-    child = spawn([*command, "posix", str(buckets)], cwd=directory, log=log, env=environment)
-    process = ProcessId.of("versitygw", child.pid)
+    child = spawn([*command, "posix", str(buckets)], cwd=directory, log=log, env=environment, detached=detached)
+    process = ProcessId.of(SERVER, child.pid)
+    if process is None:
+        raise ControlPlaneError(SERVER, f"ended with {child.wait()}", _end(log))
+    gateway = S3Gateway(port, access, secret, buckets, process)
+    deadline = time.monotonic() + START_SECONDS
     try:
-        deadline = time.monotonic() + START_SECONDS
         while not _answers(gateway):
             if child.poll() is not None or time.monotonic() > deadline:
                 reason = f"ended with {child.returncode}" if child.returncode is not None else "does not answer"
-                raise ControlPlaneError("versitygw", reason, "\n".join(log.read_text().splitlines()[-15:]))
+                raise ControlPlaneError(SERVER, reason, _end(log))
             time.sleep(0.05)
-        yield gateway
-    finally:
-        if process is not None:
-            process.stop()
+    except BaseException:
+        process.stop()
+        raise
+    return gateway
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has, at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _end(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
 
 def _answers(gateway: S3Gateway) -> bool:

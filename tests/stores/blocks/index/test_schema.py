@@ -14,13 +14,13 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
 from compaction.exceptions import IndexSchemaError
+from compaction.local.postgres import PostgresServer
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
 from compaction.stores.blocks.index.tables import METADATA
 from support.block_index import IDENTITY, NOON, blocks_of
-from support.postgres import PostgresServer
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
