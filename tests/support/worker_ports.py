@@ -109,6 +109,7 @@ class ThreadEngine:
     def __init__(self, *, parallelism: int = 2) -> None:
         self.parallelism = parallelism
         self.cancelled: list[str] = []
+        self.submitted: list[str] = []
         self._pool = ThreadPoolExecutor(parallelism * 4)
         self._futures: dict[str, list[Future[Any]]] = {}
 
@@ -118,6 +119,7 @@ class ThreadEngine:
                 raise TaskCancelledError(tag)
             return work(task)
 
+        self.submitted.append(tag)
         future = self._pool.submit(run)
         self._futures.setdefault(tag, []).append(future)
         return future

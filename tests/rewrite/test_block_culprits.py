@@ -1,0 +1,225 @@
+"""One bad object among twenty: nineteen are compacted, the culprit is set aside and named, and can be tried again."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compaction.api.enums import JobReason
+from compaction.rewrite.receipts import Outcome
+from compaction.stores.blocks.culprits import SourceFault
+from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.block_index import check
+from support.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, paths, run
+from support.block_stores import content, fill, read, upload
+from support.blocks import parquet, rows
+from support.worker_ports import ThreadEngine
+
+Break = Callable[[BlockStore, Block], None]
+
+
+def missing(store: BlockStore, block: Block) -> None:
+    assert store.objects.delete([block.path]) == []
+
+
+def truncated(store: BlockStore, block: Block) -> None:
+    store.objects.put(block.path, store.objects.get(block.path)[:-7])
+
+
+def empty(store: BlockStore, block: Block) -> None:
+    store.objects.put(block.path, b"")
+
+
+def damaged_page(store: BlockStore, block: Block) -> None:
+    """One bit of the data, which only whoever reads it sees."""
+    data = bytearray(store.objects.get(block.path))
+    chunk = pq.read_metadata(io.BytesIO(data)).row_group(0).column(2)
+    data[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 4
+    store.objects.put(block.path, bytes(data))
+
+
+def damaged_footer(store: BlockStore, block: Block) -> None:
+    data = store.objects.get(block.path)
+    store.objects.put(block.path, data[:-200] + bytes(192) + data[-8:])
+
+
+def no_parquet(store: BlockStore, block: Block) -> None:
+    store.objects.put(block.path, b"x" * block.bytes)
+
+
+def other_size(store: BlockStore, block: Block) -> None:
+    """A sound block, of somebody else's rows."""
+    store.objects.put(block.path, parquet(rows(300, start=70_000), sorted_by=["service", "time"]))
+
+
+def other_rows(store: BlockStore, block: Block) -> None:
+    """A sound block with as many rows and bytes, and one other value."""
+    table = read(store, block.path)
+    for value in range(1000, 2000):
+        values = [*table.column("value").to_pylist()[:-1], value]
+        data = parquet(table.set_column(2, "value", pa.array(values, pa.int32())), sorted_by=["service", "time"])
+        if len(data) == block.bytes:
+            store.objects.put(block.path, data)
+            return
+    raise AssertionError("no value gives a file of this size")
+
+
+FAULTS: dict[Break, SourceFault] = {
+    missing: SourceFault.MISSING,
+    truncated: SourceFault.CORRUPT,
+    empty: SourceFault.CORRUPT,
+    damaged_page: SourceFault.CORRUPT,
+    damaged_footer: SourceFault.CORRUPT,
+    no_parquet: SourceFault.CORRUPT,
+    other_size: SourceFault.FOREIGN,
+    other_rows: SourceFault.FOREIGN,
+}
+
+
+@pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
+def broken(request: pytest.FixtureRequest) -> Break:
+    found: Break = request.param
+    return found
+
+
+def test_nineteen_are_compacted_and_the_culprit_is_named(
+    broken: Break, connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = sorted(fill(block_store, range(20)))
+    victim = next(block for block in block_store.live().blocks if block.id == ids[11])
+    original = block_store.objects.get(victim.path)
+    before = content(block_store)
+    broken(block_store, victim)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+
+    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "19 blocks merged into 1, 1 set aside")
+    (skipped,) = report.skipped
+    assert (skipped.segment, skipped.reason) == (victim.id, FAULTS[broken].value)
+    assert victim.path in skipped.message
+    assert report.receipt is not None
+    assert victim.id not in report.receipt.sources
+    (quarantined,) = block_store.quarantined()
+    assert (quarantined.block, quarantined.job) == (victim, JOB)
+    assert quarantined.fault == (skipped.reason, skipped.message)
+    assert orphans(block_store) == ()
+    check(block_store.index)
+
+    # It is repaired, and waits again; nothing of it was lost, and nothing of it was merged.
+    block_store.objects.put(victim.path, original)
+    assert content(block_store) == before
+    assert block_store.release(victim.id)
+    assert victim.id in {entry.id for entry in block_store.queue().entries}
+    assert_tidy(block_store)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_several_culprits_are_found_after_one_failure(
+    parts: int, connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = sorted(fill(block_store, range(8)))
+    blocks = {block.id: block for block in block_store.live().blocks}
+    size = sum(block.bytes for block in blocks.values())
+    faults = {ids[1]: damaged_page, ids[4]: other_rows, ids[5]: missing, ids[7]: damaged_page}
+    for victim, fault in faults.items():
+        fault(block_store, blocks[victim])
+    job = job_of(connection, ids, part_bytes=size // parts + 1)
+    claim(block_store, job, 1)
+    engine.submitted.clear()
+    report = run(connection, job, engine)
+    assert report.outcome is Outcome.SUCCEEDED
+    assert [one.segment for one in report.skipped] == sorted(faults)
+    assert [one.reason for one in report.skipped] == [FAULTS[faults[name]].value for name in sorted(faults)]
+    assert len({tag for tag in engine.submitted if not tag.endswith(".look")}) == 2, "merged twice, not five times"
+    assert orphans(block_store) == ()
+
+
+def test_row_group_that_no_memory_holds(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    text = pa.array([f"{number:0>90}" for number in range(200_000)])
+    large = rows(200_000).append_column("text", text)
+    path = upload(block_store, 50, table=large, compression="none", use_dictionary=False)
+    (huge,) = block_store.register([path], tenant="acme", shard=0).new
+    ids = fill(block_store, range(3))
+    job = job_of(connection, [*ids, huge], memory_bytes=16 * MEBIBYTE)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert report.outcome is Outcome.SUCCEEDED
+    (skipped,) = report.skipped
+    assert (skipped.segment, skipped.reason) == (huge, SourceFault.TOO_LARGE.value)
+    assert "raise the memory limit" in skipped.message
+
+
+def test_without_a_sound_source_nothing_is_set_aside(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = fill(block_store, range(3))
+    for block in block_store.live().blocks:
+        missing(block_store, block)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT, True)
+    assert [one.segment for one in report.skipped] == sorted(ids)
+    assert {one.reason for one in report.skipped} == {SourceFault.MISSING.value}
+    assert block_store.quarantined() == ()
+    assert len(block_store.live().blocks) == 3
+
+
+def test_result_that_does_not_read_back_is_kept_as_evidence(
+    connection: BlockStoreConnection,
+    block_store: BlockStore,
+    engine: ThreadEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All sources are sound, and yet the output is not what they hold: nothing is committed, and nothing deleted."""
+    ids = fill(block_store, range(3))
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    put, sources = Objects.put, paths(block_store)
+
+    def spoiling(self: Objects, path: str, data: Any, **options: bool) -> None:
+        put(self, path, parquet(rows(300)) if path not in sources else data, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "put", spoiling)
+        report = run(connection, job, engine)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.VERIFICATION_FAILED, True)
+    (evidence,) = orphans(block_store)
+    assert evidence in report.message
+    assert content(block_store) == before
+    assert block_store.quarantined() == ()
+    assert_tidy(block_store)
+
+
+def test_columns_that_cannot_be_merged_are_refused(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = list(fill(block_store, range(2)))
+    table = rows(100, start=900).set_column(2, "value", pa.array(["x"] * 100))
+    ids += block_store.register([upload(block_store, 9, table=table)], tenant="acme", shard=0).new
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.INVALID_JOB)
+    assert "column value" in report.message
+    assert orphans(block_store) == ()
+
+
+def test_deduplication_by_columns_that_are_not_there_is_refused(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    job = job_of(connection, fill(block_store, range(2)), deduplicate_by=("nothing",))
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.reason, "nothing" in report.message) == (JobReason.INVALID_JOB, True)
