@@ -129,6 +129,7 @@ def test_of_rows_with_the_same_key_the_last_stays(
     receipt = report.receipt
     assert receipt is not None
     assert receipt.fingerprint_before != receipt.fingerprint_after == str(made.fingerprint)
+    assert (receipt.rows, receipt.duplicates, receipt.proves_equal) == (100, 100, True)
 
 
 def test_overlapping_duplicate_and_empty_blocks(

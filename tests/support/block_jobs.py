@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from compaction.api.block_store_spec import BlockStoreReference, IndexReference
 from compaction.rewrite.block_job import BlockJob
 from compaction.rewrite.block_rewriter import BlockRewriter
-from compaction.rewrite.block_store import StorePlace
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.receipts import JobReport
@@ -28,14 +28,18 @@ def secrets_of(connection: BlockStoreConnection) -> GivenSecrets:
     return GivenSecrets(values, "the test")
 
 
-def place_of(connection: BlockStoreConnection) -> StorePlace:
-    return StorePlace(connection.url, "credentials" if connection.options else "", "index", "url")
+def reference_of(connection: BlockStoreConnection) -> BlockStoreReference:
+    return BlockStoreReference(
+        url=connection.url,
+        credentials_secret_name="credentials" if connection.options else None,
+        index=IndexReference(secret_name="index"),
+    )
 
 
 def job_of(connection: BlockStoreConnection, ids: Sequence[str], **changes: Any) -> BlockJob:
     """A job that makes blocks of level 1 for tenant acme, shard 0."""
     values: dict[str, Any] = {"name": JOB, "level": 1, "memory_bytes": 64 * MEBIBYTE, "tenant": "acme", "shard": 0}
-    return BlockJob(store=place_of(connection), blocks=tuple(sorted(ids)), **values | changes)
+    return BlockJob(store=reference_of(connection), blocks=tuple(sorted(ids)), **values | changes)
 
 
 def claim(store: BlockStore, job: BlockJob, token: int) -> None:

@@ -13,14 +13,17 @@ from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.run import WORKER
 from compaction.local.spark_archive import archive_directory
 from compaction.rewrite.ports import JobRunner
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.spark_settings import SparkSettings
+from compaction.stores.secrets import NO_SECRETS, Secrets
 
 
 @contextmanager
-def spark(policy: CompactionPolicy, bar: ProgressBar) -> Iterator[JobRunner]:
-    """A Spark application as the policy asks for; its own output is only kept when it fails."""
+def spark(policy: CompactionPolicy, bar: ProgressBar, secrets: Secrets = NO_SECRETS) -> Iterator[JobRunner]:
+    """A Spark application as the policy asks for; its own output is only kept when it fails. `secrets`: those that the
+    policy names.
+    """
     workers = policy.spec.workers
     descriptor, name = tempfile.mkstemp(prefix="compactor-run-", suffix=".log")
     with open(descriptor, "ab"):
@@ -38,7 +41,7 @@ def spark(policy: CompactionPolicy, bar: ProgressBar) -> Iterator[JobRunner]:
     try:
         with SparkEngine(settings) as engine:
             bar.say("compacting")
-            yield SegmentRewriter(engine, holder=WORKER)
+            yield RunnerOfAllKinds(engine, holder=WORKER, secrets=secrets)
     except (EngineStartError, EngineLostError):
         keep_log = True
         raise

@@ -24,11 +24,11 @@ from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.spark_archive import archive_directory
 from compaction.rewrite.events import Ended, EndReason, Inbox
 from compaction.rewrite.heartbeat import Heartbeat
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.spark_settings import SparkSettings
 from compaction.rewrite.worker import EXIT_WORDS, LAST_WORDS, Worker
-from compaction.stores.secrets import MOUNTED_AT
+from compaction.stores.secrets import MOUNTED_AT, DirectorySecrets
 
 log = structlog.get_logger(__name__)
 
@@ -94,7 +94,7 @@ def command(
             worker = Worker(
                 heartbeat=Heartbeat(connect, inbox=inbox, slots=slots, lease_seconds=lease_seconds),
                 inbox=inbox,
-                runner=SegmentRewriter(engine, holder=name),
+                runner=RunnerOfAllKinds(engine, holder=name, secrets=DirectorySecrets(secrets_dir)),
                 slots=slots,
                 idle_seconds=idle_seconds,
             )

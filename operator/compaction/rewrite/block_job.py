@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
-from compaction.rewrite.block_store import StorePlace
+from compaction.api.block_store_spec import BlockStoreReference
+from compaction.api.enums import JobKind
+from compaction.api.job import CompactionJobSpec
+from compaction.exceptions import InvalidAssignmentError
+from compaction.stores.blocks.merge.settings import MIN_MEMORY
 
 PART_BYTES: Final = 512 << 20
 """From this size on readers gain nothing from a larger block, and the next levels leave it alone
@@ -20,7 +24,7 @@ class BlockJob:
     """
 
     name: str
-    store: StorePlace
+    store: BlockStoreReference
     tenant: str
     shard: int
     level: int
@@ -28,3 +32,29 @@ class BlockJob:
     memory_bytes: int
     deduplicate_by: tuple[str, ...] = ()
     part_bytes: int = PART_BYTES
+
+    @classmethod
+    def of(cls, spec: CompactionJobSpec, *, name: str) -> Self:
+        """Read a job's spec.
+
+        Raises:
+            InvalidAssignmentError: another kind of job, or limits within which nothing can be merged.
+        """
+        sources, parameters = spec.sources.blocks, spec.block_parameters
+        if spec.kind is not JobKind.BLOCK_REWRITE or sources is None:
+            raise InvalidAssignmentError(f"job {name}: this worker cannot do a {spec.kind} without blocks")
+        if parameters.memory_bytes < MIN_MEMORY:
+            given = f"{parameters.memory_bytes} bytes of memory"
+            raise InvalidAssignmentError(f"job {name}: {given} are too few for a merge, which takes {MIN_MEMORY}")
+        if len(set(parameters.deduplicate_by)) != len(parameters.deduplicate_by):
+            raise InvalidAssignmentError(f"job {name}: a column of deduplicateBy is named twice")
+        return cls(
+            name=name,
+            store=sources.store,
+            tenant=sources.tenant,
+            shard=sources.shard,
+            level=spec.level + 1,
+            blocks=tuple(sorted(sources.blocks)),
+            memory_bytes=parameters.memory_bytes,
+            deduplicate_by=parameters.deduplicate_by,
+        )

@@ -9,17 +9,19 @@ from compaction.exceptions import BlockStoreError
 from compaction.rewrite.block_attempt import BlockAttempt
 from compaction.rewrite.block_job import BlockJob
 from compaction.rewrite.block_report import failed
+from compaction.rewrite.block_store import objects_place
 from compaction.rewrite.block_task import failure_of
 from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.receipts import JobReport
+from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.secrets import Secrets
 
 
 class BlockRewriter:
-    """Makes attempts at jobs of block stores.
+    """Implements `ports.JobRunner` for block stores.
 
     Args:
         engine: runs the merging tasks.
@@ -44,10 +46,17 @@ class BlockRewriter:
         self._clock = clock
         self._patience = patience
 
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
+        job = BlockJob.of(assignment.spec, name=assignment.job_name)
+        limit = assignment.bytes_per_second
+        return self.attempt(job, token=assignment.token, lease=lease, bytes_per_second=limit)
+
     def attempt(self, job: BlockJob, *, token: int, lease: HeldLease, bytes_per_second: int | None = None) -> JobReport:
         """One attempt at a job. Raises as `ports.JobRunner`."""
         try:
-            connection, place = job.store.connection(self._secrets), job.store.objects(self._secrets)
+            place = objects_place(job.store, self._secrets)
+            connection = connection_of(job.store, self._secrets)
             store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
         except BlockStoreError as error:
             return failed([failure_of(error, job.name)], (), token=token)
