@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -220,3 +221,15 @@ def test_a_further_namespace_with_block_stores_names_its_secrets(rendered: Rende
     binding = one(objects, "RoleBinding", "compaction-block-stores")
     assert binding["metadata"]["namespace"] == "storage"
     assert [subject["namespace"] for subject in binding["subjects"]] == ["compaction-system"]
+
+
+def test_the_page_opens_further_ports_of_network_policies(rendered: Rendered, tmp_path: Path) -> None:
+    """The patch of docs/install.md, word by word."""
+    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "block-stores")
+    page = (ROOT / "docs" / "install.md").read_text()
+    (patch,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if text.startswith("patches:")]
+    with (directory / "kustomization.yaml").open("a") as file:
+        file.write(patch)
+    for name in ("compaction-operator", "compaction-workers"):
+        egress = one(rendered(directory), "NetworkPolicy", name)["spec"]["egress"]
+        assert {5432, 9000} <= {port["port"] for rule in egress for port in rule.get("ports", ())}
