@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from compaction.api.enums import JobState
+from compaction.api.policy import CompactionPolicySpec
+from compaction.reconcile.fleet import settings_of
 from compaction.reconcile.policy import reconcile
+from support.manifests import block_policy_object, block_store
 from support.world import World
 
 
@@ -69,6 +73,20 @@ def test_another_idle_time_is_no_reason_to_replace_a_worker() -> None:
     world.change_spec(workers={"idleSeconds": 5, "max": 3})
     world.rest()
     assert world.workers[worker].process == "running"
+
+
+def test_a_store_with_other_secrets_wants_other_workers_and_nothing_else_of_it_does() -> None:
+    """A worker sees the Secrets that it was started with; limits and times of the store are the coordinator's."""
+
+    def settings(**member: Any) -> str:
+        store = {"blockStore": block_store(**member)}
+        return settings_of(CompactionPolicySpec.model_validate(block_policy_object(store=store)["spec"]))
+
+    plain = settings()
+    assert settings(span="1h", mergeMemory="1Gi") == plain
+    assert settings(index={"secretName": "index", "key": "dsn"}) == plain, "a worker reads the key at each job"
+    others = [settings(credentialsSecretName="c"), settings(index={"secretName": "i"})]
+    assert len({plain, *others}) == 3
 
 
 def test_a_worker_of_a_deleted_policy_is_stopped_once() -> None:

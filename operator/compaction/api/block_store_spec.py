@@ -83,6 +83,12 @@ class BlockStoreReference(ApiModel):
     index: IndexReference
     """The database that knows the blocks."""
 
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """Names of the Secrets that the store is opened with, each once."""
+        credentials = (self.credentials_secret_name,) if self.credentials_secret_name else ()
+        return tuple(dict.fromkeys((*credentials, self.index.secret_name)))
+
 
 class BlockLevel(ApiModel):
     """When the blocks of one level are merged into one of the next."""

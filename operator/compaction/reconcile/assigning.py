@@ -258,7 +258,7 @@ class Assigner:
         names = fleet.worker_names(
             self.policy.metadata.name,
             self.policy.metadata.uid,
-            settings=fleet.settings_of(spec.workers),
+            settings=fleet.settings_of(spec),
             seed=self.now.wall,
             count=count,
             taken=taken,

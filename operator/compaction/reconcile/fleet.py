@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compaction.api.names import worker_stem
-from compaction.api.policy import Workers
+from compaction.api.policy import CompactionPolicySpec
 from compaction.planning.scheduler import WorkerSlots
 from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
 from compaction.reconcile.launching import STOP_GRACE, launching
@@ -219,9 +219,14 @@ def _next_look(snapshot: Snapshot, launching: int) -> float | None:
     return min(looks, default=None)
 
 
-def settings_of(workers: Workers) -> str:
-    """What a worker is started with and keeps to its end, as 4 hex digits. Idle time is no reason for another one."""
-    kept = workers.model_dump(mode="json", exclude={"max", "idle_seconds"})
+def settings_of(spec: CompactionPolicySpec) -> str:
+    """What a worker is started with and keeps to its end, as 4 hex digits. Idle time is no reason for another one.
+
+    Names of Secrets belong to it: a worker sees those that it was started with, and could open no other store.
+    """
+    kept = spec.workers.model_dump(mode="json", exclude={"max", "idle_seconds"})
+    if spec.store.block_store is not None:
+        kept["secrets"] = spec.store.block_store.secret_names
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:4]
 
 

@@ -151,7 +151,7 @@ class _Reconcile:
             owner_uid=self.uid,
             held=Counter(s.status.worker or "" for s in steps if s.state is JobState.IN_PROGRESS),
             max_slots=self.policy.spec.workers.slots,
-            settings=fleet.settings_of(self.policy.spec.workers),
+            settings=fleet.settings_of(self.policy.spec),
         )
         self._merge(workers.memory)
         before = self.memory

@@ -60,12 +60,12 @@ class StoreSecrets:
 
 
 def store_secrets(policy: CompactionPolicy) -> StoreSecrets:
-    """The Secrets that the policy's store is opened with; each name once."""
+    """The Secrets that the policy's store is opened with."""
     blocks = policy.spec.store.block_store
     if blocks is None:
         return StoreSecrets()
     tasks = (blocks.credentials_secret_name,) if blocks.credentials_secret_name else ()
-    return StoreSecrets(driver=tuple(dict.fromkeys((*tasks, blocks.index.secret_name))), tasks=tasks)
+    return StoreSecrets(driver=blocks.secret_names, tasks=tasks)
 
 
 @dataclass(frozen=True, slots=True)
