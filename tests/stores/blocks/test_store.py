@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.exceptions import BlockConflictError, BlockFormatError, IndexMismatchError
-from compaction.stores.blocks.identity import IDENTITY_PATH, read_identity, rebind
-from compaction.stores.blocks.index.engine import open_database
+from compaction.stores.blocks.identity import IDENTITY_PATH, read_identity
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.block_index import block_id
@@ -36,11 +35,6 @@ def test_a_lost_index_is_not_an_empty_store(connection: BlockStoreConnection, tm
     new = replace(connection, index_url=f"sqlite:///{tmp_path}/new.db")
     with pytest.raises(IndexMismatchError, match="rebuild-index"):
         BlockStore.open(new)
-    index = open_database(new.index_url)
-    rebind(store.objects, index)
-    rebind(store.objects, index)
-    index.close()
-    assert BlockStore.open(new).live().blocks == ()
 
 
 def test_the_index_of_another_store_is_refused(connection: BlockStoreConnection, tmp_path) -> None:

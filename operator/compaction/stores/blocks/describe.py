@@ -47,10 +47,41 @@ def describe(
     errors of objects.
     """
     footer = read_footer(objects, path)
+    return describe_footer(
+        objects,
+        footer,
+        said_of(footer),
+        tenant=tenant,
+        shard=shard,
+        level=level,
+        block=block,
+        time_column=time_column,
+        verify=verify,
+    )
+
+
+def said_of(footer: Footer) -> BlockMetadata:
+    """What the block says of itself. Raises CorruptBlockError."""
     try:
-        said = decode(footer.metadata)
+        return decode(footer.metadata)
     except ValueError as error:
-        raise CorruptBlockError(path, str(error)) from None
+        raise CorruptBlockError(footer.info.path, str(error)) from None
+
+
+def describe_footer(
+    objects: Objects,
+    footer: Footer,
+    said: BlockMetadata,
+    *,
+    tenant: str,
+    shard: int,
+    level: int,
+    block: str = "",
+    time_column: str = "",
+    verify: bool = False,
+) -> Block:
+    """The same for a footer that was read already."""
+    path = footer.info.path
     identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
     column = time_column_of(footer, time_column or said.time_column or "")
     times = times_of_footer(footer, column) if footer.rows else _times_of_id(identity)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import update
+from sqlalchemy import Connection, delete, select, update
 from ulid import ULID
 
 from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectMissingError
-from compaction.stores.blocks.index.engine import IndexDatabase, head_version
+from compaction.stores.blocks.index.engine import Change, IndexDatabase, head_version
 from compaction.stores.blocks.index.schema import ensure_schema
-from compaction.stores.blocks.index.tables import HEAD
+from compaction.stores.blocks.index.tables import HEAD, METADATA
 from compaction.stores.blocks.objects import Objects
 
 IDENTITY_PATH: Final = "_compaction/identity"
 """No path of a block: `_compaction/` has two parts, a block three (and a tenant may have this name)."""
 _LONGEST: Final = 100
+_AFTER: Final = "-after-"
+"""In the identity of an index that was made anew: which one it took the place of."""
+_WORD: Final = 26
 
 
 def bind(objects: Objects, index: IndexDatabase) -> str:
@@ -55,15 +58,49 @@ def bind(objects: Objects, index: IndexDatabase) -> str:
     return ours
 
 
-def rebind(objects: Objects, index: IndexDatabase) -> str:
-    """The index is that of the store from now on: the last step of making it anew from the blocks. Repeating is
-    harmless. Raises as `bind`.
+def begin_anew(objects: Objects, index: IndexDatabase) -> str:
+    """Take an empty index for a store whose own was lost; returns the word for `finish_anew`. Until then store and
+    index do not belong together, so nobody uses an index that is half made. What an earlier call left in it is taken
+    out.
+
+    Raises:
+        IndexMismatchError: the index is in use, of this store or of another: one that exists is never replaced.
+        IndexSchemaError, IndexUnavailableError, BlockIndexError, ObjectError
     """
-    ours = ensure_schema(index, identity=str(ULID()))
-    theirs = read_identity(objects) or _write(objects, ours)
-    if theirs != ours:
-        index.change(lambda change: change.connection.execute(update(HEAD).values(identity=theirs)))
-    return theirs
+    theirs = read_identity(objects) or _write(objects, str(ULID()))
+    suffix = f"{_AFTER}{theirs[:_WORD]}"
+    word = f"{ULID()}{suffix}"
+    ours = ensure_schema(index, identity=word)
+    if ours == theirs:
+        reason = (
+            "the index is the one of this store: it is not lost. To make it anew, stop everything that uses it and "
+        )
+        raise IndexMismatchError(objects.url, index.name, f"{reason}name an empty database")
+    if not ours.endswith(suffix) and index.read(head_version) != 0:
+        reason = "the index is not empty, and not of this store: name an empty database"
+        raise IndexMismatchError(objects.url, index.name, reason)
+    index.change(lambda change: _empty(change, word))
+    return word
+
+
+def finish_anew(objects: Objects, index: IndexDatabase, word: str) -> None:
+    """From now on the store is opened with this index, and with no other: not with the one that was lost either, should
+    it come back. Repeating is harmless. Raises IndexMismatchError: somebody else has begun anew since.
+    """
+    if index.read(_identity_of) != word:
+        raise IndexMismatchError(objects.url, index.name, "another process has begun to make the same index anew")
+    objects.put(IDENTITY_PATH, word.encode())
+
+
+def _identity_of(connection: Connection) -> str:
+    return str(connection.execute(select(HEAD.c.identity)).scalar_one())
+
+
+def _empty(change: Change, word: str) -> None:
+    for table in METADATA.sorted_tables:
+        if table is not HEAD:
+            change.connection.execute(delete(table))
+    change.connection.execute(update(HEAD).values(identity=word))
 
 
 def read_identity(objects: Objects) -> str | None:
@@ -78,7 +115,9 @@ def read_identity(objects: Objects) -> str | None:
         text = ""
     if not text or len(text) > _LONGEST:
         raise IndexMismatchError(
-            objects.url, "its index", f"the object {IDENTITY_PATH} is damaged: restore it, or delete it and rebuild"
+            objects.url,
+            "its index",
+            f"the object {IDENTITY_PATH} is damaged: restore it, or delete it and make the index anew",
         )
     return text
 
