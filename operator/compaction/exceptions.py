@@ -798,6 +798,25 @@ class ReplaceRefusedError(JobRefusedError):
     """A result cannot be committed: the attempt is fenced, late, or not what was claimed. Its outputs are orphans."""
 
 
+# --- block stores: ingest
+
+
+class IngestConfigError(CompactionError):
+    """The endpoint cannot be started like this; names the option or file, never what is secret in it."""
+
+
+class NotAuthenticatedError(CompactionError):
+    """A caller without a token, or with one that nobody here knows."""
+
+
+class NotAllowedError(CompactionError):
+    """A caller that is known and may not do this; names the principal, and the tenant."""
+
+
+class TokenReviewUnavailableError(CompactionError):
+    """The API server could not be asked whose token it is: neither known nor unknown, try again."""
+
+
 # --- block stores: merge
 
 

@@ -42,6 +42,21 @@ LAYERS = (
         (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.stores", "compaction.reconcile", "compaction.cli"),
     ),
     Layer("compaction.leases", ("kopf", "pyspark", "compaction.stores", "compaction.rewrite", "compaction.cli")),
+    # An edge of its own: HTTP outwards, the block store as a library; who a token belongs to is asked through a port.
+    Layer(
+        "compaction.ingest",
+        (
+            "kopf",
+            "kubernetes",
+            "compaction.kube",
+            *SPARK,
+            "compaction.planning",
+            "compaction.leases",
+            "compaction.reconcile",
+            "compaction.cli",
+            "compaction.local",
+        ),
+    ),
     # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
     Layer("compaction.drill", ("kopf", "kubernetes", "pyspark", "py4j", "compaction.reconcile", "compaction.cli")),
     Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),

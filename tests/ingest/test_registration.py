@@ -1,0 +1,225 @@
+"""Registration over HTTP: all or none, once, idempotent, and a word about each block."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compaction.ingest.server import Limits
+from compaction.stores.blocks.index.orphans import condemn, confirm_gone, unknown_paths
+from compaction.stores.blocks.metadata import BlockMetadata
+from compaction.stores.blocks.paths import block_path
+from compaction.stores.blocks.store import BlockStore
+from support.block_index import NOON, block_id, check
+from support.block_stores import content, upload
+from support.blocks import rows
+from support.ingest import Endpoint, gate, serving
+
+
+@pytest.fixture
+def endpoint(block_store: BlockStore, tmp_path: Path) -> Iterator[Endpoint]:
+    with serving(block_store, lambda: gate(tmp_path)) as running:
+        yield running
+
+
+def block(path: str, **fields: Any) -> dict[str, Any]:
+    return {"path": path, "tenant": "acme", "shard": 0} | fields
+
+
+def test_uploaded_blocks_are_live_after_the_answer(endpoint: Endpoint, block_store: BlockStore) -> None:
+    paths = [upload(block_store, number) for number in (1, 2)]
+    other = upload(block_store, 3, tenant="other/../x", shard=7)
+    answer = endpoint.register(*map(block, paths), block(other, tenant="other/../x", shard=7, level=2))
+    assert (answer.status, answer.outcomes()) == (200, [("Registered", None)] * 3)
+    assert [one["id"] for one in answer.body["blocks"]] == [block_id(number) for number in (1, 2, 3)]
+    assert [(one.tenant, one.shard, one.level) for one in block_store.live().blocks] == [
+        ("acme", 0, 0), ("acme", 0, 0), ("other/../x", 7, 2),
+    ]  # fmt: skip
+    assert len(content(block_store)) == 300
+
+
+def test_a_repetition_changes_nothing(endpoint: Endpoint, block_store: BlockStore) -> None:
+    paths = [upload(block_store, number) for number in (1, 2, 3)]
+    endpoint.register(*map(block, paths[:2]))
+    version = block_store.live()
+    again = endpoint.register(*map(block, paths[:2]))
+    assert (again.status, again.outcomes()) == (200, [("Known", None)] * 2)
+    assert block_store.live().blocks == version.blocks
+    mixed = endpoint.register(*map(block, [paths[2], paths[0], paths[2]]))
+    assert mixed.outcomes() == [("Registered", None), ("Known", None), ("Registered", None)]
+    check(block_store.index)
+
+
+def test_the_column_of_times_is_that_of_the_request(endpoint: Endpoint, block_store: BlockStore) -> None:
+    moments = {"made": pa.array([10, 20], pa.timestamp("us")), "seen": pa.array([910, 920], pa.timestamp("us"))}
+    path = upload(block_store, 1, table=pa.table({"service": ["a", "b"], "time": ["x", "y"]} | moments))
+    (refused,) = endpoint.register(block(path)).body["blocks"]
+    assert "which column is the time?" in refused["message"]
+    assert endpoint.register(block(path, timeColumn="seen")).status == 200
+    (listed,) = block_store.live().blocks
+    assert (listed.min_time, listed.max_time) == (910, 920)
+
+
+def _bad(store: BlockStore, what: str) -> dict[str, Any]:
+    """A block that cannot be registered."""
+    path = block_path("acme", 0, block_id(9))
+    match what:
+        case "corrupt":
+            store.objects.put(path, b"no parquet, but long enough")
+        case "truncated":
+            data = store.objects.get(upload(store, 9))
+            store.objects.put(path, data[: len(data) // 2])
+        case "of another tenant by its own word":
+            upload(store, 9, metadata=BlockMetadata(tenant="other"))
+        case "of another tenant by its place":
+            return block(upload(store, 9, tenant="other"))
+        case "of another shard":
+            return block(upload(store, 9), shard=1)
+        case "without a time":
+            upload(store, 9, table=pa.table({"service": ["a"], "time": ["x"]}))
+        case "without an id":
+            path = "lake/part-0.parquet"
+            store.objects.put(path, store.objects.get(upload(store, 9)))
+        case "outside of the store":
+            path = "../../etc/passwd"
+        case "of a tenant that cannot be":
+            return block(path, tenant="x" * 500)
+    return block(path)
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [
+        ("missing", "ObjectMissing"), ("corrupt", "Corrupt"), ("truncated", "Corrupt"),
+        ("of another tenant by its own word", "Unsuitable"), ("of another tenant by its place", "Unsuitable"),
+        ("of another shard", "Unsuitable"), ("without a time", "Unsuitable"), ("without an id", "Unsuitable"),
+        ("outside of the store", "Invalid"), ("of a tenant that cannot be", "Invalid"),
+    ],
+)  # fmt: skip
+def test_one_that_cannot_be_a_block_keeps_all_out_and_is_named(
+    endpoint: Endpoint, block_store: BlockStore, what: str, code: str
+) -> None:
+    good = [upload(block_store, number) for number in (1, 2)]
+    bad = _bad(block_store, what)
+    answer = endpoint.register(block(good[0]), bad, block(good[1]))
+    assert (answer.status, answer.code) == (422, "BlocksRefused")
+    fine = ("NotRegistered", None)
+    assert answer.outcomes() == [fine, ("Refused", code), fine]
+    assert answer.body["blocks"][1]["message"]
+    assert answer.body["message"] == "1 of 3 blocks were refused, and none was registered"
+    assert block_store.live().blocks == ()
+    assert endpoint.register(*map(block, good)).status == 200
+
+
+def test_every_bad_block_is_named_not_only_the_first(endpoint: Endpoint, block_store: BlockStore) -> None:
+    missing = [block_path("acme", 0, block_id(number)) for number in range(20)]
+    answer = endpoint.register(*map(block, missing))
+    assert answer.outcomes() == [("Refused", "ObjectMissing")] * 20
+    assert [one["path"] for one in answer.body["blocks"]] == missing
+
+
+def test_another_content_under_a_known_id_is_a_conflict(endpoint: Endpoint, block_store: BlockStore) -> None:
+    endpoint.register(block(upload(block_store, 1)))
+    other, second = upload(block_store, 1, table=rows(7)), upload(block_store, 2)
+    answer = endpoint.register(block(second), block(other))
+    assert (answer.status, answer.outcomes()) == (409, [("NotRegistered", None), ("Refused", "Conflict")])
+    assert "give it a new id" in answer.body["blocks"][1]["message"]
+    assert len(block_store.live().blocks) == 1
+
+
+def test_a_writer_that_died_before_registration_leaves_a_collectable_orphan(
+    endpoint: Endpoint, block_store: BlockStore
+) -> None:
+    """And one that comes back too late is told so, instead of registering what is being deleted."""
+    known, orphan = upload(block_store, 1), upload(block_store, 2)
+    endpoint.register(block(known))
+    assert unknown_paths(block_store.index, [known, orphan]) == (orphan,)
+    assert condemn(block_store.index, [known, orphan], now=NOON) == (orphan,)
+    late = endpoint.register(block(orphan))
+    assert (late.status, late.outcomes()) == (409, [("Refused", "Conflict")])
+    assert "upload it under a new id" in late.body["blocks"][0]["message"]
+    block_store.objects.delete([orphan])
+    confirm_gone(block_store.index, [orphan], now=NOON)
+    assert endpoint.register(block(orphan)).outcomes() == [("Refused", "ObjectMissing")]
+    assert endpoint.register(block(known)).outcomes() == [("Known", None)]
+
+
+def test_many_writers_register_the_same_and_different_blocks_at_once(
+    endpoint: Endpoint, block_store: BlockStore
+) -> None:
+    """Each block is new for exactly one of them, and there once."""
+    paths = [upload(block_store, number) for number in range(24)]
+    barrier = threading.Barrier(8)
+
+    def write(writer: int) -> list[tuple[str, str]]:
+        barrier.wait()
+        found = []
+        for start in range(0, 24, 6):
+            mine = [paths[(start + place + writer) % 24] for place in range(6)]
+            answer = endpoint.register(*map(block, mine))
+            assert answer.status == 200, answer.body
+            found += [(one["path"], one["outcome"]) for one in answer.body["blocks"]]
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        results = [one for found in pool.map(write, range(8)) for one in found]
+    assert sorted(path for path, outcome in results if outcome == "Registered") == sorted(paths)
+    assert {outcome for _, outcome in results} == {"Registered", "Known"}
+    assert len(content(block_store)) == 2400
+    check(block_store.index)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "Invalid JSON"), (b"{", "Invalid JSON"), (b"\xff\xfe", "Invalid JSON"), (b"[]", "object"),
+        (b"[" * 100_000, "Invalid JSON"), (b'{"blocks": []}', "blocks"), (b'{"blocks": {}}', "blocks"),
+        (b'{"blocks": [{"path": "p", "tenant": "t"}]}', "blocks.0.shard: Field required"),
+        (b'{"blocks": [{"path": "p", "tenant": "t", "shard": "0"}]}', "shard"),
+        (b'{"blocks": [{"path": "p", "tenant": "t", "shard": 1.5}]}', "shard"),
+        (b'{"blocks": [{"path": "p", "tenant": "t", "shard": -1}]}', "shard"),
+        (b'{"blocks": [{"path": "p", "tenant": "t", "shard": true}]}', "shard"),
+        (b'{"blocks": [{"path": "p", "tenant": "", "shard": 0}]}', "tenant"),
+        (b'{"blocks": [{"path": "p", "tenant": "t", "shard": 0, "level": 99999}]}', "level"),
+        (b'{"blocks": [{"path": "p", "tenant": "t", "shard": 0, "time_column": "x"}]}', "time_column: Extra"),
+        (b'{"blocks": [{"path": "p", "tenant": "t", "shard": 0}], "dryRun": true}', "dryRun: Extra"),
+        (b'{"blocks": [{"path": "\\ud800", "tenant": "t", "shard": 0}]}', "Invalid JSON"),
+        (json.dumps({"blocks": [{"path": "p", "tenant": "t", "shard": 0}] * 1001}).encode(), "1000"),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_is_a_clear_error(endpoint: Endpoint, body: bytes, said: str) -> None:
+    answer = endpoint.call("POST", "/v1/blocks", body)
+    assert (answer.status, answer.code) == (400, "BadRequest")
+    assert said in answer.body["message"]
+    assert len(answer.body["message"]) < 1100
+
+
+def test_a_huge_body_is_refused_before_it_is_read(endpoint: Endpoint) -> None:
+    answer = endpoint.call("POST", "/v1/blocks", b"[" + b" " * (1 << 20) + b"]")
+    assert (answer.status, answer.code) == (413, "TooLarge")
+
+
+def test_a_body_that_never_ends_is_given_up(block_store: BlockStore, tmp_path: Path) -> None:
+    limits = Limits(body_seconds=0.2)
+    with serving(block_store, lambda: gate(tmp_path), limits=limits) as endpoint:
+        answer = endpoint.call("POST", "/v1/blocks", b"{", headers={"Content-Length": "100"})
+    assert (answer.status, answer.code) == (408, "TooSlow")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+def test_another_media_type_is_refused(endpoint: Endpoint, kind: str) -> None:
+    answer = endpoint.call("POST", "/v1/blocks", b"{}", headers={"Content-Type": kind})
+    assert (answer.status, answer.code) == (415, "UnsupportedMediaType")
+
+
+def test_other_places_and_methods_are_json_too(endpoint: Endpoint) -> None:
+    assert (endpoint.call("GET", "/v2/blocks").code, endpoint.call("GET", "/../etc").status) == ("NotFound", 404)
+    wrong = endpoint.call("DELETE", "/v1/blocks")
+    assert (wrong.status, wrong.code, wrong.headers["Allow"]) == (405, "MethodNotAllowed", "GET,POST")

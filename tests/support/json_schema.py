@@ -1,0 +1,57 @@
+"""As much of JSON Schema as our documents use: what is wrong with a value. An unknown keyword is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_IGNORED = {"title", "description", "default", "items", "properties", "required", "additionalProperties"}
+"""Notes, and what says nothing about a value of another type."""
+
+
+def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where: str = "$") -> list[str]:
+    """Every reason why the value is not one of the schema."""
+    found: list[str] = []
+    for keyword, rule in schema.items():
+        match keyword:
+            case "$ref":
+                target: Any = document
+                for part in rule.removeprefix("#/").split("/"):
+                    target = target[part]
+                found += problems(value, target, document, where)
+            case "anyOf":
+                tried = [problems(value, one, document, where) for one in rule]
+                found += [] if [] in tried else [f"{where}: none of {tried}"]
+            case "type":
+                wrong = not isinstance(value, _TYPES[rule]) or (isinstance(value, bool) and rule != "boolean")
+                found += [f"{where}: {value!r} is no {rule}"] if wrong else []
+            case "enum":
+                found += [] if value in rule else [f"{where}: {value!r} is not in {rule}"]
+            case "items" if isinstance(value, list):
+                found += [p for n, one in enumerate(value) for p in problems(one, rule, document, f"{where}[{n}]")]
+            case "properties" if isinstance(value, dict):
+                for name in rule.keys() & value.keys():
+                    found += problems(value[name], rule[name], document, f"{where}.{name}")
+            case "required" if isinstance(value, dict):
+                found += [f"{where}: {name} is missing" for name in rule if name not in value]
+            case "additionalProperties" if isinstance(value, dict):
+                assert rule is False
+                found += [f"{where}: {name} is unknown" for name in value if name not in schema.get("properties", {})]
+            case "minLength" | "minItems":
+                found += [f"{where}: too short"] if len(value) < rule else []
+            case "maxLength" | "maxItems":
+                found += [f"{where}: too long"] if len(value) > rule else []
+            case "minimum":
+                found += [f"{where}: too small"] if value < rule else []
+            case "maximum":
+                found += [f"{where}: too large"] if value > rule else []
+            case _:
+                assert keyword in _IGNORED, keyword
+    return found
