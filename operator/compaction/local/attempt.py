@@ -8,7 +8,14 @@ from collections.abc import Callable
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import EngineLostError, JobStoppedError, SegmentLogError
+from compaction.exceptions import (
+    BlockStoreError,
+    ClaimRefusedError,
+    EngineLostError,
+    JobStoppedError,
+    SecretError,
+    SegmentLogError,
+)
 from compaction.rewrite.ports import Assignment, JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.task import failure_of
@@ -60,6 +67,10 @@ def attempt(
         except SegmentLogError as error:
             failure = failure_of(error, _sources(assignment))
             return JobReport(token, Outcome.FAILED, failure.reason, failure.message)
+        except ClaimRefusedError as error:
+            return JobReport(token, Outcome.SKIPPED, JobReason.SOURCES_CHANGED, str(error))
+        except (BlockStoreError, SecretError) as error:
+            return JobReport(token, Outcome.FAILED, JobReason.STORE_UNREADABLE, str(error))
         except (JobStoppedError, EngineLostError):
             raise
         except Exception as error:

@@ -16,9 +16,10 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -34,7 +35,8 @@ from compaction.exceptions import (
 from compaction.leases.tokens import next_token
 from compaction.local.attempt import LocalLease, attempt
 from compaction.local.run_job import LocalJob, RunResult
-from compaction.planning.planner import JobInventory, Plan, PlannedJob
+from compaction.planning.candidates import LeftOutReason
+from compaction.planning.planner import JobInventory, LeftOut, Plan, PlannedJob
 from compaction.planning.rates import share_of
 from compaction.planning.reading import HeldJob, Reading
 from compaction.planning.scheduler import QueuedJob, WorkerSlots, assign
@@ -68,6 +70,7 @@ class LocalRun:
     Args:
         open_runner: starts the engine; called once, and only when there is something to do.
         watch: told about every change of a job, from several threads.
+        claimed: jobs of others, by name, with a lane of their own; their blocks are left alone.
     """
 
     def __init__(
@@ -77,12 +80,15 @@ class LocalRun:
         store: StoreAdapter,
         open_runner: Callable[[], AbstractContextManager[JobRunner]],
         watch: Callable[[LocalJob], None] = lambda job: None,
+        claimed: Mapping[str, HeldJob] = MappingProxyType({}),
     ) -> None:
         self._policy = policy
         self._spec = policy.spec
         self._store = store
         self._open_runner = open_runner
         self._watch = watch
+        self._claimed = claimed
+        self._gone: frozenset[str] = frozenset()
         self._jobs: dict[str, LocalJob] = {}
         self._rounds: Counter[str] = Counter()
         self._quarantined: tuple[QuarantinedSource, ...] = ()
@@ -95,25 +101,39 @@ class LocalRun:
         Raises:
             RootUnreadableError: the root cannot be looked at.
         """
+        reading = self._sense(recover=recover)
+        while new := reading.outdated - self._gone:
+            # Jobs some of whose blocks were replaced or expired by others: what is left of them is free to plan.
+            self._gone |= new
+            reading = self._sense(recover=recover)
+        if reading.problem is not None:
+            raise RootUnreadableError(reading.problem.message)
+        candidates = [candidate for candidate in reading.candidates if self._may_plan(candidate.path)]
+        planner = planner_of(self._policy, owner_uid=OWNER)
+        left_out = (*reading.left_out, *self._left_to_others())
+        return reading, planner.plan(candidates, {}, self._inventory(), now=time.time(), left_out=left_out)
+
+    def _sense(self, *, recover: bool) -> Reading:
         self._looks += 1
         held = quarantine.by_log(self._quarantined)
         request = SenseRequest(
             self._looks, _GENERATION, time.monotonic(), quarantined=held, recover=recover, jobs=self._held()
         )
-        reading = self._store.sense(request).reading
-        if reading.problem is not None:
-            raise RootUnreadableError(reading.problem.message)
-        candidates = [candidate for candidate in reading.candidates if self._may_plan(candidate.path)]
-        planner = planner_of(self._policy, owner_uid=OWNER)
-        return reading, planner.plan(candidates, {}, self._inventory(), now=time.time(), left_out=reading.left_out)
+        return self._store.sense(request).reading
 
     def _held(self) -> dict[str, HeldJob]:
-        """What the jobs of this run that have not succeeded are made of."""
-        return {
+        """What the jobs of others, and those of this run that have not succeeded, are made of."""
+        mine = {
             job.name: HeldJob(job.path, job.planned.level, job.sources)
             for job in self._jobs.values()
             if job.state is not JobState.SUCCEEDED
         }
+        return {name: job for name, job in {**self._claimed, **mine}.items() if name not in self._gone}
+
+    def _left_to_others(self) -> Iterator[LeftOut]:
+        for name, job in sorted(self._claimed.items()):
+            if name not in self._gone:
+                yield LeftOut(LeftOutReason.JOB_UNFINISHED, len(job.blocks), name)
 
     def run(self) -> RunResult:
         """Compact everything that is due, then delete what was replaced longer than the grace ago.
@@ -124,10 +144,13 @@ class LocalRun:
         _, first = plan = self.look()
         if first.jobs:
             self._check_approval(first)
-            with self._open_runner() as runner:
-                while plan[1].jobs:
-                    self._work(runner, plan[1].jobs)
-                    plan = self.look()
+            try:
+                with self._open_runner() as runner:
+                    while plan[1].jobs:
+                        self._work(runner, plan[1].jobs)
+                        plan = self.look()
+            finally:
+                self._give_up()
         swept = self._store.sweep(active=frozenset())
         return RunResult(
             plan=first,
@@ -149,6 +172,8 @@ class LocalRun:
 
     def _may_plan(self, path: str) -> bool:
         """Each log once; again after a failure, as often as a job may be tried."""
+        if any(job.lane == path for job in self._claimed.values()):
+            return False
         mine = [job for job in self._jobs.values() if job.path == path]
         failed = any(job.state is not JobState.SUCCEEDED for job in mine)
         return not mine or (failed and self._rounds[path] < self._spec.limits.max_attempts)
@@ -262,20 +287,28 @@ class LocalRun:
     def _take(self, job: LocalJob, outcome: JobReport) -> None:
         """Enter an attempt's report: the same state machine as in a cluster."""
         report: WorkerReport = parse_report(outcome.to_json())
-        # Fenced off means that another process works on this very job: leave it to that one.
+        # Fenced off means that another process works on this very job: leave it to that one. And whatever it was, a run
+        # that somebody waits for comes to an end.
         attempts = 1 if report.reason == JobReason.STALE_TOKEN else self._spec.limits.max_attempts
-        if attempts == 1:
-            report = report.model_copy(update={"charged": True})
+        report = report.model_copy(update={"charged": True})
         now = _now()
         job.status = reported(job.status, report, max_attempts=attempts, now=now, generation=_GENERATION)
         if job.state in (JobState.SUCCEEDED, JobState.FAULTY):
             job.percent = 100
             self._retire(job)
-        damaged = [source for source in report.skipped if source.reason == JobReason.SOURCE_CORRUPT]
+        # A block store sets aside itself what cannot be merged, for whatever reason.
+        own = self._spec.store.block_store is not None
+        damaged = [source for source in report.skipped if own or source.reason == JobReason.SOURCE_CORRUPT]
         self._quarantined = quarantine.updated(
             self._quarantined, found=[(job.path, source) for source in damaged], reading=None, now=now
         )
         self._watch(job)
+
+    def _give_up(self) -> None:
+        """After an interrupt: nobody works on these jobs any more, and their sources are free for others."""
+        for job in self._jobs.values():
+            if job.status.fencing_token and job.state not in (JobState.SUCCEEDED, JobState.FAULTY):
+                self._retire(job)
 
     def _retire(self, job: LocalJob) -> None:
         try:
