@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("compaction.cli.blocks_read:inspect", "Show all that is known about a block."),
     "verify": ("compaction.cli.blocks_verify:verify", "Read blocks again and compare them with the index."),
     "plan": ("compaction.cli.blocks_plan:plan", "Say what would be merged now, and why the rest is left out."),
+    "compact": ("compaction.cli.blocks_compact:compact", "Merge now what is due."),
     "debt": ("compaction.cli.blocks_debt:debt", "What waits to be compacted, by level and tenant."),
     "tombstones": ("compaction.cli.blocks_clean:tombstones", "What waits for its deletion; delete what is due."),
     "orphans": ("compaction.cli.blocks_orphans:orphans", "Objects that belong to no block; delete them."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from typing import Any
 
@@ -12,6 +13,7 @@ from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_policy_options import policy_options
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.run_view import show_plan
+from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalRun, no_runner
 from compaction.stores.adapters import open_store
 
@@ -25,6 +27,7 @@ def plan(*, place: StorePlace, output: OutputFormat, **options: Any) -> None:
 
     Example: compactor blocks plan --store DIR --all
     """
+    setup_logging(LogFormat.TEXT, level=logging.ERROR)
     place.check()
     policy = policy_of_place(place, options)
     with closing(open_store(policy.spec, holder=WORKER, secrets=secrets_of_place(place))) as store:

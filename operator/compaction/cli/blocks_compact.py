@@ -1,0 +1,111 @@
+"""`compactor blocks compact`: merge what is due, on this machine, without Kubernetes or Spark.
+
+The options become a policy, and that is run as `compactor run` runs one: the same look, planner, scheduler, attempt and
+commit. Only the engine is another one: threads of this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+import click
+
+from compaction.api.formatting import format_age, plural
+from compaction.cli.blocks_local import policy_of_place, secrets_of_place
+from compaction.cli.blocks_options import StorePlace, store_options
+from compaction.cli.blocks_policy_options import policy_options
+from compaction.cli.blocks_times import age
+from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.output import OutputFormat, output_option
+from compaction.cli.progress_bar import ProgressBar
+from compaction.cli.run_view import problems_of, show_result
+from compaction.exceptions import CompactionError
+from compaction.kube.logging import LogFormat, setup_logging
+from compaction.local.run import WORKER, LocalRun
+from compaction.local.thread_engine import ThreadEngine
+from compaction.planning.reading import HeldJob
+from compaction.rewrite.ports import JobRunner
+from compaction.rewrite.runner import RunnerOfAllKinds
+from compaction.stores.adapters import open_store
+from compaction.stores.blocks.store import BlockStore
+from compaction.stores.secrets import Secrets
+
+
+@click.command()
+@store_options()
+@policy_options
+@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Merges at the same time.")
+@click.option(
+    "--take-over", is_flag=True, help="First give up the claims of all open jobs: nobody works on them any more."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
+@output_option()
+@click.pass_context
+def compact(
+    context: click.Context,
+    /,
+    *,
+    place: StorePlace,
+    jobs: int,
+    take_over: bool,
+    verbose: bool,
+    output: OutputFormat,
+    **options: Any,
+) -> None:
+    """Merge what is due now, level by level, until nothing is: claim, merge, verify, commit.
+
+    What is replaced stays readable for the grace; what was replaced longer ago is deleted at the end. A block that
+    cannot be merged is named and set aside, the others are merged without it; the exit code is then 1. Blocks that an
+    open job of somebody else has are left to it.
+
+    Example: compactor blocks compact --store DIR --all --jobs 2
+    """
+    setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
+    with place.open() as blocks:
+        claimed = claims_of_others(blocks, take_over=take_over)
+    policy, secrets = policy_of_place(place, options, jobs=jobs), secrets_of_place(place)
+    with closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store, ProgressBar() as bar:
+        run = LocalRun(
+            policy,
+            store=store,
+            open_runner=lambda: _threads(secrets, jobs),
+            watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+            claimed=claimed,
+        )
+        result = run.run()
+    show_result(policy, result, output)
+    problems = problems_of(result)
+    for problem in problems:
+        report(CompactionError(problem))
+    if problems:
+        context.exit(EXIT_DATA_ERROR)
+
+
+def claims_of_others(store: BlockStore, *, take_over: bool) -> Mapping[str, HeldJob]:
+    """The open jobs of the store by name, each in a lane of its own, told on standard error; with `take_over` they are
+    closed instead.
+    """
+    held: dict[str, HeldJob] = {}
+    now = store.now()
+    for job in store.open_jobs():
+        count = plural(len(job.sources), "block")
+        since = format_age(age(job.changed_at, now))
+        if take_over:
+            store.retire(job.job)
+            click.echo(f"job {job.job}: given up; {count}, claimed {since} ago, are free", err=True)
+            continue
+        held[job.job] = HeldJob(
+            f"{job.key.tenant}/{job.key.shard}/L{job.key.level}/{job.job}", job.key.level, job.sources
+        )
+        click.echo(f"job {job.job} has {count} since {since}; if nobody works on it: --take-over", err=True)
+    return held
+
+
+@contextmanager
+def _threads(secrets: Secrets, jobs: int) -> Iterator[JobRunner]:
+    with ThreadEngine(max(jobs, os.cpu_count() or 1)) as engine:
+        yield RunnerOfAllKinds(engine, holder=WORKER, secrets=secrets)
