@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +12,14 @@ from manifests.test_permissions import OPERATOR, SYSTEM, Rendered, fleet_of, ins
 from support.audit import Use, account, granted, roles_of, uses
 from support.cluster import Cluster
 from support.manifests import block_policy_object
-from support.operators import OperatorProcess
 from support.rendered import NAMESPACED, with_components
+from support.told import files_below, objects_of, write_secret
 from support.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 READS = Use("", "secrets", "get")
-
-
-def write_secret(cluster: Cluster, name: str, values: Mapping[str, str]) -> None:
-    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
-    cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(body))
 
 
 def ready(cluster: Cluster, policy: str) -> tuple[str, str]:
@@ -45,14 +36,6 @@ def await_reason(cluster: Cluster, policy: str, *reasons: str) -> str:
         return message if reason in reasons else None
 
     return eventually(found, f"policy {policy} to be {' or '.join(reasons)}", pause=0.2)
-
-
-def everything_said(cluster: Cluster, replica: OperatorProcess, state: Path) -> str:
-    """All objects but the Secrets themselves, the log, and what lies in the operator's directory."""
-    kinds = cluster.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
-    objects = cluster.kubectl("get", ",".join(kind for kind in kinds if kind != "secrets"), "-o", "yaml")
-    files = "".join(path.read_text(errors="replace") for path in sorted(state.rglob("*")) if path.is_file())
-    return objects + replica.output + files
 
 
 def test_a_block_store_is_looked_at_with_its_secrets_and_no_other_permission(
@@ -93,7 +76,8 @@ def test_a_block_store_is_looked_at_with_its_secrets_and_no_other_permission(
         assert more == {READS}, "what the component adds is what is used"
 
         await_reason(cluster, "remote", "StoreUnreachable", "SenseFailed")
-        assert VALUE not in everything_said(cluster, replica, fleet.state_dir)
+        assert VALUE not in objects_of(cluster) + replica.output
+        assert VALUE.encode() not in files_below(fleet.state_dir)
 
 
 def make_policies(cluster: Cluster, tmp_path: Path) -> None:
