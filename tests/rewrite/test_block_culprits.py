@@ -199,6 +199,7 @@ def test_result_that_does_not_read_back_is_kept_as_evidence(
     assert evidence in report.message
     assert content(block_store) == before
     assert block_store.quarantined() == ()
+    block_store.retire(JOB)
     assert_tidy(block_store)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 from compaction.api.block_store_spec import BlockStoreReference, IndexReference
 from compaction.rewrite.block_job import BlockJob
@@ -11,9 +13,10 @@ from compaction.rewrite.block_rewriter import BlockRewriter
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.receipts import JobReport
-from compaction.stores.blocks.identity import IDENTITY_PATH
-from compaction.stores.blocks.index.orphans import condemn, confirm_gone, unknown_paths
-from compaction.stores.blocks.index.tombstones import confirm, due
+from compaction.stores.blocks import orphan_collector
+from compaction.stores.blocks.cleaning import sweep
+from compaction.stores.blocks.index.orphans import unknown_paths
+from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import GivenSecrets
 from support.worker_ports import FakeLease
@@ -64,7 +67,7 @@ def run(
 
 def paths(store: BlockStore) -> set[str]:
     """All objects of the store that could be blocks."""
-    return {info.path for info in store.objects.list()} - {IDENTITY_PATH}
+    return {info.path for info in store.objects.list() if parse_block_path(info.path) is not None}
 
 
 def orphans(store: BlockStore) -> tuple[str, ...]:
@@ -73,13 +76,12 @@ def orphans(store: BlockStore) -> tuple[str, ...]:
 
 
 def clean(store: BlockStore) -> None:
-    """What the coordinator does in time: tombstones and orphans are deleted, as if every grace had passed."""
-    buried = due(store.index, now=store.now(), grace=0)
-    assert store.objects.delete(one.path for one in buried) == []
-    confirm(store.index, [one.block for one in buried], now=store.now())
-    doomed = condemn(store.index, orphans(store), now=store.now())
-    assert store.objects.delete(doomed) == []
-    confirm_gone(store.index, doomed, now=store.now())
+    """What the coordinator does in time: a month later, by everybody's clock, it sweeps and collects."""
+    month = timedelta(days=30)
+    now = store.now() + int(month.total_seconds()) * 1_000_000
+    assert sweep(store.objects, store.index, now=now, grace=0).failed == {}
+    with patch.object(orphan_collector, "_store_now", lambda objects: datetime.now(UTC) + month):
+        assert orphan_collector.collect_orphans(store.objects, store.index, now=now).failed == {}
 
 
 def assert_tidy(store: BlockStore) -> None:

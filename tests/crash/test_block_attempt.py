@@ -1,0 +1,130 @@
+"""Death of a worker, and answers that get lost, at every step of an attempt at blocks: every statement and commit of
+the index, every request to the object store.
+
+Whatever the step: readers see the same rows before and after; the next attempt, with a larger token, ends the job once;
+and when the coordinator has cleaned up, the objects are those of the live blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from compaction.api.enums import JobReason
+from compaction.exceptions import ClaimRefusedError
+from compaction.rewrite.block_attempt import BlockAttempt
+from compaction.rewrite.block_job import BlockJob
+from compaction.rewrite.block_store import objects_place
+from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.stores.blocks.index.listing import BlockFilter
+from compaction.stores.blocks.index.tables import JobState
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.block_index import check
+from support.block_jobs import assert_tidy, claim, job_of, orphans, run, secrets_of
+from support.block_stores import content, fill
+from support.index_faults import Death, Fault, When, interruptions
+from support.mortal_worker import Mortal
+from support.worker_ports import FakeLease, ThreadEngine
+
+
+@pytest.fixture
+def engine() -> Iterator[ThreadEngine]:
+    engine = ThreadEngine()
+    yield engine
+    engine.close()
+
+
+def prepared(connection: BlockStoreConnection, store: BlockStore, number: int) -> BlockJob:
+    """A job over two blocks of a tenant of its own, claimed with token 1."""
+    tenant = f"tenant-{number}"
+    ids = fill(store, [10 * number, 10 * number + 1], tenant=tenant)
+    job = job_of(connection, ids, name=f"job-{number}", tenant=tenant)
+    claim(store, job, 1)
+    return job
+
+
+def attempt(connection: BlockStoreConnection, job: BlockJob, engine: ThreadEngine, mortal: Mortal) -> JobReport:
+    """The first attempt, through the index that may be interrupted."""
+    place = objects_place(job.store, secrets_of(connection))
+    store = BlockStore(place.open(), mortal.database)
+    with mortal:
+        return BlockAttempt(
+            job=job,
+            token=1,
+            store=store,
+            place=place,
+            worker="mortal",
+            lease=FakeLease(),
+            engine=engine,
+            monotonic=lambda: 0.0,
+            sleep=lambda _: None,
+        ).run()
+
+
+def steps(connection: BlockStoreConnection, store: BlockStore, engine: ThreadEngine) -> list[str]:
+    """The calls of an attempt that nothing happens to."""
+    undisturbed = Mortal(store.index)
+    report = attempt(connection, prepared(connection, store, 0), engine, undisturbed)
+    assert report.outcome is Outcome.SUCCEEDED
+    assert undisturbed.calls.count("COMMIT") == 3
+    assert undisturbed.calls.count("objects put") == 1
+    return undisturbed.calls
+
+
+def finish(connection: BlockStoreConnection, store: BlockStore, job: BlockJob, engine: ThreadEngine) -> None:
+    """What the coordinator and the next worker do."""
+    try:
+        claim(store, job, 2)
+    except ClaimRefusedError:
+        record = store.job(job.name)
+        assert record is not None
+        assert record.state is JobState.COMMITTED
+    report = run(connection, job, engine, token=2)
+    assert report.outcome is Outcome.SUCCEEDED
+    assert report.receipt is not None
+    assert report.receipt.sources == job.blocks
+    assert [block.id for block in store.live(BlockFilter(tenant=job.tenant)).blocks] == list(report.receipt.outputs)
+
+
+def test_death_at_every_step(connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine) -> None:
+    for turn, (at, when, name) in enumerate(interruptions(steps(connection, block_store, engine)), start=1):
+        where = f"{when.value} call {at}, {name}"
+        job = prepared(connection, block_store, turn)
+        mine = BlockFilter(tenant=job.tenant)
+        before = content(block_store, mine)
+        doomed = BlockStore.open(connection)
+        with pytest.raises(Death):
+            attempt(connection, job, engine, Mortal(doomed.index, at=at, when=when))
+        doomed.close()
+        check(block_store.index)
+        assert content(block_store, mine) == before, where
+        finish(connection, block_store, job, engine)
+        assert content(block_store, mine) == before, where
+    check(block_store.index)
+    assert_tidy(block_store)
+
+
+def test_answer_that_is_lost_at_every_step(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Of the index nobody even notices; of the store, after all its retries, the attempt may fail, uncharged."""
+    calls = steps(connection, block_store, engine)
+    for at, name in enumerate(calls):
+        job = prepared(connection, block_store, at + 1)
+        mine = BlockFilter(tenant=job.tenant)
+        before = content(block_store, mine)
+        store = BlockStore.open(connection)
+        report = attempt(connection, job, engine, Mortal(store.index, at=at, when=When.AFTER, fault=Fault.LOST))
+        store.close()
+        if name.startswith("objects"):
+            assert report.outcome is Outcome.SUCCEEDED or report.reason is JobReason.STORE_UNREADABLE, name
+            assert report.outcome is Outcome.SUCCEEDED or not report.charged, name
+        else:
+            assert report.outcome is Outcome.SUCCEEDED, name
+        assert content(block_store, mine) == before, name
+        assert orphans(block_store) == (), name
+        finish(connection, block_store, job, engine)
+        assert content(block_store, mine) == before, name
+    check(block_store.index)
+    assert_tidy(block_store)
