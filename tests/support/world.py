@@ -19,7 +19,7 @@ from compaction.api.values import format_timestamp, timestamp_from_epoch
 from compaction.leases.tokens import next_token
 from compaction.planning.candidates import Candidate, GroupCandidate, UnreferencedCandidate
 from compaction.planning.reading import LogProblem, Reading
-from compaction.reconcile.actions import Decision, StoreTask
+from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
 from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.job import assigned
 from compaction.reconcile.observations import (
@@ -175,6 +175,10 @@ class World:
 
     # -- the picture ------------------------------------------------------------------------------
 
+    def look(self, task: RunStoreTask) -> None:
+        """A look that a decision asks for."""
+        self.sense(task.quarantined)
+
     def sense(self, quarantined: Mapping[str, frozenset[str]] | None = None) -> None:
         """Look at the store, a moment after the decision to do so."""
         assert self.policy is not None
@@ -294,7 +298,7 @@ class World:
     def _apply(self, decision: Decision) -> Iterator[None]:
         for task in decision.store_tasks:
             if task.task is StoreTask.SENSE:
-                self.sense(task.quarantined)
+                self.look(task)
             else:
                 self.memory = replace(self.memory, sweep_running=False, sweep_due=None)
             yield

@@ -30,9 +30,9 @@ def format_age(seconds: float) -> str:
     return _two(days, "d", hours % 24, "h") if days < 10 else f"{days}d"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 group`, `2 groups`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, many: str = "") -> str:
+    """`1 group`, `2 groups`; `many` where an s is not enough: `2 batches`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
 def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:

@@ -33,6 +33,9 @@ def policy_data(policy: CompactionPolicy, now: datetime) -> Data:
         "message": ready.message if ready is not None else None,
         "debtBytes": debt.bytes if debt is not None else None,
         "debtSegments": debt.segments if debt is not None else None,
+        "debtBlocks": debt.blocks if debt is not None else None,
+        "debtTenants": [one.to_object() for one in debt.tenants] if debt is not None else [],
+        "readAmplification": status.blocks.read_amplification if status.blocks is not None else None,
         "oldestDebtAt": _time(status.oldest_debt_at),
         "oldestDebtSeconds": _seconds(status.oldest_debt_at, now),
         "active": status.active,
@@ -128,7 +131,7 @@ _JOBS = (
     Column("failures", "Failures"),
     Column("estimatedBytes", "Copies", optional_bytes),
     Column("bytesReclaimed", "Reclaimed", optional_bytes),
-    Column("log", "Log"),
+    Column("log", "Log or batch"),
     Column("reason", "Reason", optional),
 )
 
@@ -145,7 +148,7 @@ def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
 
 def job_data(job: CompactionJob) -> Data:
     """One job, in exact values."""
-    status, sources = job.status, job.spec.sources.segment_log
+    status = job.status
     ready = get_condition(status.conditions, ConditionType.READY)
     return {
         "name": job.metadata.name,
@@ -156,7 +159,8 @@ def job_data(job: CompactionJob) -> Data:
         "failures": status.failures,
         "estimatedBytes": job.spec.estimated_bytes,
         "bytesReclaimed": status.receipt.bytes_reclaimed if status.receipt is not None else None,
-        "log": sources.path if sources is not None else "",
+        "level": job.spec.level,
+        "log": job.spec.lane,
         "reason": ready.reason if ready is not None else None,
     }
 
@@ -188,6 +192,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         ("Policy", f"{name} ({data['store'] or 'not looked at yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),
         ("Debt", _debt(policy, data)),
+        *_block_pairs(policy),
         ("Jobs", f"{data['active']} run, {data['queued']} wait, {data['faulty']} faulty"),
     ]
     pairs += _wait_pairs(policy, data, now)
@@ -209,8 +214,24 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
     if data["quarantined"]:
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
-        pairs.append(("Set aside", f"{plural(data['quarantined'], 'segment')}: {more}"))
+        noun = "block" if policy.spec.store.block_store is not None else "segment"
+        pairs.append(("Set aside", f"{plural(data['quarantined'], noun)}: {more}"))
     return pairs + [("Not planned", f"{error.reason}: {error.message}") for error in policy.status.log_errors]
+
+
+def _block_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
+    """What a block store holds, and whose blocks wait at which level."""
+    blocks, debt = policy.status.blocks, policy.status.debt
+    if blocks is None or debt is None:
+        return []
+    after = f", {blocks.read_amplification_after:g} when the debt is worked off" if debt.blocks else ""
+    query = f"a query opens {blocks.read_amplification:g} on average{after}"
+    pairs = [("Blocks", f"{blocks.live} live; {query}")]
+    if debt.levels and debt.blocks:
+        pairs.append(("Levels", ", ".join(f"L{one.level}: {plural(one.blocks, 'block')}" for one in debt.levels)))
+    if debt.tenants:
+        pairs.append(("Tenants", ", ".join(f"{one.tenant}: {plural(one.blocks, 'block')}" for one in debt.tenants)))
+    return pairs
 
 
 def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
@@ -247,7 +268,10 @@ def _debt(policy: CompactionPolicy, data: Data) -> str:
     debt = policy.status.debt
     if debt is None:
         return "unknown"
-    if not debt.bytes and not debt.segments:
+    if not debt.bytes and not debt.segments and not debt.blocks:
         return "none"
     oldest = f", the oldest for {_age(data['oldestDebtSeconds'])}" if data["oldestDebtSeconds"] is not None else ""
+    if policy.spec.store.block_store is not None:
+        batches = plural(debt.logs, "batch", "batches")
+        return f"{format_bytes(debt.bytes)} in {plural(debt.blocks, 'block')} of {batches}{oldest}"
     return f"{format_bytes(debt.bytes)} in {plural(debt.segments, 'segment')} of {plural(debt.logs, 'log')}{oldest}"

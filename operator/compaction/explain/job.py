@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from compaction.api.conditions import get_condition
-from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
+from compaction.api.enums import AttemptOutcome, ConditionType, JobKind, JobReason, JobState
 from compaction.api.formatting import format_bytes, plural
-from compaction.api.job import Attempt, CompactionJob, JobReceipt
+from compaction.api.job import Attempt, BlockSources, CompactionJob, JobReceipt
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy import CompactionPolicy
 from compaction.explain.coordinator import tell_coordinator
@@ -81,7 +81,9 @@ def _verdict(job: CompactionJob) -> tuple[str, str]:
 
 
 def _tell_work(telling: Telling, job: CompactionJob) -> None:
-    sources = job.spec.sources.segment_log
+    blocks, sources = job.spec.sources.blocks, job.spec.sources.segment_log
+    if blocks is not None:
+        telling.behind(_blocks_merged(job, blocks))
     if sources is None:
         return
     segments = sum(len(group.segments) for group in sources.groups)
@@ -94,6 +96,16 @@ def _tell_work(telling: Telling, job: CompactionJob) -> None:
     if sources.clump:
         parts.append(f"re-writes runs of fewer than {sources.clump.shorter_than} live entries at the head")
     telling.behind(f"The job {' and '.join(parts)}, in {sources.path}.")
+
+
+def _blocks_merged(job: CompactionJob, blocks: BlockSources) -> str:
+    size = f", {format_bytes(job.spec.estimated_bytes)}," if job.spec.estimated_bytes else ""
+    duplicates = job.spec.block_parameters.deduplicate_by
+    kept = f"; of rows with the same {', '.join(duplicates)} only the last is kept" if duplicates else ""
+    return (
+        f"The job merges {plural(len(blocks.blocks), 'block')}{size} of tenant {blocks.tenant}, shard {blocks.shard}, "
+        f"into one of level {job.spec.level + 1}{kept}."
+    )
 
 
 def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy | None) -> None:
@@ -177,17 +189,21 @@ def _tell_receipt(telling: Telling, job: CompactionJob) -> None:
     meaning = meaning_of(JOB_WORDS, "Succeeded")
     telling.now(f"It succeeded {telling.age(job.status.finished_at)} ago: {meaning.says}")
     if receipt is not None:
-        equal = receipt.fingerprint_before == receipt.fingerprint_after
-        proof = "The live content read back is equal to that of the sources" if equal else "THE FINGERPRINTS DIFFER"
-        telling.now(_what_became(receipt) + f" {proof}.")
+        equal = "The live content read back is equal to that of the sources"
+        proof = equal if receipt.proves_equal else "THE FINGERPRINTS DIFFER"
+        telling.now(_what_became(receipt, job.spec.kind) + f" {proof}.")
     telling.consequences(meaning)
 
 
-def _what_became(receipt: JobReceipt) -> str:
+def _what_became(receipt: JobReceipt, kind: JobKind) -> str:
     if receipt.clump is not None:
         ranges = f"{receipt.clump.ranges_before} live ranges became {receipt.clump.ranges_after}"
         return f"{receipt.clump.entries_moved} live entries were re-written at the head, {ranges}."
     before, after = format_bytes(receipt.bytes_before), format_bytes(receipt.bytes_after)
+    if kind is JobKind.BLOCK_REWRITE:
+        dropped = f", {plural(receipt.duplicates, 'duplicate')} left out" if receipt.duplicates else ""
+        blocks = f"{plural(len(receipt.sources), 'block')} became {len(receipt.outputs)}"
+        return f"{blocks}, {before} became {after}, {receipt.rows} rows{dropped}."
     return f"{before} became {after}, {receipt.entries} entries copied."
 
 
@@ -195,4 +211,4 @@ def _tell_skipped(telling: Telling, job: CompactionJob) -> None:
     skipped = {
         f"{one.segment} was left as it is": telling.said(f"{one.reason}.", one.message) for one in job.status.skipped
     }
-    telling.now(*first_of(skipped, "segments were left"))
+    telling.now(*first_of(skipped, "sources were left"))

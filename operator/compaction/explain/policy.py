@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from compaction.api.conditions import get_condition
-from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, WaitReason
+from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, StoreKind, WaitReason
 from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
@@ -73,16 +73,34 @@ def _tell_debt(telling: Telling, status: CompactionPolicyStatus) -> None:
     if debt is None:
         telling.behind("Unknown: no look at the store has ended yet.")
         return
-    if not debt.bytes and not debt.segments:
+    if not debt.bytes and not debt.segments and not debt.blocks:
         telling.behind(f"Nothing: the last look, {telling.age(status.last_sense_time)} ago, found no debt.")
         return
     oldest = f"; the oldest debt is {telling.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
-    where = f"{plural(debt.segments, 'segment')} of {plural(debt.logs, 'log')}"
-    telling.behind(f"{format_bytes(debt.bytes)} could be given back by {where}{oldest}.")
+    if status.store is StoreKind.BLOCK_STORE:
+        where = f"{plural(debt.blocks, 'block')} in {plural(debt.logs, 'batch', 'batches')}"
+        telling.behind(f"{format_bytes(debt.bytes)} of {where} could be merged{oldest}.")
+        _tell_readers(telling, status)
+    else:
+        where = f"{plural(debt.segments, 'segment')} of {plural(debt.logs, 'log')}"
+        telling.behind(f"{format_bytes(debt.bytes)} could be given back by {where}{oldest}.")
     if status.eta_seconds is not None:
         telling.behind(f"At the measured speed it is worked off in {format_age(status.eta_seconds)}.")
     elif status.active:
         telling.behind("When it is worked off is not known yet: no job of this kind has been measured.")
+
+
+def _tell_readers(telling: Telling, status: CompactionPolicyStatus) -> None:
+    """What the debt costs those who read, and whose it is."""
+    blocks, debt = status.blocks, status.debt
+    if blocks is None or debt is None:
+        return
+    telling.behind(
+        f"A query about one tenant, shard and window of time opens {blocks.read_amplification:g} blocks on average; "
+        f"{blocks.read_amplification_after:g} when that is done."
+    )
+    tenants = {f"Of tenant {one.tenant}": f"{plural(one.blocks, 'block')} wait to be merged." for one in debt.tenants}
+    telling.behind(*first_of(tenants, "tenants"))
 
 
 def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
@@ -143,7 +161,7 @@ def _tell_damage(telling: Telling, status: CompactionPolicyStatus) -> None:
         f"{one.log}/{one.segment} has been set aside for {telling.age(one.since)}": f"{one.reason}. {one.message}"
         for one in status.quarantined
     }
-    telling.now(*first_of(damaged, "segments are set aside"))
+    telling.now(*first_of(damaged, "sources are set aside"))
     errors = {f"{one.log} could not be planned": f"{one.reason}. {one.message}" for one in status.log_errors}
     telling.now(*first_of(errors, "logs could not be planned"))
 

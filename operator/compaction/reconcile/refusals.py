@@ -13,7 +13,7 @@ from compaction.planning.candidates import relative_to
 from compaction.reconcile.actions import DeleteJob
 from compaction.reconcile.job import evolve
 from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot
-from compaction.reconcile.parts import offered
+from compaction.reconcile.parts import offered, parts_of
 from compaction.reconcile.steps import JobStep, Refusal
 from compaction.reconcile.teardown import owner_uid
 
@@ -25,8 +25,6 @@ class Refusals:
         self._claims = snapshot.memory.claims
         self._policy = policy
         self._reading = _known(snapshot.reading, policy)
-        candidates = self._reading.candidates if self._reading is not None else ()
-        self._offered = {one.path: one for one in candidates} if policy.spec.store.block_store is not None else {}
 
     def refuse(self, job: CompactionJob) -> Refusal | None:
         """Why a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
@@ -40,7 +38,8 @@ class Refusals:
             return None
         # Only a look after the failure tells a log that is gone from a store that is not mounted just now.
         if job.spec.sources.blocks is not None:
-            reason = JobReason.BLOCKS_GONE if self._are_gone(job) else JobReason.INVALID_JOB
+            outdated = job.metadata.name in self._reading.outdated
+            reason = JobReason.BLOCKS_GONE if outdated else JobReason.INVALID_JOB
             return Refusal(reason, problem.message)
         gone = job.spec.lane not in self._reading.logs
         return Refusal(JobReason.NOT_A_LOG, problem.message) if gone else None
@@ -57,7 +56,7 @@ class Refusals:
                 deletions.append(step.deletion("the policy's store was changed"))
             elif self._reading is not None and step.log not in self._reading.logs:
                 deletions.append(step.deletion("what it was planned for is not in the policy's store any more"))
-            elif self._are_gone(step.view.job):
+            elif self._reading is not None and step.name in self._reading.outdated:
                 deletions.append(step.deletion("some of its blocks are not in the store any more"))
         return deletions
 
@@ -65,21 +64,18 @@ class Refusals:
         """Planned jobs that are parked, for blocks of which none is there any more: nothing can come of them, and what
         they waited for was done by others. One whose culprit is set aside stays as the record of it.
         """
-        names = set()
-        for step in steps:
-            blocks = step.view.job.spec.sources.blocks
-            if step.state is not JobState.FAULTY or blocks is None or not owner_uid(step.view.job):
-                continue
-            if self._reading is None or self._ended_after(step, self._reading) or step.status.skipped:
-                continue
-            candidate = self._offered.get(step.log)
-            if candidate is None or offered(candidate).isdisjoint(blocks.blocks):
-                names.add(step.name)
-        return frozenset(names)
-
-    def _ended_after(self, step: JobStep, reading: Reading) -> bool:
-        ended = step.status.finished_at
-        return ended is None or ended.timestamp() > reading.wall
+        if self._reading is None or not self._reading.outdated:
+            return frozenset()
+        left = {one.path: offered(one) for one in self._reading.candidates}
+        return frozenset(
+            step.name
+            for step in steps
+            if step.state is JobState.FAULTY
+            and step.name in self._reading.outdated
+            and owner_uid(step.view.job)
+            and not step.status.skipped
+            and left.get(step.log, frozenset()).isdisjoint(*parts_of(step.view.job).groups)
+        )
 
     def _elsewhere(self, job: CompactionJob) -> Refusal | None:
         """Why the job is not one of the policy's store."""
@@ -96,13 +92,6 @@ class Refusals:
             return None
         message = f"{log.path} is not below {store.segment_logs.root}, the root of policy {name}"
         return Refusal(JobReason.OUTSIDE_ROOT, message)
-
-    def _are_gone(self, job: CompactionJob) -> bool:
-        """Whether the look knows the job's batch, but not all blocks of the job: it can never have them again."""
-        blocks, candidate = job.spec.sources.blocks, self._offered.get(job.spec.lane)
-        if blocks is None or self._reading is None:
-            return False
-        return candidate is None or not offered(candidate).issuperset(blocks.blocks)
 
 
 def _known(reading: Reading | None, policy: CompactionPolicy) -> Reading | None:

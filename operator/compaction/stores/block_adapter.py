@@ -180,14 +180,16 @@ class BlockStoreAdapter:
     def _figures(self, store: BlockStore, waiting: WaitingBlocks, offered: Offer) -> BlockFigures:
         live = density(store.index, span=self._rules.span)
         seen = {source for one in offered.candidates for group in one.groups for source in group.sources}
+        batches: Counter[tuple[int, str]] = Counter()
         blocks: Counter[tuple[int, str]] = Counter()
         sizes: Counter[tuple[int, str]] = Counter()
         for batch in waiting.queue.batches() if waiting.queue.ready_size > self._most else ():
             if batch.ready is not None and batch.blocks[0].id not in seen:
                 key = batch.level, batch.blocks[0].tenant
+                batches[key] += 1
                 blocks[key] += len(batch.blocks)
                 sizes[key] += batch.bytes
-        beyond = tuple(QueuedBlocks(*key, blocks[key], sizes[key]) for key in sorted(blocks))
+        beyond = tuple(QueuedBlocks(*key, blocks[key], sizes[key], batches[key]) for key in sorted(blocks))
         return BlockFigures(live=live.blocks, windows=live.windows, beyond=beyond)
 
     def _unreadable(self, request: SenseRequest, reason: str, message: str) -> Sensed:

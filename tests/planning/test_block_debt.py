@@ -1,0 +1,84 @@
+"""Debt of block stores, and what is left of a batch that was put apart."""
+
+from __future__ import annotations
+
+from compaction.planning.candidates import Candidate, GroupCandidate
+from compaction.planning.debt import TenantDebt, block_debt, debt_of
+from compaction.planning.planner import JobInventory, PlanLimits, Planner
+from compaction.planning.reading import BlockFigures, QueuedBlocks, Reading
+from compaction.planning.triggers import Trigger
+from compaction.reconcile.figures import read_amplification
+
+NOW = 1000.0
+
+
+def batch(*sources: str, tenant: str = "t", level: int = 0, at: float | None = None) -> Candidate:
+    group = GroupCandidate(sources, sources, 10 * len(sources), 0, divisible=True)
+    return Candidate(
+        f"{tenant}/0/L{level}/{sources[0]}",
+        tenant,
+        0,
+        (group,),
+        (),
+        10 * len(sources),
+        len(sources) - 1,
+        sensed_at=0.0,
+        level=level,
+        oldest_debt_at=at,
+    )
+
+
+def test_by_level_and_tenant_with_what_was_not_offered() -> None:
+    candidates = [batch("1", "2", "3", at=7.0), batch("4", "5", tenant="u", at=5.0), batch("6", "7", level=1)]
+    debt = block_debt(candidates, [QueuedBlocks(0, "u", blocks=40, bytes=400, batches=2)])
+    assert (debt.blocks, debt.bytes, debt.copy_bytes, debt.logs, debt.segments) == (47, 470, 470, 5, 0)
+    assert [(one.level, one.blocks, one.bytes) for one in debt.levels] == [(0, 45, 450), (1, 2, 20)]
+    assert debt.tenants == (TenantDebt("u", 420, 42), TenantDebt("t", 50, 5))
+    assert debt.surplus == 42, "five blocks stay"
+    assert debt.oldest_at == 5.0
+
+
+def test_of_a_reading() -> None:
+    reading = Reading(1, 1, 0.0, 0.0, 0.0, candidates=(batch("1", "2"),), blocks=BlockFigures(9, 3))
+    assert (debt_of(reading).blocks, debt_of(reading).surplus) == (2, 1)
+    assert (block_debt(()).blocks, block_debt(()).oldest_at) == (0, None)
+
+
+def test_read_amplification() -> None:
+    assert read_amplification(BlockFigures(live=0, windows=0)) == 0.0
+    assert read_amplification(BlockFigures(live=10, windows=3)) == 3.33
+    assert read_amplification(BlockFigures(live=10, windows=4), fewer=6) == 1.0
+    assert read_amplification(BlockFigures(live=10, windows=4), fewer=9) == 1.0, "a window with data has a block"
+
+
+def sources_of(candidate: Candidate, *, parked: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    planner = Planner("blocks", "uid", PlanLimits(1 << 60, 100), Trigger())
+    plan = planner.plan([candidate], {}, JobInventory(parked={candidate.path: parked}), now=NOW)
+    return [group.sources for job in plan.jobs for group in job.groups]
+
+
+class TestApart:
+    """Each of the parts that failed by itself gets the job that it had; their names keep them parked."""
+
+    def test_what_failed_by_itself_stays_apart(self) -> None:
+        left = batch("2", "3", "6", "8")
+        assert sources_of(left, parked=[("1", "2", "3", "4"), ("2", "3"), ("6",)]) == [("2", "3"), ("6",), ("8",)]
+
+    def test_the_largest_counts(self) -> None:
+        left = batch("1", "2", "3")
+        assert sources_of(left, parked=[("1",), ("1", "2"), ("2",)]) == [("1", "2"), ("3",)]
+
+    def test_what_is_not_there_as_a_whole_does_not(self) -> None:
+        left = batch("1", "2")
+        assert sources_of(left, parked=[("2", "3"), ("1", "2", "3")]) == [("1", "2")]
+
+    def test_each_source_is_in_one_part_and_sizes_are_shared_out(self) -> None:
+        (group,) = batch("1", "2", "3", "4").groups
+        parts = group.apart([("1", "2"), ("2", "3")])
+        assert [part.sources for part in parts] == [("1", "2"), ("3", "4")]
+        assert [part.copy_bytes for part in parts] == [20, 20]
+        assert all(part.divisible and part.identities == part.sources for part in parts)
+
+    def test_segments_of_a_group_stay_together(self) -> None:
+        group = GroupCandidate(("1", "2"), ("a", "b"), 20, 0)
+        assert group.apart([("1",)]) == (group,)
