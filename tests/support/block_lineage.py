@@ -118,7 +118,7 @@ class World:
                 ids[part],
                 level,
                 frozenset(rows[part::parts]),
-                Made(job, self.clock, part, parts, names, ids, marks),
+                Made(job, self.clock, part, parts, names, ids, marks, 0.0),
                 sources,
                 older,
             )
@@ -140,6 +140,8 @@ class World:
             _, item = self.chance.choice(waiting)
             # What it reads must still be there.
             if all(source.id in self.objects for source in item.sources):
+                assert item.made is not None
+                item.made = item.made._replace(modified=float(self.clock))
                 self.objects[item.id] = item
 
     def commit(self) -> None:

@@ -62,7 +62,7 @@ def _made(
     part, parts = outputs.index(name), len(outputs)
     job = "job of " + sources
     return Relative(
-        name, level, Made(job, token, part, parts, tuple(sources.split()), outputs if told else (), ancestors)
+        name, level, Made(job, token, part, parts, tuple(sources.split()), outputs if told else (), ancestors, 0.0)
     )
 
 
@@ -115,6 +115,15 @@ def test_cases(case: str) -> None:
         verdict = decide(order)
         assert verdict.live == set(live.split())
         assert verdict.doubts == ()
+
+
+def test_of_equals_the_last_upload_is_taken() -> None:
+    """Tokens of different jobs say nothing about each other; what failed is followed by what did not."""
+    whole = _made("o", "a b", token=7)
+    halves = [_made("p", "a"), _made("q", "b")]
+    for late in (1.0, -1.0):
+        blocks = [whole, *(h._replace(made=h.made._replace(modified=late)) for h in halves if h.made)]
+        assert decide(blocks).live == ({"p", "q"} if late > 0 else {"o"})
 
 
 def test_a_doubt_is_told() -> None:

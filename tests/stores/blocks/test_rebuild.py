@@ -11,12 +11,17 @@ import pytest
 from sqlalchemy import update
 
 from compaction.exceptions import IndexMismatchError, ObjectStoreUnavailableError, ReplaceRefusedError, StaleTokenError
+from compaction.stores.blocks import found_blocks
 from compaction.stores.blocks import rebuild as module
 from compaction.stores.blocks.cleaning import sweep
+from compaction.stores.blocks.describe import describe
 from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.foreign import assigned_id
+from compaction.stores.blocks.found_blocks import Lake
 from compaction.stores.blocks.identity import IDENTITY_PATH, begin_anew, finish_anew, read_identity
 from compaction.stores.blocks.index.claims import claim, high_water
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.tables import HEAD, BlockState
 from compaction.stores.blocks.metadata import BlockMetadata
@@ -258,6 +263,52 @@ def test_what_cannot_be_read_is_named_and_no_reason_to_stop(
     assert collect_orphans(store.objects, fresh, now=LATER).objects == 0
 
 
+def test_files_of_a_lake_that_were_registered_where_they_lay(block_store: BlockStore, fresh: IndexDatabase) -> None:
+    """Neither tenant nor shard is in their paths: who makes the index anew says it, as at the registration."""
+    store = block_store
+    paths = [f"lake/day={day}/part-0.parquet" for day in range(4)]
+    for number, path in enumerate([*paths, "lake/_temporary/x.parquet", "lake/other/y.parquet"]):
+        store.objects.put(path, parquet(rows(50, start=100 * number), sorted_by=["service", "time"]))
+    ids = [assigned_id(store.objects.head(path)) for path in paths]
+    blocks = [
+        describe(store.objects, path, tenant="acme", shard=2, level=0, block=block)
+        for path, block in zip(paths, ids, strict=True)
+    ]
+    store.register_blocks(blocks)
+    fill(store, [1])
+    compact(store, ids[:2], now=NOON)
+    sweep(store.objects, store.index, now=NOON + SECOND, grace=0)
+    (swept,) = compact(store, ids[2:3], now=NOON)
+    before = content(store)
+    store.objects.delete([paths[2]])
+    lakes = [Lake("lake", "acme", 2), Lake("lake/other/", "else", 0), Lake("lak", "nobody", 0)]
+    result = rebuild_index(store.objects, fresh, now=LATER, lakes=lakes)
+    new = replace(store, index=fresh)
+    live = {block.id: block for block in new.live().blocks}
+    assert content(new, BlockFilter(tenant="acme")) == before
+    assert [block.path for block in live.values() if block.tenant == "else"] == ["lake/other/y.parquet"]
+    assert live[ids[3]] == blocks[3]
+    assert swept in live
+    assert (result.foreign, result.examples, result.left) == (1, ["lake/_temporary/x.parquet"], [])
+
+
+def test_a_file_of_a_lake_that_was_replaced_is_named(block_store: BlockStore, fresh: IndexDatabase) -> None:
+    """The orphan collector never touches it."""
+    store = block_store
+    path = "lake/part-0.parquet"
+    store.objects.put(path, parquet(rows(50), sorted_by=["service", "time"]))
+    block = assigned_id(store.objects.head(path))
+    store.register_blocks([describe(store.objects, path, tenant="acme", shard=0, level=0, block=block)])
+    fill(store, [1])
+    before = content(store)
+    (middle,) = compact(store, [block, ONE], now=NOON)
+    compact(store, [middle], now=NOON)
+    store.objects.delete([f"acme/0/{middle}.parquet"])
+    result = rebuild_index(store.objects, fresh, now=LATER, lakes=[Lake("", "acme", 0)])
+    assert content(replace(store, index=fresh)) == before
+    assert (result.replaced, result.left) == (2, [path])
+
+
 def test_what_nobody_knows_comes_back(block_store: BlockStore, fresh: IndexDatabase) -> None:
     """Said in the documentation: an upload that was not registered, a block that expired and is not swept."""
     store = block_store
@@ -283,7 +334,7 @@ def test_an_outage_ends_it(block_store: BlockStore, fresh: IndexDatabase, monkey
         raise ObjectStoreUnavailableError("acme/0", "503")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "read_footer", away)
+        patched.setattr(found_blocks, "read_footer", away)
         with pytest.raises(ObjectStoreUnavailableError):
             rebuild_index(block_store.objects, fresh, now=LATER)
     assert rebuild_index(block_store.objects, fresh, now=LATER).blocks == 1

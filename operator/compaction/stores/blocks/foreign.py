@@ -33,10 +33,13 @@ def assigned_id(info: ObjectInfo) -> str:
 def parquet_files(objects: Objects, folder: str) -> Iterator[ObjectInfo]:
     """All Parquet files below a folder of the store ("" for all of it), without what is ours. Raises ObjectError."""
     check_path(folder, folder=True)
-    for info in objects.list(folder):
-        if not info.path.endswith(SUFFIX) or info.path.startswith(OWN_FOLDER):
-            continue
-        # What other writers have not finished lies in folders such as _temporary; a tenant may begin with _ too.
-        hidden = any(part.startswith((".", "_")) for part in info.path.split("/"))
-        if not hidden or parse_block_path(info.path) is not None:
-            yield info
+    return (info for info in objects.list(folder) if is_parquet(info.path))
+
+
+def is_parquet(path: str) -> bool:
+    """Whether a path is that of a Parquet file that somebody has finished, and none of ours."""
+    if not path.endswith(SUFFIX) or path.startswith(OWN_FOLDER):
+        return False
+    # What other writers have not finished lies in folders such as _temporary; a tenant may begin with _ too.
+    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+    return not hidden or parse_block_path(path) is not None

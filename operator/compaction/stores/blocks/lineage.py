@@ -31,7 +31,7 @@ IDS_NAMED: Final = 5
 
 class Made(NamedTuple):
     """What an output says. `outputs`: ids of its whole set, empty when it does not say; `ancestors`: hashes (`hash`) of
-    the ids of what its sources were made of, which take less memory than the ids.
+    the ids of what its sources were made of, which take less memory than the ids. `modified`: when it was uploaded.
     """
 
     job: str
@@ -41,6 +41,7 @@ class Made(NamedTuple):
     sources: tuple[str, ...]
     outputs: tuple[str, ...]
     ancestors: Sequence[int]
+    modified: float
 
 
 class Relative(NamedTuple):
@@ -65,7 +66,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Set:
-    token: int
+    rank: tuple[float, int]
     sources: frozenset[str]
     parts: int
     outputs: frozenset[str]
@@ -107,11 +108,13 @@ def _sets(blocks: Iterable[Relative]) -> list[_Set]:
             continue
         sources = frozenset(made.sources)
         key = (made.job, made.token, block.level, sources, made.parts, made.outputs)
-        one = found.setdefault(key, _Set(made.token, sources, made.parts, frozenset(made.outputs)))
+        one = found.setdefault(key, _Set((0.0, 0), sources, made.parts, frozenset(made.outputs)))
+        one.rank = max(one.rank, (made.modified, made.token))
         one.present[made.part] = block.id
         one.outputs |= {block.id}
-    # The later attempts first: where nothing else decides between equals, the last one is taken.
-    return sorted(found.values(), key=lambda one: (-one.token, sorted(one.outputs)))
+    # The latest first: it is taken where nothing else decides, for what failed is followed by what did not.
+    ordered = sorted(found.values(), key=lambda one: sorted(one.outputs))
+    return sorted(ordered, key=lambda one: one.rank, reverse=True)
 
 
 def _ancestors(sets: Sequence[_Set], blocks: Iterable[Relative]) -> frozenset[str]:
