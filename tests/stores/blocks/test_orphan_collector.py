@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,24 @@ def test_the_index_of_another_store_collects_nothing(store: BlockStore, age: Agi
             collect_orphans(store.objects, index, now=NOON, older_than=0)
         index.close()
     assert path in _paths(store)
+
+
+def test_writes_to_a_folder_that_never_ended(tmp_path: Path) -> None:
+    """No listing shows them."""
+    store = BlockStore.open(BlockStoreConnection(f"{tmp_path}/objects", f"sqlite:///{tmp_path}/index.db"))
+    path = fill(store, [1]) and store.live().blocks[0].path
+    files = [tmp_path / "objects" / name for name in (f"{path}#1", f"{path}#27", "acme/0/other#1", f"{path}#young")]
+    for file in files:
+        file.write_bytes(b"half")
+        os.utime(file, (1, 1))
+    young = tmp_path / "objects" / f"{path}#3"
+    young.write_bytes(b"half")
+    assert sorted(one.path for one in find_orphans(store.objects, store.index).orphans) == [f"{path}#1", f"{path}#27"]
+    done = collect_orphans(store.objects, store.index, now=NOON)
+    assert (done.objects, done.bytes) == (2, 8)
+    assert [file.exists() for file in (*files, young)] == [False, False, True, True, True]
+    assert len(content(store)) == 100
+    store.close()
 
 
 def test_a_limit_ends_a_search(store: BlockStore, age: Aging) -> None:

@@ -104,6 +104,11 @@ class Objects:
     def __repr__(self) -> str:
         return f"Objects({self.url!r})"
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the objects are files; None when they are not."""
+        return self._folder
+
     def get(self, path: str) -> bytes:
         """The whole object. Raises ObjectMissingError and other ObjectError."""
         check_path(path)

@@ -10,6 +10,8 @@ Invariants:
   of a block and its registration is never longer.
 * What was there before index and store were bound to each other waits for a week after that: the index may have been
   made anew by rules that a person wants to look at first.
+* In a local folder, writes that never ended leave files that no listing shows (`name#1`); they go by the same age. What
+  other stores keep of unfinished uploads cannot be listed through the library: a rule of the bucket has to end them.
 * An object is condemned first, so that it cannot become a block, then deleted, then that is confirmed
   (`index.orphans`).
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
@@ -32,7 +34,7 @@ from compaction.stores.blocks.index.orphans import condemn, condemned, confirm_g
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.objects import ObjectInfo, Objects
-from compaction.stores.blocks.paths import parse_block_path
+from compaction.stores.blocks.paths import is_staged, parse_block_path
 
 SAFETY_AGE: Final = 86_400 * 1_000_000
 """Microseconds; a day is more than any writer needs to register what it has uploaded."""
@@ -102,6 +104,7 @@ def find_orphans(
         found += [Orphan(info.path, info.size, _micros(info.modified, now)) for info in free]
         if len(found) >= limit:
             break
+    found += _unfinished(objects, now, older_than)
     return OrphanSearch(tuple(found[:limit]), protected, waiting, more=len(found) >= limit)
 
 
@@ -119,7 +122,7 @@ def collect_orphans(
     earlier = condemned(index, limit=limit)
     count, failed = _delete(objects, index, earlier, now)
     search = find_orphans(objects, index, older_than=older_than, limit=limit)
-    new = {one.path: one for one in search.orphans if one.path not in failed}
+    new = {one.path: one for one in search.orphans if one.path not in failed and not is_staged(one.path)}
     size = 0
     for part in chunks(tuple(new), PAGE):
         paths = condemn(index, part, now=now)
@@ -127,6 +130,14 @@ def collect_orphans(
         count += deleted
         size += sum(new[path].bytes for path in paths if path not in refused)
         failed |= refused
+    for one in search.orphans:
+        if objects.folder is not None and is_staged(one.path):
+            try:
+                (objects.folder / one.path).unlink(missing_ok=True)
+            except OSError as error:
+                failed[one.path] = f"the folder refused: {error.strerror}"
+            else:
+                count, size = count + 1, size + one.bytes
     return Collected(count, size, failed, more=search.more or len(earlier) >= limit)
 
 
@@ -139,6 +150,22 @@ def _delete(objects: Objects, index: IndexDatabase, paths: Sequence[str], now: i
         count += len(part) - len(refused)
         failed |= refused
     return count, failed
+
+
+def _unfinished(objects: Objects, now: datetime, older_than: int) -> Iterator[Orphan]:
+    if objects.folder is None:
+        return
+    for file in objects.folder.glob("*/*/*#*"):
+        path = file.relative_to(objects.folder).as_posix()
+        if not is_staged(path) or parse_block_path(path.rpartition("#")[0]) is None:
+            continue
+        try:
+            info = file.stat()
+        except FileNotFoundError:
+            continue  # its writer is alive, and done
+        age = _micros(datetime.fromtimestamp(info.st_mtime, UTC), now)
+        if age > older_than:
+            yield Orphan(path, info.st_size, age)
 
 
 def _store_now(objects: Objects) -> datetime:

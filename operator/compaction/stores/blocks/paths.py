@@ -90,6 +90,11 @@ def parse_block_path(path: str) -> BlockPlace | None:
     return BlockPlace(tenant, shard, block)
 
 
+def is_staged(path: str) -> bool:
+    """Whether a file of a local folder is one that is being written, or was when the writer died."""
+    return _STAGED.search(path) is not None
+
+
 def check_path(path: str, *, folder: bool = False) -> str:
     """Return the path of an object (or of a folder, which may be the root, ""). Raises ObjectPathError."""
     if folder and not path:
@@ -100,6 +105,6 @@ def check_path(path: str, *, folder: bool = False) -> str:
         raise ObjectPathError(ascii(path[:MAX_PATH]), "a path holds no control characters and no backslash")
     if len(path.encode()) > MAX_PATH or any(len(part.encode()) > 255 for part in path.split("/")):
         raise ObjectPathError(path[:MAX_PATH], f"longer than {MAX_PATH} bytes, or 255 in one part")
-    if _STAGED.search(path):
+    if is_staged(path):
         raise ObjectPathError(path, "names that end in # and digits are those of unfinished writes")
     return path
