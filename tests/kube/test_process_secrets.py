@@ -17,7 +17,8 @@ import pytest
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.stores.secrets import GivenSecrets
+from compaction.kube.launchers.process_secrets import REFRESH_SECONDS
+from compaction.stores.secrets import DirectorySecrets, GivenSecrets
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 POLICY = PolicyKey("ns", "p")
@@ -167,6 +168,49 @@ def test_a_worker_without_secrets_is_told_nothing_of_them(state: Path) -> None:
     asyncio.run(launcher.launch(WorkerRequest("p-w-1", POLICY, 2, 30, 15)))
     wait_for(lambda: asyncio.run(launcher.observe())[0].ended, "its end")
     assert "secrets" not in log_of(state)
+    assert left(state) == []
+
+
+class Changing:
+    """Secrets that somebody changes."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, str]] = {name: dict(keys) for name, keys in VALUES.items()}
+
+    def read(self, name: str) -> Mapping[str, str]:
+        return GivenSecrets(self.values, "the test").read(name)
+
+
+def test_a_changed_secret_reaches_a_running_worker_also_from_another_coordinator(state: Path) -> None:
+    secrets, now = Changing(), 0.0
+
+    def launcher() -> ProcessLauncher:
+        return ProcessLauncher(
+            state,
+            command=lambda _request: [sys.executable, "-c", READS],
+            secrets_of=lambda namespace: {"ns": secrets}[namespace],
+            monotonic=lambda: now,
+        )
+
+    def has(name: str) -> Mapping[str, str]:
+        return DirectorySecrets(str(state / "workers" / "p-w-1.secrets")).read(name)
+
+    first = launcher()
+    asyncio.run(first.launch(request()))
+    asyncio.run(first.observe())
+    secrets.values["store"] = {"secret_access_key": "changed"}
+    asyncio.run(first.observe())
+    assert has("store") == VALUES["store"], "not at every look"
+    now += REFRESH_SECONDS
+    asyncio.run(first.observe())
+    assert (has("store"), has("index")) == ({"secret_access_key": "changed"}, VALUES["index"])
+
+    del secrets.values["store"]
+    secrets.values["index"] = {"url": "changed as well"}
+    asyncio.run(launcher().observe())
+    assert has("store") == {"secret_access_key": "changed"}, "what cannot be read now stays"
+    assert has("index") == {"url": "changed as well"}
+    end(first)
     assert left(state) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -75,7 +76,8 @@ def test_keys_of_two_versions_are_never_mixed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_plain_files_are_read_as_well(tmp_path: Path) -> None:
-    write_secrets(tmp_path, {"store": {"url": "sqlite:///index.db"}})
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "url").write_text("sqlite:///index.db\n")
     assert value_of(DirectorySecrets(str(tmp_path)), "store", "url") == "sqlite:///index.db"
 
 
@@ -189,8 +191,39 @@ def test_errors_survive_the_way_from_a_task() -> None:
 
 def test_written_secrets_are_private(tmp_path: Path) -> None:
     write_secrets(tmp_path, {"store": {"a": VALUE}})
-    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "store" / "a").stat().st_mode & 0o777 == 0o600
+    (value,) = (path for path in tmp_path.rglob("a") if path.is_file())
+    assert {value.parent.parent, value.parent.parent.parent} == {tmp_path / "store", tmp_path}
+    assert {path.stat().st_mode & 0o777 for path in (value.parent, value.parent.parent)} == {0o700}
+    assert value.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_secret_that_is_written_again_is_replaced_and_nothing_of_the_old_one_stays(tmp_path: Path) -> None:
+    write_secrets(tmp_path, {"store": {"a": VALUE, "b": VALUE}, "index": {"url": "1"}})
+    write_secrets(tmp_path, {"store": {"a": "2"}})
+    secrets = DirectorySecrets(str(tmp_path))
+    assert (secrets.read("store"), secrets.read("index")) == ({"a": "2"}, {"url": "1"})
+    assert VALUE.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_reader_beside_a_writer_sees_one_version_or_the_other(tmp_path: Path) -> None:
+    write_secrets(tmp_path, {"store": {"a": "0", "b": "0"}})
+    ending = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not ending.is_set():
+            number += 1
+            write_secrets(tmp_path, {"store": {"a": str(number), "b": str(number)}})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = [DirectorySecrets(str(tmp_path)).read("store") for _ in range(300)]
+    finally:
+        ending.set()
+        writer.join()
+    assert all(one["a"] == one["b"] for one in seen)
+    assert len({one["a"] for one in seen}) > 1
 
 
 @pytest.mark.parametrize("key", ["..data", ".", "a/b", "", "a b"])

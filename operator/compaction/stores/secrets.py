@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +27,8 @@ LARGEST: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _LONGEST: Final = 253
-_LOOKS: Final = 3
+_LOOKS: Final = 100
+"""A version is replaced while it is read perhaps once; never so often."""
 _NOT_TEXT: Final = "its value is no text in UTF-8; write it again"
 
 
@@ -48,18 +51,25 @@ class DirectorySecrets:
         folder = Path(self.directory) / check_name(name)
         for _ in range(_LOOKS):
             try:
-                return self._read(name, folder)
-            except FileNotFoundError:
-                continue  # replaced meanwhile: a changed Secret is another directory, and `..data` leads to it
+                found = self._read(name, folder)
             except PermissionError as error:
                 raise SecretForbiddenError(name, "", f"{folder} cannot be read: {error.strerror}") from None
             except OSError as error:
-                raise SecretError(name, "", f"{folder} cannot be read: {error.strerror}") from None
-        raise SecretMissingError(name, "", f"it is not in {self.directory}: mount it there")
+                if not folder.exists():
+                    raise SecretMissingError(name, "", f"it is not in {self.directory}: mount it there") from None
+                if not isinstance(error, FileNotFoundError):
+                    raise SecretError(name, "", f"{folder} cannot be read: {error.strerror}") from None
+                continue
+            if found is not None:
+                return found
+        raise SecretError(name, "", f"{folder} does not hold still: it is replaced again and again")
 
     @staticmethod
-    def _read(name: str, folder: Path) -> Mapping[str, str]:
-        # All files from what `..data` leads to now: keys of two versions do not fit together.
+    def _read(name: str, folder: Path) -> Mapping[str, str] | None:
+        """All of one version; None when another one has taken its place meanwhile: then files may have been missing.
+
+        All files are read from where `..data` leads to now: keys of two versions do not fit together.
+        """
         whole, data = folder.resolve(strict=True), folder / "..data"
         version = data.resolve(strict=True) if data.is_symlink() else whole
         keys = sorted(entry for entry in os.listdir(version) if is_key(entry))
@@ -70,7 +80,9 @@ class DirectorySecrets:
         files = {key: path for key, path in found.items() if stat.S_ISREG(path.stat().st_mode)}
         if sum(path.stat().st_size for path in files.values()) > LARGEST:
             raise SecretError(name, "", f"it has more than {LARGEST} bytes")
-        return MappingProxyType({key: text_of(name, key, path.read_bytes()) for key, path in files.items()})
+        values = {key: text_of(name, key, path.read_bytes()) for key, path in files.items()}
+        still = data.resolve(strict=True) if data.is_symlink() else whole
+        return MappingProxyType(values) if still == version else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +156,24 @@ def is_key(key: str) -> bool:
 
 
 def write_secrets(directory: Path, values: Mapping[str, Mapping[str, str]]) -> None:
-    """Name -> key -> text as `DirectorySecrets` reads it, for nobody but this user. Raises SecretError, OSError.
+    """Name -> key -> text as `DirectorySecrets` reads it, for nobody but this user; a Secret that is there already is
+    replaced at one stroke. Raises SecretError, OSError.
 
     `directory` is there and private already; whoever made it removes it.
     """
     for name, keys in values.items():
+        if not all(is_key(key) for key in keys):
+            raise SecretError(name, "", "no Secret can have one of its keys: letters, digits, -, _ and .")
         folder = directory / check_name(name)
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        version = Path(tempfile.mkdtemp(prefix="..", dir=folder))
         for key, text in keys.items():
-            if not is_key(key):
-                raise SecretError(name, "", "no Secret can have one of its keys: letters, digits, -, _ and .")
-            descriptor = os.open(folder / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(version / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
+        (folder / "..next").unlink(missing_ok=True)  # of somebody who died here
+        (folder / "..next").symlink_to(version.name)
+        (folder / "..next").replace(folder / "..data")
+        for old in folder.iterdir():
+            if not old.is_symlink() and old != version:
+                shutil.rmtree(old)

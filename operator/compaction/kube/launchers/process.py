@@ -19,6 +19,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +32,14 @@ import structlog
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.last_words import ending_of
-from compaction.kube.launchers.process_secrets import handed_over, read_all, remove_unheld
+from compaction.kube.launchers.process_secrets import (
+    REFRESH_SECONDS,
+    SUFFIX,
+    handed_over,
+    read_all,
+    refresh,
+    remove_unheld,
+)
 from compaction.stores.secrets import Secrets
 
 #: What a worker inherits from the operator's environment; everything else is passed on purpose, or not at all.
@@ -132,12 +140,15 @@ class ProcessLauncher:
         environment: Mapping[str, str] | None = None,
         command: Callable[[WorkerRequest], list[str]] = worker_command,
         secrets_of: Callable[[str], Secrets] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`secrets_of`: the Secrets of a namespace; called on the loop, read in another thread."""
         self._directory = state_dir / "workers"
         self._environment = dict(environment or {})
         self._command = command
         self._secrets_of = secrets_of
+        self._monotonic = monotonic
+        self._refreshed_at = float("-inf")
         # Children of this process, kept so that they are reaped; workers of a predecessor are reaped by init.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -148,6 +159,7 @@ class ProcessLauncher:
 
     async def observe(self) -> list[WorkerObservation]:
         """Every worker with a file, running or ended."""
+        await self._refresh_secrets()
         return await asyncio.to_thread(self._observe)
 
     async def stop(self, ref: WorkerRef, *, grace: float) -> None:
@@ -175,6 +187,15 @@ class ProcessLauncher:
         for log in logs[:-_KEPT_LOGS]:
             if not log.with_suffix(".json").exists():
                 log.unlink(missing_ok=True)
+
+    async def _refresh_secrets(self) -> None:
+        if self._secrets_of is None or self._monotonic() - self._refreshed_at < REFRESH_SECONDS:
+            return
+        self._refreshed_at = self._monotonic()
+        for path in self._directory.glob(f"*.{SUFFIX}"):
+            if (record := self._read(path.stem)) is not None and self._alive(record):
+                secrets = self._secrets_of(record.policy.namespace)
+                await asyncio.to_thread(refresh, self._directory, record.name, secrets)
 
     def _launch(self, request: WorkerRequest, secrets: Secrets | None) -> WorkerRef:
         values = read_all(secrets, request.secrets.driver)

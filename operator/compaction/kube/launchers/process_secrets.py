@@ -13,11 +13,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
 from compaction.exceptions import LaunchError, SecretError
 from compaction.rewrite.scratch import hold, remove_abandoned
-from compaction.stores.secrets import Secrets, write_secrets
+from compaction.stores.secrets import DirectorySecrets, Secrets, write_secrets
 
 SUFFIX: Final = "secrets"
+REFRESH_SECONDS: Final = 15.0
+"""How often the Secrets of running workers are compared with what they have."""
 
 
 class HandedOver(NamedTuple):
@@ -59,6 +63,26 @@ def handed_over(base: Path, worker: str, values: Mapping[str, Mapping[str, str]]
         remove_abandoned(base, path.name)
 
 
+def refresh(base: Path, worker: str, secrets: Secrets) -> None:
+    """Write the Secrets of a running worker again that have changed, as the kubelet does for pods. What cannot be read
+    now stays as it is.
+    """
+    path = base / f"{worker}.{SUFFIX}"
+    written = DirectorySecrets(str(path))
+    with suppress(FileNotFoundError):
+        names = [entry.name for entry in path.iterdir() if entry.is_dir()]
+        for name in names:
+            try:
+                values = secrets.read(name)
+                if values == written.read(name):
+                    continue
+                with _alone(base, operation=fcntl.LOCK_EX):
+                    write_secrets(path, {name: values})
+                log.info("a changed Secret was handed on", worker=worker, secret=name)
+            except SecretError as error:
+                log.warning("a worker keeps the Secret that it has", worker=worker, error=str(error))
+
+
 def remove_unheld(base: Path) -> None:
     """Remove the Secrets of workers that have ended; those of one that is just being started are left alone."""
     with suppress(BlockingIOError, FileNotFoundError), _alone(base, operation=fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -74,3 +98,6 @@ def _alone(base: Path, *, operation: int) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+log = structlog.get_logger(__name__)
