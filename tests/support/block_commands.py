@@ -32,6 +32,11 @@ class BlockCommands:
     connection: BlockStoreConnection
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def on(cls, url: str, index_url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> BlockCommands:
+        """A store that the environment names."""
+        return cls(BlockStoreConnection(url, index_url, options), environment)
+
     @property
     def objects(self) -> Objects:
         return open_objects(self.connection.url, options=self.connection.options)

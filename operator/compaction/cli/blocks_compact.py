@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import click
 
-from compaction.api.formatting import format_age, plural
 from compaction.cli.blocks_local import policy_of_place, secrets_of_place
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_policy_options import policy_options
-from compaction.cli.blocks_times import age
 from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.open_jobs import claims_of_others
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
 from compaction.cli.run_view import problems_of, show_result
@@ -27,11 +26,9 @@ from compaction.exceptions import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalRun
 from compaction.local.thread_engine import ThreadEngine
-from compaction.planning.reading import HeldJob
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.stores.adapters import open_store
-from compaction.stores.blocks.store import BlockStore
 from compaction.stores.secrets import Secrets
 
 
@@ -83,26 +80,6 @@ def compact(
         report(CompactionError(problem))
     if problems:
         context.exit(EXIT_DATA_ERROR)
-
-
-def claims_of_others(store: BlockStore, *, take_over: bool) -> Mapping[str, HeldJob]:
-    """The open jobs of the store by name, each in a lane of its own, told on standard error; with `take_over` they are
-    closed instead.
-    """
-    held: dict[str, HeldJob] = {}
-    now = store.now()
-    for job in store.open_jobs():
-        count = plural(len(job.sources), "block")
-        since = format_age(age(job.changed_at, now))
-        if take_over:
-            store.retire(job.job)
-            click.echo(f"job {job.job}: given up; {count}, claimed {since} ago, are free", err=True)
-            continue
-        held[job.job] = HeldJob(
-            f"{job.key.tenant}/{job.key.shard}/L{job.key.level}/{job.job}", job.key.level, job.sources
-        )
-        click.echo(f"job {job.job} has {count} since {since}; if nobody works on it: --take-over", err=True)
-    return held
 
 
 @contextmanager

@@ -7,30 +7,11 @@ from typing import TextIO
 
 import click
 
-from compaction.api.manifest import load_policies
 from compaction.api.policy import CompactionPolicy
-from compaction.api.secret_documents import load_secrets
-from compaction.exceptions import InvalidManifestError
-from compaction.local.policy_secrets import FileSecrets
+from compaction.cli.policy_file import PolicyFile
+from compaction.stores.blocks import connecting
 from compaction.stores.blocks.store import BlockStoreConnection
-from compaction.stores.secrets import DirectorySecrets, GivenSecrets, options_of, value_of
-
-
-def secrets_of(text: str, *, name: str, directory: Path | None) -> FileSecrets:
-    """The Secrets in the text, and those of the directory. Raises InvalidManifestError."""
-    given = GivenSecrets(load_secrets(text, source=name), name)
-    return FileSecrets(given, DirectorySecrets(str(directory)) if directory is not None else None)
-
-
-def chosen(policies: list[CompactionPolicy], wanted: str | None, *, name: str) -> CompactionPolicy:
-    """The policy of that name, or the only one. Raises InvalidManifestError."""
-    names = ", ".join(policy.metadata.name for policy in policies)
-    found = [policy for policy in policies if wanted in (None, policy.metadata.name)]
-    if not found:
-        raise InvalidManifestError(f"{name}: no policy {wanted}; there are {names}")
-    if len(found) > 1:
-        raise InvalidManifestError(f"{name} holds several policies, choose one with --policy: {names}")
-    return found[0]
+from compaction.stores.secrets import GivenSecrets
 
 
 def secrets_of_connection(connection: BlockStoreConnection, index: str, key: str, options: str) -> GivenSecrets:
@@ -50,14 +31,8 @@ def connection_of(
         click.UsageError: no file of policies, or none of a block store.
         SecretError: a Secret that the policy names is in neither place, or lacks a key.
     """
-    try:
-        text = source.read()
-        policy = chosen(load_policies(text, source=source.name), wanted, name=source.name)
-        secrets = secrets_of(text, name=source.name, directory=directory)
-    except (InvalidManifestError, UnicodeDecodeError) as error:
-        raise click.UsageError(str(error)) from error
-    store = policy.spec.store.block_store
+    file = PolicyFile(source, wanted=wanted, secrets_dir=directory)
+    store = file.policy.spec.store.block_store
     if store is None:
-        raise click.UsageError(f"{source.name}: policy {policy.metadata.name} is not one of a block store")
-    index_url = value_of(secrets, store.index.secret_name, store.index.key)
-    return policy, BlockStoreConnection(store.url, index_url, options_of(secrets, store.credentials_secret_name))
+        raise click.UsageError(f"{source.name}: policy {file.policy.metadata.name} is not one of a block store")
+    return file.policy, connecting.connection_of(store.reference, file)

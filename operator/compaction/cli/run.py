@@ -9,16 +9,19 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TextIO
 
 import click
 
 from compaction.cli.errors import errors_as_exit_code, report
+from compaction.cli.open_jobs import open_jobs
 from compaction.cli.output import OutputFormat, output_option
+from compaction.cli.policy_file import PolicyFile
 from compaction.cli.progress_bar import ProgressBar
 from compaction.cli.run_engine import spark
 from compaction.cli.run_view import problems_of, show_plan, show_result
-from compaction.cli.run_watch import LOCK_TIMEOUT, PolicyFile, keep_compacted
+from compaction.cli.run_watch import LOCK_TIMEOUT, keep_compacted
 from compaction.exceptions import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalRun, no_runner
@@ -38,6 +41,14 @@ from compaction.stores.adapters import open_store
 @click.option("--watch", is_flag=True, help="Stay, and keep the store compacted as the policy says, until stopped.")
 @click.option("--approve", "approved", metavar="HASH", help="Approve the plan of this hash (approval: Manual).")
 @click.option("--policy", "wanted", help="Name of the policy, when the file holds several.")
+@click.option(
+    "--secrets-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where Secrets of the policy are that its file does not hold: DIR/NAME/KEY.",
+)
+@click.option(
+    "--take-over", is_flag=True, help="Block stores: first give up all open jobs; nobody works on them any more."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
 @output_option()
 def command(
@@ -47,6 +58,8 @@ def command(
     watch: bool,
     approved: str | None,
     wanted: str | None,
+    secrets_dir: Path | None,
+    take_over: bool,
     verbose: bool,
     output: OutputFormat,
 ) -> None:
@@ -60,14 +73,17 @@ def command(
         raise click.UsageError("give --dry-run or --watch, not both")
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
     with errors_as_exit_code():
-        file = PolicyFile(source, wanted=wanted, approved=approved)
+        file = PolicyFile(source, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
         policy = file.policy
+        # A watch begins also while the index is away, and tries jobs of others again and again.
+        look = take_over or not watch
+        claimed = open_jobs(policy, file, take_over=take_over and not dry_run) if look else {}
         if watch:
             keep_compacted(file, output)
             return
-        with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT)) as store:
+        with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
             if dry_run:
-                run = LocalRun(policy, store=store, open_runner=no_runner)
+                run = LocalRun(policy, store=store, open_runner=no_runner, claimed=claimed)
                 reading, plan = run.look(recover=False)
                 show_plan(policy, reading, plan, output)
                 problems = [problem.message for problem in reading.problems]
@@ -76,8 +92,9 @@ def command(
                     run = LocalRun(
                         policy,
                         store=store,
-                        open_runner=lambda: spark(policy, bar),
+                        open_runner=lambda: spark(policy, bar, file),
                         watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+                        claimed=claimed,
                     )
                     result = run.run()
                 show_result(policy, result, output)

@@ -102,6 +102,7 @@ class LocalWatch:
             self._stop.set()
             self._dismiss()
         self._settle()
+        self._give_up()
         self._store.close()
 
     def step(self) -> float:
@@ -137,6 +138,12 @@ class LocalWatch:
         decision = self._decide()
         self._end(decision)
         self._put_status(decision)
+
+    def _give_up(self) -> None:
+        """Nobody works on these jobs any more, and their sources are free for others."""
+        for name, job in self.objects.jobs.items():
+            if job.status.fencing_token and job.status.state not in (JobState.SUCCEEDED, JobState.FAULTY):
+                self._retire(job.spec.lane, name)
 
     def _say(self, news: News) -> None:
         """Tell it once: until the status is written, the reconciler announces the same again."""

@@ -1,0 +1,92 @@
+"""The file of a policy, as people give it to `-f`: one policy of it, its Secrets, and what changes while it is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from compaction.api.manifest import load_policies
+from compaction.api.names import ANNOTATION_APPROVE
+from compaction.api.policy import CompactionPolicy
+from compaction.api.secret_documents import load_secrets
+from compaction.cli.errors import report
+from compaction.exceptions import CompactionError, InvalidManifestError
+from compaction.stores.secrets import DirectorySecrets, GivenSecrets
+
+
+class PolicyFile:
+    """The one policy of a file; `reread` has it anew when the file has changed. Implements `stores.secrets.Secrets` for
+    a block store: those that stand beside the policy now, then those of `secrets_dir`.
+
+    What is wrong with the file at the beginning is wrong usage (exit code 2); later it is told, and all stays.
+    """
+
+    def __init__(
+        self, source: TextIO, *, wanted: str | None = None, approved: str | None = None, secrets_dir: Path | None = None
+    ) -> None:
+        self._wanted = wanted
+        self._approved = approved
+        self._mounted = DirectorySecrets(str(secrets_dir)) if secrets_dir is not None else None
+        self._given = GivenSecrets({}, source.name)
+        self.path = Path(source.name) if source.name != "<stdin>" else None
+        self._seen = self._version()
+        try:
+            self.policy = self._read(source.read(), source.name)
+        except (InvalidManifestError, UnicodeDecodeError) as error:
+            raise click.UsageError(str(error)) from error
+
+    def read(self, name: str) -> Mapping[str, str]:
+        """See `Secrets`: the documents of the file go first."""
+        if self._mounted is None or name in self._given.values:
+            return self._given.read(name)
+        return self._mounted.read(name)
+
+    def reread(self) -> CompactionPolicy | None:
+        """The policy, when the file has changed since; None when it has not, or cannot be read."""
+        version = self._version()
+        if self.path is None or version in (None, self._seen):
+            return None
+        self._seen = version
+        try:
+            changed = self._read(self.path.read_text(encoding="utf-8"), str(self.path))
+        except (InvalidManifestError, UnicodeDecodeError, OSError) as error:
+            report(CompactionError(f"{error}; the policy stays as it was"))
+            return None
+        if changed == self.policy:
+            return None
+        self.policy = changed
+        return changed
+
+    def _version(self) -> tuple[int, int, int] | None:
+        """What tells one version of the file from another; None when it is gone (an editor may be replacing it)."""
+        if self.path is None:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _read(self, text: str, name: str) -> CompactionPolicy:
+        policy = chosen(load_policies(text, source=name), self._wanted, name=name)
+        if policy.spec.store.block_store is not None:
+            self._given = GivenSecrets(load_secrets(text, source=name), name)
+        if self._approved is None or ANNOTATION_APPROVE in policy.metadata.annotations:
+            return policy
+        annotations = {**policy.metadata.annotations, ANNOTATION_APPROVE: self._approved}
+        return policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"annotations": annotations})})
+
+
+def chosen(policies: list[CompactionPolicy], wanted: str | None, *, name: str) -> CompactionPolicy:
+    """The policy of that name, or the only one. Raises InvalidManifestError."""
+    names = ", ".join(policy.metadata.name for policy in policies)
+    found = [policy for policy in policies if wanted in (None, policy.metadata.name)]
+    if not found:
+        raise InvalidManifestError(f"{name}: no policy {wanted}; there are {names}")
+    if len(found) > 1:
+        raise InvalidManifestError(f"{name} holds several policies, choose one with --policy: {names}")
+    return found[0]

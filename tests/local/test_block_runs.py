@@ -1,0 +1,295 @@
+"""`compactor run` of a block store: one run and a watch, on threads; at the end with Spark, PostgreSQL and S3."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.enums import JobState
+from compaction.cli.main import main
+from compaction.cli.policy_file import PolicyFile
+from compaction.local.news import News
+from compaction.local.postgres import PostgresServer
+from compaction.local.run import LocalRun
+from compaction.local.run_job import RunResult
+from compaction.local.thread_engine import ThreadEngine
+from compaction.local.watch import LocalWatch
+from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
+from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.runner import RunnerOfAllKinds
+from compaction.stores.adapters import open_store
+from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.model import Fingerprint
+from support.block_commands import BlockCommands, in_folder, policy_file
+from support.s3 import S3
+from support.waiting import eventually
+
+SOON = [{"maxBlocks": 4, "maxAge": "1ms"}]
+Before = Callable[[Assignment], None]
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> BlockCommands:
+    return in_folder(tmp_path / "store")
+
+
+class Runner:
+    """The worker's own runner, and what happens before each attempt."""
+
+    def __init__(self, engine: ThreadEngine, file: PolicyFile, before: Before) -> None:
+        self._runner = RunnerOfAllKinds(engine, holder="local", secrets=file)
+        self._before = before
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        self._before(assignment)
+        return self._runner.run(assignment, lease)
+
+
+@contextmanager
+def threads(file: PolicyFile, before: Before = lambda assignment: None) -> Iterator[JobRunner]:
+    with ThreadEngine(2) as engine:
+        yield Runner(engine, file, before)
+
+
+def opened(path: Path) -> PolicyFile:
+    with path.open() as source:
+        return PolicyFile(source)
+
+
+def run(path: Path, before: Before = lambda assignment: None) -> RunResult:
+    file = opened(path)
+    with closing(open_store(file.policy.spec, holder="local", secrets=file)) as store:
+        return LocalRun(file.policy, store=store, open_runner=lambda: threads(file, before)).run()
+
+
+def live(blocks: BlockCommands) -> list[tuple[int, int]]:
+    return sorted((item["level"], item["rows"]) for item in blocks.data("list")["items"])
+
+
+def content(blocks: BlockCommands) -> Fingerprint:
+    assert blocks.data("verify")["bad"] == 0
+    listed = [Fingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
+    return sum(listed, Fingerprint())
+
+
+def test_a_dry_run_plans_and_changes_nothing(
+    blocks: BlockCommands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks.add(1, 2, 3)
+    file = policy_file(tmp_path / "policy.yaml", blocks, levels=SOON)
+    with pytest.raises(SystemExit) as end:
+        main(["run", "-f", str(file), "--dry-run"])
+    assert end.value.code == 0
+    assert "1 job would merge 3 blocks" in capsys.readouterr().out
+    assert live(blocks) == [(0, 50)] * 3
+
+
+def test_an_index_that_is_not_there_ends_in_one_line(
+    blocks: BlockCommands, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compaction.cli.open_jobs.PATIENCE", 0.0)
+    blocks.add(1)
+    text = policy_file(tmp_path / "policy.yaml", blocks).read_text()
+    (tmp_path / "away.yaml").write_text(
+        text.replace(blocks.connection.index_url, "postgresql://u:hunter2@127.0.0.1:1/x")
+    )
+    assert main(["run", "-f", str(tmp_path / "away.yaml")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: index x at 127.0.0.1: ")
+    assert len(error.splitlines()) == 1
+    assert "hunter2" not in error
+
+
+def test_blocks_that_expire_meanwhile_do_not_hold_back_the_others(blocks: BlockCommands, tmp_path: Path) -> None:
+    """Their job can never be done, and what is left of it is planned anew in the same run."""
+    old, *_ = blocks.add(1, 2, 3)
+    file = policy_file(tmp_path / "policy.yaml", blocks, levels=SOON)
+    seen: list[str] = []
+
+    def expire_first(assignment: Assignment) -> None:
+        if not seen:
+            with blocks.opened() as store:
+                expire(store.index, Retention(default=1), now=store.now(), limit=1)
+        seen.append(assignment.job_name)
+
+    result = run(file, expire_first)
+    assert [job.state for job in result.jobs] == [JobState.FAULTY, JobState.SUCCEEDED]
+    assert live(blocks) == [(1, 100)]
+    assert old not in {item["id"] for item in blocks.data("list")["items"]}
+
+
+def test_an_interrupt_gives_the_blocks_back(blocks: BlockCommands, tmp_path: Path) -> None:
+    blocks.add(1, 2)
+    file = policy_file(tmp_path / "policy.yaml", blocks, levels=SOON)
+
+    def interrupt(assignment: Assignment) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(file, interrupt)
+    with blocks.opened() as store:
+        assert store.open_jobs() == ()
+    assert [job.state for job in run(file).jobs] == [JobState.SUCCEEDED]
+    assert live(blocks) == [(1, 100)]
+
+
+class Watched:
+    """A watch in a thread of its own, and all that it told."""
+
+    def __init__(self, path: Path, before: Before = lambda assignment: None) -> None:
+        self.file = opened(path)
+        self.news: list[News] = []
+        self.watch = LocalWatch(
+            self.file.policy,
+            open_store=lambda policy: open_store(policy.spec, holder="local", secrets=self.file),
+            open_runner=lambda policy: threads(self.file, before),
+            reread=self.file.reread,
+            tell=self.news.append,
+        )
+        self._thread = threading.Thread(target=self.watch.run, name="watch")
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.watch.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Watched]]:
+    watches: list[Watched] = []
+
+    def begin(*args: Any) -> Watched:
+        watches.append(Watched(*args))
+        return watches[-1]
+
+    yield begin
+    for one in watches:
+        one.stop()
+
+
+def watch_policy(path: Path, blocks: BlockCommands, **changes: Any) -> Path:
+    spec = {"trigger": {"interval": "200ms"}, "workers": {"idleSeconds": 1}, "cleanup": {"delay": "0s"}}
+    return policy_file(path, blocks, spec=spec, **({"levels": SOON} | changes))
+
+
+def test_a_watch_merges_what_comes_and_deletes_what_was_replaced(
+    blocks: BlockCommands, tmp_path: Path, begin: Callable[..., Watched]
+) -> None:
+    blocks.add(1, 2)
+    watched = begin(watch_policy(tmp_path / "policy.yaml", blocks))
+    eventually(lambda: live(blocks) == [(1, 100)], "the first two are merged")
+    blocks.add(3, 4, 5)
+    eventually(lambda: live(blocks) == [(1, 100), (1, 150)], "and those that came later")
+    eventually(lambda: len(list(blocks.objects.list("acme"))) == 2, "what was replaced is deleted")
+    watched.stop()
+    assert watched.watch.objects.policy.status.succeeded == 2
+    assert not [one for one in watched.news if one.warning]
+
+
+def test_a_watch_sets_a_bad_block_aside_and_says_so(
+    blocks: BlockCommands, tmp_path: Path, begin: Callable[..., Watched]
+) -> None:
+    _, bad, _ = blocks.add(1, 2, 3)
+    blocks.objects.delete([blocks.data("inspect", bad)["path"]])
+    watched = begin(watch_policy(tmp_path / "policy.yaml", blocks))
+    eventually(lambda: live(blocks) == [(0, 50), (1, 100)], "the others are merged")
+    eventually(lambda: bool(watched.watch.objects.policy.status.quarantined), "it is named in the status")
+    watched.stop()
+    assert [one.segment for one in watched.watch.objects.policy.status.quarantined] == [bad]
+    assert [item["block"] for item in blocks.data("quarantine", "list")["items"]] == [bad]
+
+
+def test_a_watch_that_is_stopped_gives_the_blocks_back(
+    blocks: BlockCommands, tmp_path: Path, begin: Callable[..., Watched]
+) -> None:
+    blocks.add(1, 2)
+    reached, go = threading.Event(), threading.Event()
+
+    def wait(assignment: Assignment) -> None:
+        reached.set()
+        assert go.wait(60)
+
+    watched = begin(watch_policy(tmp_path / "policy.yaml", blocks), wait)
+    assert reached.wait(60)
+    with blocks.opened() as store:
+        assert len(store.open_jobs()) == 1
+    watched.watch.stop()
+    go.set()
+    watched.stop()
+    with blocks.opened() as store:
+        assert store.open_jobs() == ()
+    assert live(blocks) == [(0, 50), (0, 50)]
+
+
+def test_a_changed_secret_is_in_force_without_a_restart(
+    blocks: BlockCommands, tmp_path: Path, begin: Callable[..., Watched]
+) -> None:
+    blocks.add(1, 2)
+    path = watch_policy(tmp_path / "policy.yaml", blocks)
+    right = path.read_text()
+    path.write_text(right.replace(blocks.connection.index_url, f"sqlite:///{tmp_path}/no/such/place.db"))
+    watched = begin(path)
+    eventually(lambda: any(one.warning for one in watched.news), "it is told what is wrong")
+    assert live(blocks) == [(0, 50), (0, 50)]
+    fresh = tmp_path / "fresh.yaml"
+    fresh.write_text(right)
+    fresh.replace(path)
+    eventually(lambda: live(blocks) == [(1, 100)], "the blocks are merged")
+
+
+@pytest.mark.spark
+def test_the_commands_on_postgresql_and_s3(postgres: PostgresServer, s3: S3, tmp_path: Path) -> None:
+    """Real processes, secrets from the environment and from files: register, plan, run with Spark, compact, verify."""
+    bucket, database = s3.bucket(), postgres.create()
+    options = tmp_path / "options.yaml"
+    options.write_text(yaml.safe_dump(dict(s3.gateway.options())))
+    index_url = postgres.url(database)
+    environment = {
+        "COMPACTION_STORE_URL": f"{bucket}/blocks",
+        "COMPACTION_INDEX_URL": index_url,
+        "COMPACTION_STORE_OPTIONS_FILE": str(options),
+    }
+    blocks = BlockCommands.on(f"{bucket}/blocks", index_url, dict(s3.gateway.options()), environment)
+    ids = blocks.add(*range(1, 9))
+    before = content(blocks)
+    blocks.objects.delete([blocks.data("inspect", ids[3])["path"]])
+    levels = [{"maxBlocks": 4, "maxAge": "1h"}, {"maxBlocks": 2, "maxAge": "1h"}]
+    file = policy_file(tmp_path / "policy.yaml", blocks, levels=levels, spec={"workers": {"sparkMaster": "local[2]"}})
+    planned = blocks.data("plan", "-f", file)
+    assert [len(job["blocks"]) for job in planned["jobs"]] == [4, 4]
+    first = _process("run", "-f", str(file), "-o", "yaml", TMPDIR=str(tmp_path))
+    assert first.returncode == 1, first.stderr
+    assert ids[3] in first.stdout
+    data = yaml.safe_load(first.stdout)
+    assert {job["verified"] for job in data["jobs"]} == {"equal"}
+    assert [one["segment"] for one in data["quarantined"]] == [ids[3]]
+    assert live(blocks) == [(0, 50), (2, 350)]
+    assert blocks.run("quarantine", "drop", "--yes", ids[3]).exit_code == 0
+    again = blocks.add(20, 21)
+    compacted = _process("blocks", "compact", "--all", "--levels", "2:1h,2:1h", "-o", "json", **environment)
+    assert compacted.returncode == 0, compacted.stderr
+    assert live(blocks) == [(1, 100), (2, 350)]
+    assert content(blocks).rows == before.rows - 50 + 50 * len(again)
+    password = str(s3.gateway.options()["secret_access_key"])
+    for output in (first.stdout + first.stderr, compacted.stdout + compacted.stderr):
+        assert postgres.password not in output
+        assert password not in output
+        assert "Traceback" not in output
+    swept = blocks.data("tombstones", "--sweep", "--grace", "0s")
+    assert swept["blocks"] == 0
+    assert len(list(blocks.objects.list("acme"))) == 2
+
+
+def _process(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "compaction.cli.main", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
