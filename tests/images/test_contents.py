@@ -12,7 +12,7 @@ from compaction.local.images.model import RELEASE, BuiltImage, Image
 from compaction.local.images.secrets import package_sources, pip_settings
 from support.containers import Unpacked
 
-BOUNDS = {Image.OPERATOR: 240 << 20, Image.WORKER: 540 << 20}
+BOUNDS = {Image.OPERATOR: 400 << 20, Image.WORKER: 700 << 20}
 """Bytes of the archives, uncompressed; docs/images.md has what they are. Growth should be meant."""
 TOOLS = ("gcc", "cc", "c++", "ld", "as", "make", "pip", "pip3", "uv", "javac", "jlink", "git", "curl", "wget")
 

@@ -178,3 +178,19 @@ def test_a_value_that_is_no_text_is_named() -> None:
     with pytest.raises(SecretError, match=r"^key a of Secret store: its value is no text"):
         secret_values("store", {"data": {"a": base64.b64encode(b"\xff\xfe").decode()}})
     assert secret_values("empty", {}) == {}
+
+
+def test_a_look_that_outlives_its_term_gets_an_error_and_comes_back(connection: Connection, namespace: str) -> None:
+    """The client is closed first, then the loop; the thread is waited for by nobody but the end of the process."""
+
+    async def term() -> NamespaceSecrets:
+        async with ApiClient(connection) as client:
+            await client.request("GET", "/version")
+            secrets = NamespaceSecrets(client, namespace)
+        with pytest.raises(SecretError, match="the operator ends"):
+            await asyncio.to_thread(secrets.read, "store")
+        return secrets
+
+    secrets = asyncio.run(term())
+    with pytest.raises(SecretError, match="the operator ends"):
+        secrets.read("store")

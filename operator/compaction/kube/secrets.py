@@ -60,10 +60,9 @@ class NamespaceSecrets:
 
     def _fetch(self, name: str) -> Obj:
         where = f"namespace {self._namespace}"
-        answer = asyncio.run_coroutine_threadsafe(
-            self._client.get(SECRETS, name, namespace=self._namespace), self._loop
-        )
+        asking = self._client.get(SECRETS, name, namespace=self._namespace)
         try:
+            answer = asyncio.run_coroutine_threadsafe(asking, self._loop)
             return answer.result(timeout=DEFAULT_DEADLINE + _BEYOND_DEADLINE)
         except NotFoundError:
             raise Missing(name, "", f"there is none in {where}: make it, or name another one") from None
@@ -71,6 +70,9 @@ class NamespaceSecrets:
             raise Forbidden(name, "", may_not_read(name, self._namespace)) from None
         except ApiError as error:
             raise SecretError(name, "", f"the API server did not give it: {error}") from None
+        except RuntimeError:
+            asking.close()  # the term has ended under a look: loop or client are closed
+            raise SecretError(name, "", "the API server is not asked any more: the operator ends") from None
         except NoAnswer:
             answer.cancel()
             raise SecretError(name, "", "the API server did not give it: no answer in time") from None
