@@ -224,3 +224,25 @@ def test_retention_ends_what_is_old(connection: BlockStoreConnection) -> None:
     assert [block.tenant for block in ground.store.live().blocks] == ["other"]
     assert not ground.look().reading.candidates
     ground.close()
+
+
+def test_what_is_under_way_when_it_is_closed_goes_on_and_is_the_last_to_let_go(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that stops cannot wait for its threads."""
+    fill(ground.store, range(1, 4))
+    closed: list[BlockStore] = []
+    close, high_water = BlockStore.close, BlockStore.high_water
+    monkeypatch.setattr(BlockStore, "close", lambda store: (closed.append(store), close(store)))
+
+    def in_the_middle(store: BlockStore, job: str) -> int:
+        ground.adapter.close()
+        assert closed == []
+        return high_water(store, job)
+
+    monkeypatch.setattr(BlockStore, "high_water", in_the_middle)
+    assert ground.adapter.high_water("acme/0/L0/x", "job") == 0
+    assert len(closed) == 1
+    monkeypatch.setattr(BlockStore, "high_water", high_water)
+    assert len(ground.look().reading.candidates) == 1, "a later call opens it anew"
+    assert len(closed) == 2, "and lets go at its end"

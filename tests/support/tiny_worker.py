@@ -1,8 +1,8 @@
 """Workers without Spark inside the test's process, and a launcher that starts them: they speak the lease protocol only.
 
-A tiny worker announces itself, takes the jobs whose Leases name it, runs them with the segment log store in a thread,
-and reports. What it does before it reports is up to the test (`before_commit`), and it can be killed between any two
-awaits.
+A tiny worker announces itself, takes the jobs whose Leases name it, runs them with the store's own library in a thread,
+and reports. What it does before it commits and before it reports is up to the test, and it can be killed between any
+two awaits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from compaction.exceptions import ConflictError, CorruptEntryError, NotFoundErro
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.leases.record import format_micro_time
+from compaction.rewrite.block_rewriter import BlockRewriter
+from compaction.rewrite.ports import Assignment
+from compaction.stores.secrets import NO_SECRETS, Secrets
 from compaction.stores.segments.store import SegmentLogStore
+from support.worker_ports import FakeLease, ThreadEngine
 
 
 async def nothing(worker: str, job: str) -> None:
-    """The default of `before_commit`."""
+    """The default of what is done before a commit, and before a report."""
 
 
 @dataclass
@@ -34,6 +38,8 @@ class TinyWorker:
     root: Path
     before_commit: Callable[[str, str], Awaitable[None]]
     version: str = ""
+    before_report: Callable[[str, str], Awaitable[None]] = nothing
+    secrets: Secrets = NO_SECRETS
     taken: set[tuple[str, int]] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -114,6 +120,7 @@ class TinyWorker:
         try:
             await self.before_commit(self.request.name, name)
             report = await asyncio.to_thread(self._do, job, token)
+            await self.before_report(self.request.name, name)
         finally:
             renewing.cancel()
         await self._renew(name, {"compaction.dev/report": json.dumps(report)}, token=token)
@@ -127,6 +134,8 @@ class TinyWorker:
             )
 
     def _do(self, job: CompactionJob, token: int) -> dict[str, Any]:
+        if job.spec.sources.blocks is not None:
+            return self._merge(job, token)
         store, name = SegmentLogStore(self.root, holder=self.request.name), job.metadata.name
         source = job.spec.sources.segment_log
         assert source is not None
@@ -152,6 +161,16 @@ class TinyWorker:
         if skipped:
             return self._report(store, job, token, "Failed", "SourceCorrupt", skipped[0]["message"], skipped)
         return self._report(store, job, token, "Succeeded", "Completed", "all groups committed", skipped)
+
+    def _merge(self, job: CompactionJob, token: int) -> dict[str, Any]:
+        engine = ThreadEngine()
+        try:
+            rewriter = BlockRewriter(engine, holder=self.request.name, secrets=self.secrets)
+            assignment = Assignment(job.metadata.name, self.namespace, token, 60.0, job.spec)
+            report: dict[str, Any] = json.loads(rewriter.run(assignment, FakeLease(token=token)).to_json())
+        finally:
+            engine.close()
+        return report
 
     def _report(
         self,
@@ -195,12 +214,16 @@ class TinyLauncher:
     root: Path
     before_commit: Callable[[str, str], Awaitable[None]] = nothing
     version: str = ""
+    before_report: Callable[[str, str], Awaitable[None]] = nothing
+    secrets: Secrets = NO_SECRETS
     workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     started: dict[str, tuple[WorkerRequest, datetime]] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
 
     async def launch(self, request: WorkerRequest) -> WorkerRef:
-        worker = TinyWorker(self.client, request, self.root, self.before_commit, self.version)
+        worker = TinyWorker(
+            self.client, request, self.root, self.before_commit, self.version, self.before_report, self.secrets
+        )
         self.workers[request.name] = asyncio.create_task(worker.run())
         self.started[request.name] = (request, datetime.now(UTC))
         return WorkerRef(request.name, request.policy)

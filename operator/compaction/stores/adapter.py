@@ -90,7 +90,7 @@ class StoreAdapter(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of all connections. What is under way goes on; a later call opens new ones."""
+        """Let go of all connections: what is under way goes on and lets go at its end, as a later call does."""
         ...
 
     def retire(self, log: str, job: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import Lock
 from types import MappingProxyType
 from typing import Final
@@ -74,6 +75,9 @@ class BlockStoreAdapter:
         self._rules = rules_of(spec, max_bytes_per_job=max_bytes_per_job)
         self._opening = Lock()
         self._opened: tuple[BlockStoreConnection, BlockStore] | None = None
+        self._former: list[BlockStore] = []
+        self._users = 0
+        self._closed = False
         self._waiting: WaitingBlocks | None = None
         self._known_jobs: set[str] = set()
         self._cleaner = BlockCleaner(grace=grace, retention=retention_of(spec), clock=clock)
@@ -83,7 +87,8 @@ class BlockStoreAdapter:
     def sense(self, request: SenseRequest) -> Sensed:
         """See `StoreAdapter`. Claims of jobs that are no more are given up; releases are carried out."""
         try:
-            return self._sense(request, self._open())
+            with self._store() as store:
+                return self._sense(request, store)
         except SecretError as error:
             return self._unreadable(request, reason_of(error), str(error))
         except UNREACHABLE as error:
@@ -210,7 +215,8 @@ class BlockStoreAdapter:
         claims, so nothing has to be told of them.
         """
         try:
-            swept = self._cleaner.run(self._open())
+            with self._store() as store:
+                swept = self._cleaner.run(store)
         except (BlockStoreError, SecretError) as error:
             return Swept(0, 0, (LogProblem(self._spec.url, "SweepFailed", str(error)),), SWEEP_AGAIN)
         problems = tuple(LogProblem(where, "SweepFailed", error) for where, error in swept.failures.items())
@@ -218,7 +224,8 @@ class BlockStoreAdapter:
 
     def high_water(self, lane: str, job: str) -> int:
         """See `StoreAdapter`."""
-        return self._open().high_water(job)
+        with self._store() as store:
+            return store.high_water(job)
 
     def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
         """See `StoreAdapter`. A job that was committed needs no claim: its attempt finds the receipt."""
@@ -227,32 +234,55 @@ class BlockStoreAdapter:
             raise InvalidAssignmentError(f"job {job}: {spec.kind} names no blocks")
         self._known_jobs.add(job)
         try:
-            self._open().claim(job=job, token=token, sources=sources.blocks, output_level=spec.level + 1)
+            with self._store() as store:
+                store.claim(job=job, token=token, sources=sources.blocks, output_level=spec.level + 1)
         except ClaimRefusedError as error:
             if error.reason != Refusal.JOB_COMMITTED:
                 raise
 
     def retire(self, lane: str, job: str) -> None:
         """See `StoreAdapter`."""
-        self._open().retire(job)
+        with self._store() as store:
+            store.retire(job)
 
     def close(self) -> None:
-        """See `StoreAdapter`."""
+        """See `StoreAdapter`. A coordinator ends without waiting for its threads: the last of them closes the store."""
         with self._opening:
-            if self._opened is not None:
-                self._opened[1].close()
+            self._closed = True
+            self._let_go()
 
-    def _open(self) -> BlockStore:
+    @contextmanager
+    def _store(self) -> Iterator[BlockStore]:
         """The store, opened again when a Secret has changed. Raises SecretError, BlockStoreError."""
         with self._opening:
-            wanted = connection_of(self._spec.reference, self._secrets)
-            if self._opened is not None and self._opened[0] == wanted:
-                return self._opened[1]
-            store = BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)
-            if self._opened is not None:
-                self._opened[1].close()
-            self._opened = wanted, store
-            return store
+            store = self._current()
+            self._users += 1
+        try:
+            yield store
+        finally:
+            with self._opening:
+                self._users -= 1
+                self._let_go()
+
+    def _current(self) -> BlockStore:
+        wanted = connection_of(self._spec.reference, self._secrets)
+        if self._opened is not None and self._opened[0] == wanted:
+            return self._opened[1]
+        store = BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)
+        if self._opened is not None:
+            self._former.append(self._opened[1])
+        self._opened = wanted, store
+        return store
+
+    def _let_go(self) -> None:
+        """Close what nobody uses any more."""
+        if self._users:
+            return
+        if self._closed and self._opened is not None:
+            self._former.append(self._opened[1])
+            self._opened = None
+        while self._former:
+            self._former.pop().close()
 
 
 def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
