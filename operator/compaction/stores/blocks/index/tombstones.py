@@ -67,15 +67,15 @@ _COLUMNS: Final = (
 )  # fmt: skip
 _JOINED: Final = TOMBSTONES.join(BLOCKS, BLOCKS.c.id == TOMBSTONES.c.block)
 _KEY: Final = (BLOCKS.c.tenant, BLOCKS.c.shard, BLOCKS.c.level)
-_FIRST: Final = select(*_KEY, func.min(BLOCKS.c.version).label("version")).select_from(_JOINED).group_by(*_KEY).cte()
+_FIRST: Final = select(*_KEY, func.min(BLOCKS.c.ended).label("ended")).select_from(_JOINED).group_by(*_KEY).cte()
 """The first change that buried one of those that stand, for each key."""
 _HELD: Final = (
-    select(_FIRST.c.version)
+    select(_FIRST.c.ended)
     .where(
         _FIRST.c.tenant == BLOCKS.c.tenant,
         _FIRST.c.shard == BLOCKS.c.shard,
         _FIRST.c.level < BLOCKS.c.level,
-        _FIRST.c.version < BLOCKS.c.version,
+        _FIRST.c.ended < BLOCKS.c.ended,
     )
     .correlate(BLOCKS)
     .exists()
