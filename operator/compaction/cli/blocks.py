@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tombstones": ("compaction.cli.blocks_clean:tombstones", "What waits for its deletion; delete what is due."),
     "orphans": ("compaction.cli.blocks_orphans:orphans", "Objects that belong to no block; delete them."),
     "retention": ("compaction.cli.blocks_clean:retention", "What is older than it is kept; let it end."),
+    "rebuild-index": ("compaction.cli.blocks_rebuild:rebuild", "Make a lost index anew from the blocks."),
     "quarantine": ("compaction.cli.blocks_quarantine:group", "Blocks that are set aside: list, retry, drop."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""

@@ -1,0 +1,53 @@
+"""`compactor blocks rebuild-index` as a user meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.block_commands import BlockCommands, block, in_folder
+from support.blocks import parquet, rows
+
+
+def _lose(commands: BlockCommands) -> None:
+    for file in (Path(commands.environment["COMPACTION_STORE_URL"]) / "_compaction").glob("index.db*"):
+        file.unlink()
+
+
+def test_a_lost_index_is_made_anew(blocks: BlockCommands) -> None:
+    blocks.add(1, 2, 3)
+    before = blocks.data("list")["items"]
+    _lose(blocks)
+    assert "there is no index here" in blocks.fails("list")
+    done = blocks.run("rebuild-index")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("3 blocks with 150 rows and ")
+    assert blocks.data("list")["items"] == before
+    assert "it is not lost" in blocks.fails("rebuild-index")
+
+
+def test_what_is_wrong_is_named(blocks: BlockCommands) -> None:
+    blocks.add(1)
+    path = blocks.write(2)
+    blocks.objects.put(path, b"half")
+    blocks.objects.put("notes.txt", b"mine")
+    _lose(blocks)
+    assert path in blocks.fails("rebuild-index")
+    assert [one["id"] for one in blocks.data("list")["items"]] == [block(1)]
+
+
+def test_a_lake_is_said_to_be_whose_it_is(blocks: BlockCommands) -> None:
+    blocks.objects.put("2026/11/part-0.parquet", parquet(rows(5)))
+    blocks.data("register", "--tenant", "acme", "--shard", "3", "--assign-ids", "2026/")
+    before = blocks.data("list")["items"]
+    _lose(blocks)
+    done = blocks.run("rebuild-index", "--lake", "2026/=acme/3")
+    assert done.exit_code == 0
+    assert blocks.data("list")["items"] == before
+    for wrong in ("2026", "2026/=acme", "2026/=/1", "2026/=acme/-1", "a=b/99999999999"):
+        assert blocks.run("rebuild-index", "--lake", wrong).exit_code == 2
+
+
+def test_a_mistyped_folder_is_no_store(tmp_path: Path) -> None:
+    commands = in_folder(tmp_path / "nothing")
+    assert "no such folder" in commands.fails("rebuild-index")
+    assert not (tmp_path / "nothing").exists()
