@@ -9,7 +9,7 @@ import http.client
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +52,7 @@ class Endpoint:
     port: int
     server: IngestServer
     tls: ssl.SSLContext | None = None
-    document: dict[str, Any] = field(default_factory=dict)
+    document: dict[str, Any] = field(default_factory=dict, repr=False)
     token: str | None = SECRET
     seen: set[tuple[str, str, int]] = field(default_factory=set)
     """(method, path, status) of all answers."""
@@ -135,8 +135,11 @@ def serving(
     limits: Limits | None = None,
     address: Address | None = None,
     tls: ssl.SSLContext | None = None,
+    finish: Callable[[], Awaitable[None]] | None = None,
 ) -> Iterator[Endpoint]:
-    """The server in a thread with an event loop of its own; ended at the end, and whatever went wrong is raised."""
+    """The server in a thread with an event loop of its own; ended at the end, and whatever went wrong is raised.
+    `make_gate` and `finish` are called in that loop.
+    """
     begun, failure = threading.Event(), []
     found: dict[str, Any] = {}
 
@@ -153,6 +156,8 @@ def serving(
             await serve(server, address or Address(port=0), stop=stop, started=started)
         finally:
             server.close()
+            if finish is not None:
+                await finish()
 
     def main() -> None:
         try:

@@ -12,8 +12,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-_IGNORED = {"title", "description", "default", "items", "properties", "required", "additionalProperties"}
-"""Notes, and what says nothing about a value of another type."""
+_NOTES = {"title", "description", "default"}
+_OTHER_TYPES = {
+    "items", "properties", "required", "additionalProperties", "minLength", "minItems", "maxLength", "maxItems",
+    "minimum", "maximum",
+}  # fmt: skip
+"""They say nothing about a value of another type."""
 
 
 def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where: str = "$") -> list[str]:
@@ -44,14 +48,14 @@ def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where
             case "additionalProperties" if isinstance(value, dict):
                 assert rule is False
                 found += [f"{where}: {name} is unknown" for name in value if name not in schema.get("properties", {})]
-            case "minLength" | "minItems":
+            case "minLength" | "minItems" if isinstance(value, str | list):
                 found += [f"{where}: too short"] if len(value) < rule else []
-            case "maxLength" | "maxItems":
+            case "maxLength" | "maxItems" if isinstance(value, str | list):
                 found += [f"{where}: too long"] if len(value) > rule else []
-            case "minimum":
+            case "minimum" if isinstance(value, int):
                 found += [f"{where}: too small"] if value < rule else []
-            case "maximum":
+            case "maximum" if isinstance(value, int):
                 found += [f"{where}: too large"] if value > rule else []
             case _:
-                assert keyword in _IGNORED, keyword
+                assert keyword in _NOTES | _OTHER_TYPES, keyword
     return found

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retention": ("compaction.cli.blocks_clean:retention", "What is older than it is kept; let it end."),
     "rebuild-index": ("compaction.cli.blocks_rebuild:rebuild", "Make a lost index anew from the blocks."),
     "quarantine": ("compaction.cli.blocks_quarantine:group", "Blocks that are set aside: list, retry, drop."),
+    "serve": ("compaction.cli.blocks_serve:command", "Serve the HTTP endpoint where writers register blocks."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 

@@ -62,7 +62,8 @@ class Operation:
         if self.body is not None:
             found["requestBody"] = {"required": True, "content": _content(self.body)}
         found["responses"] = {
-            str(status.value): {"description": status.phrase, "content": _content(answer)} | _headers(status)
+            str(status.value): {"description": status.phrase, "content": _content(answer)}
+            | ({} if isinstance(answer, str) else _headers(status))
             for status, answer in self.answers.items()
         }
         return found

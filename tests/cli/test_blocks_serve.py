@@ -1,0 +1,144 @@
+"""`compactor blocks serve` as a process: it starts, serves, is killed in the middle of registrations, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from compaction.cli.main import main
+from compaction.ingest.server import IngestServer
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.block_index import check
+from support.block_stores import content, upload
+from support.ingest import SECRET, Endpoint
+
+
+@contextmanager
+def process(store: BlockStoreConnection, secret: Path, log: Path, *options: str) -> Iterator[tuple[int, Endpoint]]:
+    """The command, started; its process id, and a client."""
+    place = [f"--store={store.url}", "--port=0", f"--secret-file=writer={secret}", "--log-format=json", *options]
+    environment = {**os.environ, "COMPACTION_INDEX_URL": store.index_url}
+    if store.options:
+        file = log.with_suffix(".options")
+        file.write_text(json.dumps(dict(store.options)))
+        environment["COMPACTION_STORE_OPTIONS_FILE"] = str(file)
+    command = [sys.executable, "-m", "compaction.cli.main", "blocks", "serve", *place]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        lines = []
+        try:
+            for line in running.stderr:
+                lines.append(line)
+                if found := re.search(r'"port": (\d+)', line):
+                    break
+            else:
+                pytest.fail("".join(lines))
+            rest = threading.Thread(target=lambda: log.write_text("".join(lines) + running.stderr.read()))
+            rest.start()
+            yield running.pid, Endpoint(int(found[1]), server=object.__new__(IngestServer))
+        finally:
+            if running.poll() is None:
+                running.terminate()
+            running.wait()
+            rest.join()
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    return file
+
+
+def test_it_serves_and_ends_when_it_is_told_to(
+    connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with process(connection, secret, log) as (pid, endpoint):
+        assert endpoint.call("GET", "/readyz").status == 200
+        block = {"path": upload(block_store, 1), "tenant": "acme", "shard": 0}
+        assert endpoint.register(block).outcomes() == [("Registered", None)]
+        assert endpoint.list().body["blocks"][0]["path"] == block["path"]
+        assert endpoint.list(token="wrong").status == 401
+        os.kill(pid, signal.SIGTERM)
+    said = log.read_text()
+    assert '"principal": "secret:writer"' in said
+    assert "Traceback" not in said
+    secrets = [SECRET, *connection.options.values()] if connection.options else [SECRET]
+    assert [one for one in secrets if len(one) > 8 and one in said and "http" not in one] == []
+
+
+def test_killed_in_the_middle_nothing_is_half_registered(
+    connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
+) -> None:
+    """Each request is all or nothing, whenever the server dies; after the same requests again every block is there
+    once, and what was uploaded and never registered is an orphan.
+    """
+    groups = [[upload(block_store, 10 * group + part) for part in range(3)] for group in range(8)]
+    never = upload(block_store, 999)
+    answered: list[int] = []
+    with process(connection, secret, tmp_path / "first") as (pid, endpoint):
+
+        def write() -> None:
+            for number, paths in enumerate(groups):
+                blocks = [{"path": path, "tenant": "acme", "shard": 0} for path in paths]
+                try:
+                    assert endpoint.register(*blocks).status == 200
+                except (OSError, EOFError):
+                    return
+                answered.append(number)
+                if number == 3:
+                    half.set()
+
+        half = threading.Event()
+        writer = threading.Thread(target=write)
+        writer.start()
+        half.wait()
+        os.kill(pid, signal.SIGKILL)
+        writer.join()
+    live = {block.path for block in block_store.live().blocks}
+    assert all(live.issuperset(groups[number]) for number in answered)
+    assert all(live.isdisjoint(paths) or live.issuperset(paths) for paths in groups)
+    with process(connection, secret, tmp_path / "second") as (_, endpoint):
+        for paths in groups:
+            assert endpoint.register(*({"path": one, "tenant": "acme", "shard": 0} for one in paths)).status == 200
+    assert len(content(block_store)) == 2400
+    check(block_store.index)
+    assert never not in {block.path for block in block_store.live().blocks}
+
+
+GIVEN = ["--secret-file", "writer=SECRET"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "give --secret-file or --allow-service-account"),
+        (["--secret-file", "no-equals-sign"], "write NAME=FILE"),
+        (["--secret-file", "writer=/no/such/file"], "No such file"),
+        (["--allow-service-account", "nonsense"], "NAMESPACE/NAME"),
+        ([*GIVEN, "--bind-address", "0.0.0.0"], "bearer tokens would travel readably"),
+        ([*GIVEN, "--tls-cert", "x"], "go together"),
+        ([*GIVEN, "--max-body", "1Ti"], "64Mi"),
+        ([*GIVEN, "--tenants", "/no/such/file"], "cannot be read as YAML"),
+    ],
+)
+def test_what_cannot_be_started_says_why(
+    tmp_path: Path, secret: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    given = [option.replace("SECRET", str(secret)) for option in options]
+    assert main(["blocks", "serve", f"--store={tmp_path}/store", *given]) in {1, 2}
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "no-equals-sign" not in shown
+    assert not (tmp_path / "store").exists()
