@@ -84,7 +84,7 @@ def request_of(
         master=spec.spark_master,
         conf=spec.spark_conf,
         pod=pod,
-        secrets=store_secrets(policy),
+        secrets=store_secrets(policy.spec.store),
     )
 
 

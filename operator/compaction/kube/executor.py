@@ -229,7 +229,7 @@ class Executor:
             master=workers.spark_master,
             conf=workers.spark_conf,
             pod=pod_request(policy, memory=action.memory),
-            secrets=store_secrets(policy),
+            secrets=store_secrets(policy.spec.store),
         )
         try:
             made = await self._rt.launcher.launch(request)

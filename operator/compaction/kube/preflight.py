@@ -140,7 +140,7 @@ async def secrets_refused(client: ApiClient, *, namespace: str | None) -> tuple[
 def _secrets_of(body: Obj) -> tuple[str, ...]:
     """Names as the stored policy has them; one that this version cannot read has none that count."""
     try:
-        return store_secrets(CompactionPolicy.from_object(body)).driver
+        return store_secrets(CompactionPolicy.from_object(body).spec.store).driver
     except ValidationError:
         return ()
 

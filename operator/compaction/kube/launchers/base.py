@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.policy import CompactionPolicy
-from compaction.api.store_spec import LogsVolume
+from compaction.api.store_spec import LogsVolume, StoreSpec
 from compaction.api.workers_spec import Workers
 
 
@@ -59,9 +58,9 @@ class StoreSecrets:
     tasks: tuple[str, ...] = ()
 
 
-def store_secrets(policy: CompactionPolicy) -> StoreSecrets:
+def store_secrets(store: StoreSpec) -> StoreSecrets:
     """The Secrets that the policy's store is opened with."""
-    blocks = policy.spec.store.block_store
+    blocks = store.block_store
     if blocks is None:
         return StoreSecrets()
     tasks = (blocks.credentials_secret_name,) if blocks.credentials_secret_name else ()
