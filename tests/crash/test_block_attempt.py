@@ -13,19 +13,17 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import ClaimRefusedError
-from compaction.rewrite.block_attempt import BlockAttempt
 from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_store import objects_place
-from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import JobState
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.block_index import check
-from support.block_jobs import assert_tidy, claim, job_of, orphans, run, secrets_of
-from support.block_stores import content, fill
+from support.block_jobs import assert_tidy, claim, orphans, run
+from support.block_stores import content
 from support.index_faults import Death, Fault, When, interruptions
-from support.mortal_worker import Mortal
-from support.worker_ports import FakeLease, ThreadEngine
+from support.mortal_worker import Mortal, attempt, prepared
+from support.worker_ports import ThreadEngine
 
 
 @pytest.fixture
@@ -33,33 +31,6 @@ def engine() -> Iterator[ThreadEngine]:
     engine = ThreadEngine()
     yield engine
     engine.close()
-
-
-def prepared(connection: BlockStoreConnection, store: BlockStore, number: int) -> BlockJob:
-    """A job over two blocks of a tenant of its own, claimed with token 1."""
-    tenant = f"tenant-{number}"
-    ids = fill(store, [10 * number, 10 * number + 1], tenant=tenant)
-    job = job_of(connection, ids, name=f"job-{number}", tenant=tenant)
-    claim(store, job, 1)
-    return job
-
-
-def attempt(connection: BlockStoreConnection, job: BlockJob, engine: ThreadEngine, mortal: Mortal) -> JobReport:
-    """The first attempt, through the index that may be interrupted."""
-    place = objects_place(job.store, secrets_of(connection))
-    store = BlockStore(place.open(), mortal.database)
-    with mortal:
-        return BlockAttempt(
-            job=job,
-            token=1,
-            store=store,
-            place=place,
-            worker="mortal",
-            lease=FakeLease(),
-            engine=engine,
-            monotonic=lambda: 0.0,
-            sleep=lambda _: None,
-        ).run()
 
 
 def steps(connection: BlockStoreConnection, store: BlockStore, engine: ThreadEngine) -> list[str]:

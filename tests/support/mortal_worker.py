@@ -11,8 +11,16 @@ from typing import Any
 from unittest.mock import patch
 
 from compaction.exceptions import ObjectStoreUnavailableError
+from compaction.rewrite.block_attempt import BlockAttempt
+from compaction.rewrite.block_job import BlockJob
+from compaction.rewrite.block_store import objects_place
+from compaction.rewrite.receipts import JobReport
 from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.block_jobs import claim, job_of, secrets_of
+from support.block_stores import fill
 from support.index_faults import Death, Fault, Interrupted, When
+from support.worker_ports import FakeLease, ThreadEngine
 
 
 @dataclass
@@ -78,3 +86,30 @@ class Mortal(Interrupted):
         if self.end is not None:
             self.end()
         raise Death
+
+
+def prepared(connection: BlockStoreConnection, store: BlockStore, number: int) -> BlockJob:
+    """A job over two blocks of a tenant of its own, claimed with token 1."""
+    tenant = f"tenant-{number}"
+    ids = fill(store, [10 * number, 10 * number + 1], tenant=tenant)
+    job = job_of(connection, ids, name=f"job-{number}", tenant=tenant)
+    claim(store, job, 1)
+    return job
+
+
+def attempt(connection: BlockStoreConnection, job: BlockJob, engine: ThreadEngine, mortal: Mortal) -> JobReport:
+    """The first attempt, through the index that may be interrupted."""
+    place = objects_place(job.store, secrets_of(connection))
+    store = BlockStore(place.open(), mortal.database)
+    with mortal:
+        return BlockAttempt(
+            job=job,
+            token=1,
+            store=store,
+            place=place,
+            worker="mortal",
+            lease=FakeLease(),
+            engine=engine,
+            monotonic=lambda: 0.0,
+            sleep=lambda _: None,
+        ).run()

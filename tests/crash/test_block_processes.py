@@ -1,0 +1,157 @@
+"""Workers of blocks as real processes: killed, stopped and woken too late; and many that race for one job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from compaction.api.enums import JobReason
+from compaction.exceptions import ClaimRefusedError, JobRefusedError, StaleTokenError
+from compaction.rewrite.receipts import Outcome
+from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.block_index import check
+from support.block_jobs import assert_tidy, claim, job_of, orphans, run
+from support.block_stores import content, fill
+from support.block_worker import start
+from support.index_faults import When
+from support.mortal_worker import Mortal, attempt, prepared
+from support.worker_ports import FakeLease, ThreadEngine
+
+
+@pytest.fixture
+def engine() -> Iterator[ThreadEngine]:
+    engine = ThreadEngine()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def calls(connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine) -> list[str]:
+    """The steps of an attempt at two blocks."""
+    counting = Mortal(block_store.index)
+    assert attempt(connection, prepared(connection, block_store, 0), engine, counting).outcome is Outcome.SUCCEEDED
+    return counting.calls
+
+
+def moments(calls: list[str]) -> list[tuple[int, When]]:
+    """Where it is killed: while it reads, before and after its upload, in the commit, before and after its end."""
+    put, commit = calls.index("objects put"), len(calls) - 1
+    assert calls[commit] == "COMMIT"
+    first_change = max(number for number, name in enumerate(calls) if name == "BEGIN") + 1
+    return [
+        (put // 2, When.BEFORE),
+        (put, When.BEFORE),
+        (put, When.AFTER),
+        (first_change + 3, When.AFTER),
+        (commit, When.BEFORE),
+        (commit, When.AFTER),
+    ]
+
+
+def test_a_killed_worker_is_followed_by_one_that_ends_the_job(
+    calls: list[str], connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    jobs = []
+    for number, (at, when) in enumerate(moments(calls), start=1):
+        job = prepared(connection, block_store, number)
+        jobs.append((job, start(connection, job, at=at, when=when, sent=signal.SIGKILL)))
+    before = content(block_store)
+    committed = []
+    for job, process in jobs:
+        with process:
+            assert process.wait(120) == -signal.SIGKILL
+        check(block_store.index)
+        assert content(block_store) == before
+        try:
+            claim(block_store, job, 2)
+        except ClaimRefusedError:
+            committed.append(job)
+        report = run(connection, job, engine, token=2)
+        assert report.outcome is Outcome.SUCCEEDED
+        assert report.receipt is not None
+        assert report.receipt.token == (1 if job in committed else 2)
+        assert content(block_store) == before
+    assert committed == [jobs[-1][0]], "only the last one was killed after its commit"
+    assert_tidy(block_store)
+
+
+def test_a_worker_that_slept_over_its_upload_changes_nothing(
+    calls: list[str], connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """It is stopped when it is about to upload; its successor commits, and what that made is compacted further. Then it
+    wakes, uploads, and wants to commit.
+    """
+    job = prepared(connection, block_store, 1)
+    before = content(block_store)
+    with start(connection, job, at=calls.index("objects put"), when=When.BEFORE, sent=signal.SIGSTOP) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        claim(block_store, job, 2)
+        second = run(connection, job, engine, token=2)
+        assert second.outcome is Outcome.SUCCEEDED
+        (made,) = [block for block in block_store.live().blocks if block.tenant == job.tenant]
+        unchanged = block_store.objects.head(made.path)
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.stdout is not None
+        told = json.loads(process.stdout.read().splitlines()[-1])
+    assert (told["outcome"], told["reason"], told["charged"]) == ("Failed", JobReason.STALE_TOKEN.value, False)
+    assert block_store.objects.head(made.path) == unchanged, "not even written again"
+    assert content(block_store) == before
+    assert orphans(block_store) == ()
+    assert_tidy(block_store)
+
+
+def test_attempts_that_race_commit_once(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Two coordinators hand the job out again and again, to workers that all go on as if they were the only one."""
+    ids = fill(block_store, range(6))
+    before = content(block_store)
+    job = job_of(connection, ids)
+
+    def take(token: int) -> tuple[int, str]:
+        store = BlockStore.open(connection)
+        try:
+            claim(store, job, token)
+        except (StaleTokenError, JobRefusedError) as error:
+            return token, type(error).__name__
+        finally:
+            store.close()
+        report = run(connection, job, engine, token=token, lease=FakeLease(token=token))
+        return token, report.reason.value
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(take, [1, 1, 2, 3, 3, 2, 4, 4]))
+    done = [token for token, result in results if result == JobReason.COMPLETED]
+    assert len(done) == 1, results
+    record = block_store.job(job.name)
+    assert record is not None
+    assert record.token == done[0]
+    allowed = {JobReason.COMPLETED, JobReason.STALE_TOKEN, "StaleTokenError", "ClaimRefusedError"}
+    assert {result for _, result in results} <= allowed, results
+    assert content(block_store) == before
+    assert orphans(block_store) == ()
+    check(block_store.index)
+    assert_tidy(block_store)
+
+
+def test_two_coordinators_cannot_give_one_block_to_two_jobs(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    ids = sorted(fill(block_store, range(5)))
+    before = content(block_store)
+    one, other = job_of(connection, ids[:3], name="one"), job_of(connection, ids[2:], name="other")
+    claim(block_store, one, 1)
+    with pytest.raises(ClaimRefusedError) as refused:
+        claim(block_store, other, 1)
+    assert refused.value.reason == Refusal.SOURCE_CLAIMED
+    assert run(connection, other, engine).reason is JobReason.SOURCES_CHANGED
+    assert run(connection, one, engine).outcome is Outcome.SUCCEEDED
+    assert content(block_store) == before
+    assert len(block_store.live().blocks) == 3
