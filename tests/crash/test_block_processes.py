@@ -43,12 +43,12 @@ def moments(calls: list[str]) -> list[tuple[int, When]]:
     """Where it is killed: while it reads, before and after its upload, in the commit, before and after its end."""
     put, commit = calls.index("objects put"), len(calls) - 1
     assert calls[commit] == "COMMIT"
-    first_change = max(number for number, name in enumerate(calls) if name == "BEGIN") + 1
+    change = next(number for number, name in enumerate(calls) if name.startswith("UPDATE block_index"))
     return [
         (put // 2, When.BEFORE),
         (put, When.BEFORE),
         (put, When.AFTER),
-        (first_change + 3, When.AFTER),
+        (change + 3, When.AFTER),
         (commit, When.BEFORE),
         (commit, When.AFTER),
     ]
