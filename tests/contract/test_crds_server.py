@@ -199,7 +199,7 @@ def test_the_table_of_jobs(cluster: Cluster) -> None:
     assert header == ["NAME", "POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
     assert row[:-1] == ["logs-1", "logs", "SegmentRewrite", "0", "InProgress", "37%", "logs-w-abcde", "3"]
     wide = cluster.run("get", "cjob", "-o", "wide").splitlines()[0].split()
-    assert wide == [*header, "FAILURES", "RECLAIMED", "LOG", "REASON"]
+    assert wide == [*header, "FAILURES", "RECLAIMED", "LOG", "BATCH", "REASON"]
 
 
 def test_names_for_short(cluster: Cluster) -> None:
@@ -256,11 +256,11 @@ def test_segments_are_listed_once(cluster: Cluster) -> None:
             "cpol.spec.store.segmentLogs",
             ["Directory below which the logs are", "-required-", "enum: Refuse, TreatAsEmpty", "such as 64M"],
         ),
-        ("cpol.spec.trigger.thresholds", ["Bytes that compaction would give back"]),
+        ("cpol.spec.trigger.thresholds", ["Bytes that compaction of a log would give back"]),
         ("cpol.status.debt.summary", ["Bytes of debt for people, such as 163Mi"]),
         ("cjob.spec.sources.segmentLog.groups", ["Names of the segment files of the group, in ascending order."]),
         ("cjob.status.state", ["Unassigned (waits for a worker)", "Unassigned InProgress Abandoned"]),
-        ("cjob.status.receipt", ["Bytes given back once the grace is over.", "Fingerprint (SHA-256)"]),
+        ("cjob.status.receipt", ["Bytes given back once the grace is over.", "SHA-256 of the live entries"]),
     ],
 )
 def test_explain_reads_well(kubectl: Any, field: str, sentences: list[str]) -> None:
