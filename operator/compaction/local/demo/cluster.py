@@ -14,7 +14,7 @@ from compaction.api.job import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
 from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import DemoError
-from compaction.local.demo.scenario import NAMESPACE, POLICY
+from compaction.local.demo.scenario import NAMESPACE
 
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -30,10 +30,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """kubectl with a kubeconfig, in the demo's namespace."""
+    """kubectl with a kubeconfig, in the demo's namespace, where there is one policy."""
 
     kubectl: Path
     kubeconfig: Path
+    policy: str
 
     def run(self, *arguments: str, check: bool = True, input: str | None = None) -> str:
         """Run kubectl and return what it printed.
@@ -58,7 +59,7 @@ class Cluster:
             if item["kind"] == "Lease" and item["metadata"]["name"] == COORDINATOR_LEASE
         ]
         return Observation(
-            policy=next((policy for policy in policies if policy.metadata.name == POLICY), None),
+            policy=next((policy for policy in policies if policy.metadata.name == self.policy), None),
             jobs=tuple(sorted(jobs, key=lambda job: (job.metadata.creation_timestamp or EARLIEST, job.metadata.name))),
             leader=(holders[0] or None) if holders else None,
         )

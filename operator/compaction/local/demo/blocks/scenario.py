@@ -1,0 +1,81 @@
+"""What the demo of block stores compacts: three tenants, one of them noisy, and the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.local.demo.scenario import NAMESPACE
+
+POLICY: Final = "blocks"
+CREDENTIALS_SECRET: Final = "object-store"  # the name of a Secret
+INDEX_SECRET: Final = "block-index"  # the name of a Secret
+LEVELS: Final = (("10", "4s"), ("6", "10s"), ("6", "20s"))
+TOP_LEVEL: Final = len(LEVELS)
+"""What has come so far is not merged any more."""
+GRACE: Final = "15s"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A writer of blocks: one each `pause` seconds, of `rows` rows each; `backlog` of them before the policy comes."""
+
+    name: str
+    pause: float
+    rows: int
+    backlog: int
+
+
+NOISY: Final = Tenant("noisy", pause=0.25, rows=4000, backlog=60)
+QUIET: Final = Tenant("acme", pause=1.2, rows=4000, backlog=12)
+DAMAGED: Final = Tenant("globex", pause=1.5, rows=4000, backlog=12)
+"""The tenant of whose blocks one loses bytes in the store."""
+TENANTS: Final = (NOISY, QUIET, DAMAGED)
+SHARD: Final = 0
+DAMAGED_BLOCK: Final = 5
+"""Which of the backlog, so that it has siblings on both sides."""
+WRITE_SECONDS: Final = 40.0
+"""So long writers write at least, from the policy on."""
+
+
+def policy(url: str) -> dict[str, Any]:
+    """The CompactionPolicy as a document. Small levels and short times, so that one can watch all of it."""
+    store = {
+        "url": url,
+        "credentialsSecretName": CREDENTIALS_SECRET,
+        "index": {"secretName": INDEX_SECRET},
+        "levels": [{"maxBlocks": int(blocks), "maxAge": age} for blocks, age in LEVELS],
+        "mergeMemory": "256Mi",
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": POLICY_KIND,
+        "metadata": {"name": POLICY, "namespace": NAMESPACE},
+        "spec": {
+            "store": {"blockStore": store},
+            "trigger": {"interval": "3s"},
+            "limits": {"maxConcurrentJobs": 4},
+            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
+            "cleanup": {"delay": GRACE},
+            "successfulJobsHistoryLimit": 100,
+            "failedJobsHistoryLimit": 100,
+        },
+    }
+
+
+def secrets(options: Mapping[str, str], index_url: str) -> str:
+    """The two Secrets as YAML. It is given to kubectl and written nowhere."""
+    documents = [
+        _secret(CREDENTIALS_SECRET, options),
+        _secret(INDEX_SECRET, {"url": index_url}),
+    ]
+    return str(yaml.safe_dump_all(documents))
+
+
+def _secret(name: str, data: Mapping[str, str]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(data)}

@@ -1,0 +1,213 @@
+"""What every demo stands on: a directory of its own, a control plane, the operator's replicas, and an end in which
+nothing is left running.
+
+The directory (default `.demo`) is made anew by each run, and only one that carries the demo's mark is ever emptied.
+Whatever an earlier run left in it, of this demo or another one, is stopped by the records that are found there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from rich.console import Console
+
+from compaction.api.crd import crd_files
+from compaction.exceptions import DemoError
+from compaction.local import lifecycle
+from compaction.local.binaries import ensure_binaries
+from compaction.local.check import Check
+from compaction.local.demo import view
+from compaction.local.demo.cluster import Cluster, Observation
+from compaction.local.demo.replicas import Replicas, start_replicas, stop_replicas
+from compaction.local.demo.scenario import NAMESPACE
+from compaction.local.demo.servers import stop_servers
+from compaction.rewrite.java import find_java
+
+MARK: Final = ".compaction-demo"
+LOOK_SECONDS: Final = 1.0
+STALL_SECONDS: Final = 300.0
+"""Without any change for this long it is stuck. Not a measure of speed: a Spark session on a busy machine may take a
+minute.
+"""
+LOG_LINES: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One run in `directory`. `kubeconfig`: a cluster of the user's instead of a control plane of our own."""
+
+    directory: Path
+    console: Console
+    keep: bool = False
+    kubeconfig: Path | None = None
+
+    def perform(self, show: Callable[[], bool]) -> bool:
+        """Carry out `show` and stop everything, however it ends; with `keep`, only when it failed.
+
+        Raises:
+            CompactionError: it could not be carried through; what was started has been stopped.
+        """
+        find_java()
+        self.step("stopping what an earlier run left" if self._clear() else "preparing")
+        finished = False
+        try:
+            held = show()
+            finished = True
+            return held
+        finally:
+            with _undisturbed():
+                if not (self.keep and finished):
+                    self.step("stopping everything that was started")
+                    self.stop()
+
+    def stop(self) -> None:
+        """Stop the operator, its workers, servers and the control plane of this directory; safe when nothing runs."""
+        stop_replicas(self.operator)
+        stop_servers(self.servers)
+        lifecycle.down(self._control_plane, report=self.step)
+
+    def start_cluster(self, *, policy: str) -> Cluster:
+        """A control plane, or the user's, with our definitions and an empty namespace."""
+        # In this thread: the kernel ends guarded children with the thread that started them, not with the process.
+        cluster = self._cluster(policy)
+        definitions = self.directory / "crds"
+        definitions.mkdir()
+        for name, text in crd_files().items():
+            (definitions / name).write_text(text)
+        self.command(cluster, "apply", "-f", str(definitions))
+        cluster.run("wait", "--for=condition=Established", "--timeout=60s", "-f", str(definitions))
+        if self.kubeconfig is not None:
+            cluster.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
+        cluster.run("create", "namespace", NAMESPACE)
+        return cluster
+
+    def _cluster(self, policy: str) -> Cluster:
+        if self.kubeconfig is not None:
+            return Cluster(ensure_binaries(report=self.step).kubectl, self.kubeconfig, policy)
+        running = lifecycle.up(self._control_plane, detached=self.keep, report=self.step)
+        self.step(f"control plane ready at {running.url}")
+        return Cluster(ensure_binaries(report=self.step).kubectl, running.kubeconfig, policy)
+
+    def start_operator(self, cluster: Cluster) -> Replicas:
+        """Two replicas, as a user would start them."""
+        replicas = start_replicas(self.operator, kubeconfig=cluster.kubeconfig, detached=self.keep)
+        self.step("operator: two replicas started, one will lead")
+        return replicas
+
+    def apply_policy(self, cluster: Cluster, policy: dict[str, Any]) -> None:
+        path = self.directory / "policy.yaml"
+        path.write_text(yaml.safe_dump(policy, sort_keys=False))
+        self.command(cluster, "apply", "-f", str(path))
+
+    def watch(
+        self, cluster: Cluster, replicas: Replicas, show: Callable[[Observation], None], *,
+        done: Callable[[Observation], bool],
+    ) -> Observation:  # fmt: skip
+        """Look and show until it is done.
+
+        Raises:
+            DemoError: the operator ended, or nothing changed for minutes; with the end of its log.
+        """
+        last, changed = "", time.monotonic()
+        while True:
+            seen = cluster.look()
+            show(seen)
+            if done(seen):
+                return seen
+            if not replicas.alive:
+                raise DemoError(f"both replicas of the operator ended:\n{_ends(replicas)}")
+            if repr(seen) != last:
+                last, changed = repr(seen), time.monotonic()
+            elif time.monotonic() - changed > STALL_SECONDS:
+                raise DemoError(f"nothing changed for {STALL_SECONDS:.0f} s:\n{_ends(replicas)}")
+            time.sleep(LOOK_SECONDS)
+
+    def conclude(self, cluster: Cluster, checks: list[Check]) -> bool:
+        """The last screen: what was claimed, and whether it held. Ends as a user would."""
+        self.console.print()
+        self.console.print(view.checks_table(checks))
+        held = all(check.holds for check in checks)
+        self.console.print(
+            "\nall of it held" if held else "\nNOT all of it held", style="bold green" if held else "bold red"
+        )
+        if self.keep:
+            self.console.print(f"\nleft running; to look around:  export KUBECONFIG={cluster.kubeconfig}")
+            self.console.print(f"                               kubectl -n {NAMESPACE} get cpol,cjob,lease")
+            self.console.print(f"to stop it:                    compactor demo --down --directory {self.directory}")
+        else:
+            self._delete_policy(cluster)
+        return held
+
+    def _delete_policy(self, cluster: Cluster) -> None:
+        """Without the policy, its workers stop and its jobs go."""
+        cluster.run("delete", "cpol", cluster.policy, "--wait", "--timeout=60s")
+        if self.kubeconfig is not None:
+            cluster.run("delete", "namespace", NAMESPACE, "--wait=false")
+
+    def _clear(self) -> bool:
+        """Stop and remove what an earlier run left; True when there was something.
+
+        Raises:
+            DemoError: the directory is not the demo's, so nothing in it is touched.
+        """
+        used = self.directory.exists() and any(self.directory.iterdir())
+        if used and not (self.directory / MARK).exists():
+            raise DemoError(f"{self.directory} holds other files: name an empty directory with --directory")
+        if used:
+            self.stop()
+            shutil.rmtree(self.directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / MARK).touch()
+        return used
+
+    def command(self, cluster: Cluster, *arguments: str) -> None:
+        """Show a command of kubectl and what it answers."""
+        self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", highlight=False, soft_wrap=True)
+        self.console.print(cluster.run(*arguments).rstrip(), highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, line: str) -> None:
+        """Say what is done now."""
+        self.console.print(f"> {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def operator(self) -> Path:
+        return self.directory / "operator"
+
+    @property
+    def servers(self) -> Path:
+        return self.directory / "servers"
+
+    @property
+    def _control_plane(self) -> Path:
+        return self.directory / "control-plane"
+
+
+def _ends(replicas: Replicas) -> str:
+    ends = (
+        replicas.log(process.name).read_text(errors="replace").splitlines()[-LOG_LINES:]
+        for process in replicas.processes
+    )
+    return "\n".join(line for end in ends for line in end)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not interrupt the stopping, or something would stay."""
+    previous = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
