@@ -123,13 +123,13 @@ def job_cells(job: CompactionJob) -> tuple[str, ...]:
 
 
 def policy_table(policy: CompactionPolicy | None) -> Table:
-    table = _table(POLICY_COLUMNS)
+    table = table_of(POLICY_COLUMNS)
     table.add_row(*policy_cells(policy))
     return table
 
 
 def jobs_table(jobs: Sequence[CompactionJob]) -> Table:
-    table = _table(JOB_COLUMNS)
+    table = table_of(JOB_COLUMNS)
     for job in jobs:
         cells: list[RenderableType] = list(job_cells(job))
         cells[3] = Text(job.status.state.value, style=STYLES[job.status.state])
@@ -141,7 +141,7 @@ def jobs_table(jobs: Sequence[CompactionJob]) -> Table:
 
 def proof_table(proofs: Sequence[LogProof]) -> Table:
     """The last screen: per log what was readable and what it cost, before and after."""
-    table = _table(("LOG", "LIVE CONTENT", "ENTRIES", "SEGMENTS", "BEFORE", "AFTER", "RECLAIMED", "RECEIPTS"))
+    table = table_of(("LOG", "LIVE CONTENT", "ENTRIES", "SEGMENTS", "BEFORE", "AFTER", "RECLAIMED", "RECEIPTS"))
     for proof in proofs:
         table.add_row(
             proof.name,
@@ -163,7 +163,7 @@ def proof_table(proofs: Sequence[LogProof]) -> Table:
 
 def receipts_table(proofs: Sequence[LogProof]) -> Table:
     """Each job's own proof: what it read, what it wrote, and that both hold the same entries."""
-    table = _table(
+    table = table_of(
         ("RECEIPT", "LOG", "TOKEN", "GROUPS", "SOURCES", "ENTRIES", "BEFORE", "AFTER", "SHA-256 BEFORE = AFTER")
     )
     for proof in proofs:
@@ -184,7 +184,7 @@ def receipts_table(proofs: Sequence[LogProof]) -> Table:
 
 
 def checks_table(checks: Sequence[Check]) -> Table:
-    table = _table(("", "CLAIM", "FACT"))
+    table = table_of(("", "CLAIM", "FACT"))
     for check in checks:
         table.add_row(
             Text("yes", style="green") if check.holds else Text("NO", style="bold red"), check.claim, check.fact
@@ -192,7 +192,8 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return table
 
 
-def _table(columns: Sequence[str]) -> Table:
+def table_of(columns: Sequence[str]) -> Table:
+    """An empty table, as all tables of the demos look."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=True)

@@ -121,9 +121,7 @@ def read(snapshot: Snapshot, expected: Entries) -> Reading:
             content[block.tenant] = content.get(block.tenant, NOTHING) + _content(snapshot, block)
         except CorruptBlockError:
             unreadable.add(block.id)
-    return Reading(
-        snapshot.version, content, opened, frozenset(unreadable), expected, time.monotonic() - started
-    )
+    return Reading(snapshot.version, content, opened, frozenset(unreadable), expected, time.monotonic() - started)
 
 
 def _content(snapshot: Snapshot, block: Block) -> Fingerprint:

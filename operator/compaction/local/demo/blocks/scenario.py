@@ -14,10 +14,10 @@ from compaction.local.demo.scenario import NAMESPACE
 POLICY: Final = "blocks"
 CREDENTIALS_SECRET: Final = "object-store"  # the name of a Secret
 INDEX_SECRET: Final = "block-index"  # the name of a Secret
-LEVELS: Final = (("10", "4s"), ("6", "10s"), ("6", "20s"))
+LEVELS: Final = ((20, "5s"), (8, "8s"), (4, "10s"))
 TOP_LEVEL: Final = len(LEVELS)
 """What has come so far is not merged any more."""
-GRACE: Final = "15s"
+GRACE: Final = "12s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class Tenant:
     backlog: int
 
 
-NOISY: Final = Tenant("noisy", pause=0.25, rows=4000, backlog=60)
-QUIET: Final = Tenant("acme", pause=1.2, rows=4000, backlog=12)
-DAMAGED: Final = Tenant("globex", pause=1.5, rows=4000, backlog=12)
+NOISY: Final = Tenant("noisy", pause=0.3, rows=4000, backlog=100)
+QUIET: Final = Tenant("acme", pause=1.5, rows=4000, backlog=20)
+DAMAGED: Final = Tenant("globex", pause=1.5, rows=4000, backlog=20)
 """The tenant of whose blocks one loses bytes in the store."""
 TENANTS: Final = (NOISY, QUIET, DAMAGED)
 SHARD: Final = 0
 DAMAGED_BLOCK: Final = 5
 """Which of the backlog, so that it has siblings on both sides."""
-WRITE_SECONDS: Final = 40.0
-"""So long writers write at least, from the policy on."""
+WRITE_SECONDS: Final = 20.0
+"""So long writers write at least, from the first job on; else until the jobs of the killed worker are done."""
 
 
 def policy(url: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def policy(url: str) -> dict[str, Any]:
         "url": url,
         "credentialsSecretName": CREDENTIALS_SECRET,
         "index": {"secretName": INDEX_SECRET},
-        "levels": [{"maxBlocks": int(blocks), "maxAge": age} for blocks, age in LEVELS],
+        "levels": [{"maxBlocks": blocks, "maxAge": age} for blocks, age in LEVELS],
         "mergeMemory": "256Mi",
     }
     return {

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -34,10 +34,11 @@ _MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One block: its path, and the content as its writer knows it."""
+    """One block: its path, and the content as its writer knows it. `at`: epoch seconds."""
 
     path: str
     content: Fingerprint
+    at: float
 
 
 @dataclass
@@ -77,13 +78,13 @@ class Writer:
         table = self._rows(time.time())
         path = block_path(self.tenant.name, SHARD, str(ULID()))
         self.store.objects.put(path, _parquet(table))
-        return Written(path, fingerprint(table))
+        return Written(path, fingerprint(table), time.time())
 
     def _one(self) -> None:
         block = self.upload()
         described = self.store.describe(block.path, tenant=self.tenant.name, shard=SHARD)
         self.ledger.enter(self.tenant.name, block.content, lambda: self.store.register_blocks([described]))
-        self.written.append(block)
+        self.written.append(replace(block, at=time.time()))
 
     def _rows(self, now: float) -> pa.Table:
         """Measurements of the last seconds, sorted by service and time."""

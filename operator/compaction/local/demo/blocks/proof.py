@@ -1,0 +1,184 @@
+"""The verdict: for every claim of the demo one check, from what writers and the reader counted, from the index and the
+objects, and from what the API server says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from compaction.api.enums import JobState
+from compaction.api.job import JobReceipt
+from compaction.local.check import Check
+from compaction.local.demo.blocks.accident import Accident
+from compaction.local.demo.blocks.facts import StoreFacts, Stray
+from compaction.local.demo.blocks.ledger import Entries
+from compaction.local.demo.blocks.prover import Prover, Reading
+from compaction.local.demo.cluster import Observation
+
+FEWER: Final = 5
+"""So many times fewer blocks than were registered are few: fan-in of one level is not enough for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything that was seen, of which `checks` judges.
+
+    `moments`: when blocks were registered (epoch seconds). `registered`: what had been when the policy was applied.
+    `lost`: the id of the damaged block; `orphan`: path of what a writer uploaded and never registered; `collected`: how
+    many orphans were deleted. `leaks`: where a password was found.
+    """
+
+    seen: Observation
+    entries: Entries
+    prover: Prover
+    final: Reading | None
+    before: StoreFacts
+    after: StoreFacts
+    stray: Stray
+    moments: Sequence[float]
+    accident: Accident
+    lost: str
+    orphan: str
+    found: Sequence[str]
+    leaks: Sequence[str]
+    replicas_alive: int
+
+    @property
+    def receipts(self) -> Mapping[str, JobReceipt]:
+        """By job."""
+        return {job.metadata.name: job.status.receipt for job in self.seen.jobs if job.status.receipt is not None}
+
+    @property
+    def commits(self) -> list[datetime]:
+        return sorted(one.committed_at for one in self.receipts.values() if one.committed_at is not None)
+
+
+def checks(story: Story) -> list[Check]:
+    """Everything the demo claims."""
+    return [
+        *(_same_content(story, tenant) for tenant in story.entries.content),
+        _at_every_moment(story.prover),
+        _written_meanwhile(story),
+        _receipts_agree(story),
+        _every_job_ended(story.seen),
+        _few_blocks(story),
+        _no_debt(story),
+        _damage_is_named(story),
+        _accident_did_no_harm(story),
+        _nothing_waits(story),
+        _orphans(story),
+        Check("no password is in any object or log", not story.leaks, ", ".join(story.leaks) or "none found"),
+        Check(
+            "one replica led while the other stood by",
+            story.replicas_alive == 2 and story.seen.leader is not None,
+            f"led by {story.seen.leader}",
+        ),
+    ]
+
+
+def _same_content(story: Story, tenant: str) -> Check:
+    wanted = story.entries.content[tenant]
+    read = None if story.final is None else story.final.content.get(tenant)
+    fact = f"{wanted.rows} rows, {wanted.digest:032x}"[: len(f"{wanted.rows} rows, ") + 12]
+    if read != wanted:
+        fact += f", read were {read}"
+    return Check(f"{tenant}: the rows read are those that were registered", read == wanted, fact)
+
+
+def _at_every_moment(prover: Prover) -> Check:
+    holds = prover.proven > 1 and not prover.different and prover.error is None
+    again = f", {prover.expired} took longer than the grace" if prover.expired else ""
+    fact = f"{prover.proven} instants, {prover.rows} rows{again}"
+    if not holds:
+        fact = "; ".join([str(prover.error)] if prover.error is not None else prover.different) or fact
+    return Check("a reader saw exactly these rows at every instant, once each", holds, fact)
+
+
+def _written_meanwhile(story: Story) -> Check:
+    """In all of the pauses between commits together: a store that stands still would prove nothing."""
+    commits = [moment.timestamp() for moment in story.commits]
+    between = sum(commits[0] <= moment <= commits[-1] for moment in story.moments) if commits else 0
+    pauses = sum(any(first <= one < last for one in story.moments) for first, last in pairwise(commits))
+    return Check(
+        "writers kept writing while blocks were merged",
+        between > 0 and pauses > 1,
+        f"{between} blocks registered between the first and the last of {len(commits)} commits",
+    )
+
+
+def _receipts_agree(story: Story) -> Check:
+    equal = [one for one in story.receipts.values() if one.proves_equal and one.fingerprint_before]
+    return Check(
+        "every receipt shows equal fingerprints of its sources and outputs",
+        bool(equal) and len(equal) == len(story.receipts),
+        f"{len(equal)} of {len(story.receipts)} receipts",
+    )
+
+
+def _every_job_ended(seen: Observation) -> Check:
+    others = [
+        f"{job.metadata.name} is {job.status.state.value}"
+        for job in seen.jobs
+        if job.status.state is not JobState.SUCCEEDED
+    ]
+    return Check("every job succeeded", bool(seen.jobs) and not others, "; ".join(others) or f"{len(seen.jobs)} jobs")
+
+
+def _few_blocks(story: Story) -> Check:
+    count, left = story.entries.count, len(story.after.live)
+    opened = {tenant: (story.entries.blocks[tenant], story.after.of(tenant)) for tenant in story.entries.blocks}
+    return Check(
+        "small blocks became few large ones",
+        left * FEWER <= count,
+        f"{count} -> {left}; a query opens " + ", ".join(f"{t} {a} -> {b}" for t, (a, b) in opened.items()),
+    )
+
+
+def _no_debt(story: Story) -> Check:
+    policy = story.seen.policy
+    debt = policy.status.debt if policy is not None else None
+    holds = debt is not None and debt.blocks == debt.bytes == 0 and story.after.mergeable == 0
+    return Check("no debt is left", holds, "unknown" if debt is None else f"{debt.blocks} blocks, {debt.bytes} bytes")
+
+
+def _damage_is_named(story: Story) -> Check:
+    policy = story.seen.policy
+    named = policy.status.quarantined if policy is not None else ()
+    holds = [one.segment for one in named] == [story.lost] and story.after.aside == {story.lost}
+    sources = {source for one in story.receipts.values() for source in one.sources}
+    holds = holds and story.lost not in sources
+    fact = "; ".join(f"{one.segment}: {one.reason}" for one in named) or "not named"
+    return Check("the damaged block, and only it, is set aside and named", holds, fact)
+
+
+def _accident_did_no_harm(story: Story) -> Check:
+    done = story.accident.survived(story.seen)
+    return Check(
+        "the jobs of a killed worker were done by the next, with larger tokens",
+        bool(done) and len(done) == len(story.accident.jobs),
+        f"{story.accident.worker or 'no worker'} was killed; {len(done)} of {len(story.accident.jobs)} jobs done since",
+    )
+
+
+def _nothing_waits(story: Story) -> Check:
+    replaced = sum(len(one.sources) for one in story.receipts.values())
+    return Check(
+        "replaced blocks were deleted after their grace",
+        story.after.tombstones == 0 and replaced > 0,
+        f"{replaced} replaced, {story.after.tombstones} left",
+    )
+
+
+def _orphans(story: Story) -> Check:
+    fact = f"{len(story.found)} found and deleted; then {len(story.stray.objects)} more objects than blocks"
+    if story.stray.blocks:
+        fact += f", {len(story.stray.blocks)} blocks without an object: {story.stray.blocks[0]}"
+    return Check(
+        "what a dead writer never registered was collected, and the objects are the live blocks",
+        story.orphan in story.found and story.stray.none,
+        fact,
+    )

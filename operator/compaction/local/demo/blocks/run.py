@@ -1,0 +1,233 @@
+"""The demo of block stores from beginning to end.
+
+In the stage's directory: `servers/` versitygw and PostgreSQL, `policy.yaml` what is applied, `control-plane/`,
+`operator/`. The Secrets are nowhere but in the API server, and where the operator gives them to its workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from compaction.api.enums import JobState
+from compaction.local.demo.blocks import scenario, view
+from compaction.local.demo.blocks.accident import Accident
+from compaction.local.demo.blocks.facts import StoreFacts, compare, look
+from compaction.local.demo.blocks.leaks import find_leaks
+from compaction.local.demo.blocks.ledger import Ledger
+from compaction.local.demo.blocks.proof import Story, checks
+from compaction.local.demo.blocks.prover import Prover, proving
+from compaction.local.demo.blocks.scenario import DAMAGED, DAMAGED_BLOCK, GRACE, POLICY, TENANTS, WRITE_SECONDS
+from compaction.local.demo.blocks.writers import Writer, damage, writing
+from compaction.local.demo.cluster import Cluster, Observation
+from compaction.local.demo.replicas import Replicas, leftover_workers
+from compaction.local.demo.servers import Servers, start_servers
+from compaction.local.demo.stage import Stage
+from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
+from compaction.stores.blocks.paths import parse_block_path
+from compaction.stores.blocks.reader import BlockReader
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+
+SEED: Final = 6
+DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
+BLOCKS_STATUS: Final = (
+    r"{.status.blocks}{'\n'}{range .status.quarantined[*]}{.segment} {.reason}: {.message}{'\n'}{end}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksDemo:
+    """One run in `directory`. `kubeconfig`: a cluster of the user's instead of a control plane of our own."""
+
+    directory: Path
+    console: Console
+    keep: bool = False
+    kubeconfig: Path | None = None
+
+    @property
+    def stage(self) -> Stage:
+        return Stage(self.directory, self.console, self.keep, self.kubeconfig)
+
+    def run(self) -> bool:
+        """Show it all; True when every claim held. Raises as `Stage.perform`."""
+        return self.stage.perform(self._show)
+
+    def stop(self) -> None:
+        """See `Stage.stop`."""
+        self.stage.stop()
+
+    def _show(self) -> bool:
+        stage = self.stage
+        servers = start_servers(stage.servers, detached=stage.keep, report=stage.step)
+        connection = BlockStoreConnection(servers.url, servers.index_url, servers.objects.options())
+        with closing(BlockStore.open(connection)) as store, ThreadPoolExecutor(max_workers=1) as pool:
+            cast = Cast.of(store)
+            stage.step("three tenants write and register blocks, one of them is noisy, while the control plane starts")
+            backlog = pool.submit(cast.begin)
+            cluster = stage.start_cluster(policy=POLICY)
+            backlog.result()
+            return _Play(stage, servers, store, cluster, cast).perform()
+
+
+@dataclass
+class Cast:
+    """Those who use the store. `lost`: id of the block that is damaged; `orphan`: path of one never registered."""
+
+    store: BlockStore
+    ledger: Ledger
+    writers: list[Writer]
+    prover: Prover
+    lost: str = ""
+    orphan: str = ""
+
+    @classmethod
+    def of(cls, store: BlockStore) -> Cast:
+        ledger = Ledger()
+        writers = [Writer(store, ledger, tenant, seed=SEED + number) for number, tenant in enumerate(TENANTS)]
+        return cls(store, ledger, writers, Prover(BlockReader(store), ledger))
+
+    def begin(self) -> None:
+        """The backlog, of which one block is damaged, and a writer that dies before it registers what it uploaded.
+
+        Raises CompactionError.
+        """
+        for writer in self.writers:
+            writer.write(writer.tenant.backlog)
+            if writer.tenant is DAMAGED:
+                victim = writer.written[DAMAGED_BLOCK]
+                place = parse_block_path(victim.path)
+                assert place is not None
+                damage(self.store, victim.path)
+                self.ledger.lose(DAMAGED.name, place.id, victim.content)
+                self.lost = place.id
+        # S3 dates objects by the second; what is as old as the store itself is not taken for an orphan.
+        time.sleep(1.0)
+        self.orphan = self.writers[0].upload().path
+
+    def check(self) -> None:
+        """Raises what ended one of them too early."""
+        for error in (*(writer.error for writer in self.writers), self.prover.error):
+            if error is not None:
+                raise error
+
+    @property
+    def moments(self) -> list[float]:
+        """When blocks were registered, epoch seconds."""
+        return sorted(block.at for writer in self.writers for block in writer.written)
+
+
+@dataclass
+class _Play:
+    """What happens once everything stands."""
+
+    stage: Stage
+    servers: Servers
+    store: BlockStore
+    cluster: Cluster
+    cast: Cast
+    accident: Accident = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.accident = Accident(self.cluster, self.stage.operator)
+
+    def perform(self) -> bool:
+        stage, cast = self.stage, self.cast
+        before = look(self.store)
+        entries = cast.ledger.entries()
+        stage.step(f"backlog: {view.store_line(before, entries)}")
+        stage.step(f"damaged on purpose: block {cast.lost} of {DAMAGED.name}")
+        self.cluster.run(
+            "apply", "-f", "-", input=scenario.secrets(self.servers.objects.options(), self.servers.index_url)
+        )
+        stage.step(f"Secrets applied: {scenario.CREDENTIALS_SECRET}, {scenario.INDEX_SECRET}")
+        replicas = stage.start_operator(self.cluster)
+        stage.apply_policy(self.cluster, scenario.policy(self.servers.url))
+        with view.watching(stage.console) as shown, proving(cast.prover):
+            self._watch(replicas, shown, lambda seen, _: any(job.status.worker for job in seen.jobs))
+            shown.say("a worker has its first jobs: writers go on writing, and a reader reads, from here to the end")
+            began = time.monotonic()
+            with writing(cast.writers):
+                self._watch(replicas, shown, lambda seen, _: self._seen_enough(seen, shown, began))
+            shown.say(f"writers ended; what is left is merged, and deleted after {GRACE}")
+            seen = self._watch(replicas, shown, _settled)
+        return self._judge(seen, before, replicas)
+
+    def _watch(
+        self, replicas: Replicas, shown: view.View, done: Callable[[Observation, StoreFacts], bool]
+    ) -> Observation:
+        facts = look(self.store)
+
+        def show(seen: Observation) -> None:
+            nonlocal facts
+            self.cast.check()
+            facts = look(self.store)
+            shown.show(view.Scene(seen, facts, self.cast.ledger.entries(), self.cast.prover))
+
+        return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
+
+    def _seen_enough(self, seen: Observation, shown: view.View, began: float) -> bool:
+        """Writers wrote for long enough, and what a dead worker left was done by the next."""
+        if self.accident.happen(seen):
+            shown.say(
+                f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {', '.join(self.accident.jobs)}"
+            )
+        recovered = bool(self.accident.jobs) and len(self.accident.survived(seen)) == len(self.accident.jobs)
+        return recovered and time.monotonic() - began >= WRITE_SECONDS
+
+    def _judge(self, seen: Observation, before: StoreFacts, replicas: Replicas) -> bool:
+        stage, cast, store = self.stage, self.cast, self.store
+        found = [one.path for one in find_orphans(store.objects, store.index, older_than=0).orphans]
+        collect_orphans(store.objects, store.index, now=store.now(), older_than=0)
+        final = cast.prover.prove()
+        stage.command(self.cluster, "get", "cpol,cjob,lease")
+        stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={BLOCKS_STATUS}")
+        processes = (*replicas.alive, *leftover_workers(stage.operator))
+        story = Story(
+            seen=seen,
+            entries=cast.ledger.entries(),
+            prover=cast.prover,
+            final=final,
+            before=before,
+            after=look(store),
+            stray=compare(store),
+            moments=cast.moments,
+            accident=self.accident,
+            lost=cast.lost,
+            orphan=cast.orphan,
+            found=found,
+            leaks=find_leaks(self.servers.secrets, self.cluster, stage.operator, processes),
+            replicas_alive=len(replicas.alive),
+        )
+        for table in (
+            view.receipts_table(seen.jobs, story.receipts),
+            view.proof_table(story.entries, before, story.after, cast.prover),
+        ):
+            stage.console.print()
+            stage.console.print(table)
+        return stage.conclude(self.cluster, checks(story))
+
+
+def _settled(seen: Observation, facts: StoreFacts) -> bool:
+    """The last look of the operator came after the last job's end and found nothing left to do, nothing will become
+    due, and all that was replaced is deleted.
+    """
+    if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):
+        return False
+    status = seen.policy.status
+    ends = [job.status.finished_at for job in seen.jobs if job.status.finished_at is not None]
+    return (
+        status.debt is not None
+        and status.debt.blocks == 0
+        and status.active == status.queued == 0
+        and status.last_sense_time is not None
+        and status.last_sense_time >= max(ends)
+        and facts.mergeable == 0
+        and facts.tombstones == 0
+    )
