@@ -24,6 +24,9 @@ endif
 ifneq ($(filter-out 0 no false,$(KEEP)),)
 DEMO_FLAGS += --keep
 endif
+ifneq ($(STORE),)
+DEMO_FLAGS += --store $(STORE)
+endif
 
 ##@ Use
 .PHONY: help setup demo images
@@ -33,7 +36,7 @@ help: ## Explain the targets
 
 setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control plane, in parallel
 
-demo: setup ## From a policy to reclaimed bytes on a real control plane (KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
+demo: setup ## From a policy to reclaimed bytes on a real control plane (STORE=blocks: a block store on S3 and PostgreSQL; KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
 	@$(BIN)/compactor local check
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 

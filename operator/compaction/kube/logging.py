@@ -78,6 +78,8 @@ def setup_logging(format: LogFormat, *, level: int = logging.INFO, stream: TextI
     # Kopf reports each watched event at INFO under its object loggers; our own lines say what was decided.
     logging.getLogger("kopf.objects").setLevel(max(level, logging.WARNING))
     logging.getLogger("kopf").setLevel(max(level, logging.INFO))
+    # Alembic tells at INFO what it has loaded, each time that an index is opened.
+    logging.getLogger("alembic").setLevel(max(level, logging.WARNING))
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 

@@ -23,12 +23,13 @@ AFTER_JOBS: Final = 4
 
 @dataclass
 class Accident:
-    """`worker` is the one that was killed (empty before), `jobs` the tokens of what it was at."""
+    """`worker` is the one that was killed (empty before), `jobs` the tokens of what it was at, `workers` all up to then."""
 
     cluster: Cluster
     operator: Path
     worker: str = ""
     jobs: dict[str, int] = field(default_factory=dict)
+    workers: frozenset[str] = frozenset()
 
     def happen(self, seen: Observation) -> bool:
         """Kill a worker that has a job, once there was something to see. True when it has just happened."""
@@ -42,10 +43,16 @@ class Accident:
                 worker.send(signal.SIGKILL, group=True)
                 wait_gone(worker, timeout=GONE_SECONDS)
                 self.worker = worker.name
+                self.workers = frozenset(job.status.worker for job in seen.jobs if job.status.worker)
                 self.jobs = {job.metadata.name: job.status.fencing_token for job in jobs}
                 return True
             worker.send(signal.SIGCONT, group=True)
         return False
+
+    def replaced(self, seen: Observation) -> bool:
+        """Whether another worker has taken its place, and has got a job done."""
+        workers = {job.status.receipt.worker for job in seen.jobs if job.status.receipt is not None}
+        return bool(self.worker) and bool(workers - self.workers)
 
     def survived(self, seen: Observation) -> tuple[str, ...]:
         """Those of its jobs that succeeded later, with a larger token."""

@@ -82,8 +82,9 @@ class Prover:
         """One instant after the other."""
         try:
             while not self.stopped.is_set():
-                self.prove()
-                self.stopped.wait(PAUSE_SECONDS)
+                reading = self.prove()
+                # Half of the time at most: it is the workers' machine too.
+                self.stopped.wait(max(PAUSE_SECONDS, reading.seconds if reading is not None else 0.0))
         except CompactionError as error:
             self.error = error
 

@@ -173,13 +173,11 @@ class _Play:
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
 
     def _seen_enough(self, seen: Observation, shown: view.View, began: float) -> bool:
-        """Writers wrote for long enough, and what a dead worker left was done by the next."""
+        """Writers wrote for long enough, and the worker after the killed one is at work."""
         if self.accident.happen(seen):
-            shown.say(
-                f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {', '.join(self.accident.jobs)}"
-            )
-        recovered = bool(self.accident.jobs) and len(self.accident.survived(seen)) == len(self.accident.jobs)
-        return recovered and time.monotonic() - began >= WRITE_SECONDS
+            jobs = ", ".join(self.accident.jobs)
+            shown.say(f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {jobs}")
+        return self.accident.replaced(seen) and time.monotonic() - began >= WRITE_SECONDS
 
     def _judge(self, seen: Observation, before: StoreFacts, replicas: Replicas) -> bool:
         stage, cast, store = self.stage, self.cast, self.store

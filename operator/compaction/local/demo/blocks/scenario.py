@@ -30,16 +30,16 @@ class Tenant:
     backlog: int
 
 
-NOISY: Final = Tenant("noisy", pause=0.3, rows=4000, backlog=100)
-QUIET: Final = Tenant("acme", pause=1.5, rows=4000, backlog=20)
-DAMAGED: Final = Tenant("globex", pause=1.5, rows=4000, backlog=20)
+NOISY: Final = Tenant("noisy", pause=0.4, rows=3000, backlog=100)
+QUIET: Final = Tenant("acme", pause=1.5, rows=3000, backlog=20)
+DAMAGED: Final = Tenant("globex", pause=1.5, rows=3000, backlog=20)
 """The tenant of whose blocks one loses bytes in the store."""
 TENANTS: Final = (NOISY, QUIET, DAMAGED)
 SHARD: Final = 0
 DAMAGED_BLOCK: Final = 5
 """Which of the backlog, so that it has siblings on both sides."""
 WRITE_SECONDS: Final = 20.0
-"""So long writers write at least, from the first job on; else until the jobs of the killed worker are done."""
+"""So long writers write at least, from the first job on; else until the killed worker is replaced."""
 
 
 def policy(url: str) -> dict[str, Any]:
