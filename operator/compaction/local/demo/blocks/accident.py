@@ -23,13 +23,12 @@ AFTER_JOBS: Final = 4
 
 @dataclass
 class Accident:
-    """`worker` is the one that was killed (empty before), `jobs` the tokens of what it was at, `workers` all up to then."""
+    """`worker` is the one that was killed (empty before), `jobs` the tokens of what it was at."""
 
     cluster: Cluster
     operator: Path
     worker: str = ""
     jobs: dict[str, int] = field(default_factory=dict)
-    workers: frozenset[str] = frozenset()
 
     def happen(self, seen: Observation) -> bool:
         """Kill a worker that has a job, once there was something to see. True when it has just happened."""
@@ -43,7 +42,6 @@ class Accident:
                 worker.send(signal.SIGKILL, group=True)
                 wait_gone(worker, timeout=GONE_SECONDS)
                 self.worker = worker.name
-                self.workers = frozenset(job.status.worker for job in seen.jobs if job.status.worker)
                 self.jobs = {job.metadata.name: job.status.fencing_token for job in jobs}
                 return True
             worker.send(signal.SIGCONT, group=True)
@@ -52,7 +50,7 @@ class Accident:
     def replaced(self, seen: Observation) -> bool:
         """Whether another worker has taken its place, and has got a job done."""
         workers = {job.status.receipt.worker for job in seen.jobs if job.status.receipt is not None}
-        return bool(self.worker) and bool(workers - self.workers)
+        return bool(self.worker) and bool(workers - {self.worker})
 
     def survived(self, seen: Observation) -> tuple[str, ...]:
         """Those of its jobs that succeeded later, with a larger token."""
