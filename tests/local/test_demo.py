@@ -7,36 +7,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from compaction.local.demo.replicas import leftover_workers
-from compaction.local.process import ProcessId, wait_gone
-from compaction.local.state import read_state
+from compaction.local.process import wait_gone
+from support.demos import COMMAND, read_until, running_below, started_in
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark, pytest.mark.usefixtures("binaries")]
-COMMAND = [sys.executable, "-m", "compaction.cli.main", "demo"]
-
-
-def started_in(directory: Path) -> list[ProcessId]:
-    """Everything the demo has recorded as started: servers and replicas."""
-    states = [read_state(directory / part) for part in ("control-plane", "operator")]
-    return [process for state in states if state is not None for process in state.processes]
-
-
-def running_below(directory: Path) -> list[str]:
-    """Processes whose working directory is below `directory`, seen from the kernel and not from our own records."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (entry / "cwd").resolve().is_relative_to(directory) and ProcessId.of(entry.name, int(entry.name)):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
 
 
 @pytest.fixture
@@ -65,7 +45,7 @@ def test_interrupted_in_the_middle_it_stops_everything(directory, signum):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         assert demo.stdout is not None
         # The middle: a worker has a job, so servers, replicas, a worker and its JVM all run.
-        seen = _read_until(demo, "InProgress")
+        seen = read_until(demo, "InProgress")
         started = started_in(directory)
         assert len(started) == 4, seen
         os.kill(demo.pid, signum)
@@ -88,13 +68,3 @@ def test_kept_running_until_it_is_taken_down(directory):
     subprocess.run([*COMMAND, "--down", "--directory", str(directory)], check=True)
     assert not any(process.alive() for process in started)
     assert running_below(directory) == []
-
-
-def _read_until(demo: subprocess.Popen[str], word: str) -> str:
-    assert demo.stdout is not None
-    seen = ""
-    for line in demo.stdout:
-        seen += line
-        if word in line:
-            return seen
-    pytest.fail(f"the demo ended before {word!r} was seen:\n{seen}")

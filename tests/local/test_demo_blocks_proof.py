@@ -43,6 +43,8 @@ def test_every_claim_holds_for_a_good_run(story: Story) -> None:
         ("equal fingerprints", lambda s: s.receipt(fingerprintBefore="", fingerprintAfter="")),
         ("every job succeeded", lambda s: s.job(state="Faulty")),
         ("few large ones", lambda s: s.live([a_block(number) for number in range(5)])),
+        ("few large ones", lambda s: s.status["blocks"].update(readAmplification=5.0)),
+        ("few large ones", lambda s: s.status.pop("blocks")),
         ("no debt", lambda s: s.status["debt"].update(blocks=1)),
         ("no debt", lambda s: s.live([a_block(1), a_block(2)])),
         ("set aside and named", lambda s: s.status["quarantined"][0].update(segment="other")),
@@ -109,6 +111,7 @@ class Story:
         self.job_data = {"state": "Succeeded", "finishedAt": NOW, "fencingToken": 2}
         self.status = {
             "debt": {"bytes": 0, "blocks": 0},
+            "blocks": {"live": 1, "windows": 1, "readAmplification": 1.0},
             "lastSenseTime": NOW,
             "quarantined": [{"log": "globex/0/L0/x", "segment": "lost", "reason": "SourceCorrupt", "since": NOW}],
         }
@@ -152,7 +155,8 @@ class Story:
         good = proof.Story(
             seen=self.observation(), entries=self.entries, prover=self.prover, final=self.reading,
             before=StoreFacts(()), after=self.after, stray=Stray(), moments=[start + part / 2 for part in range(5)],
-            accident=accident, lost="lost", orphan="o", found=("o",), leaks=(), replicas_alive=2,
+            accident=accident, lost="lost", orphan="o", found=("o",), leaks=(), amplification=20.0,
+            replicas_alive=2,
         )  # fmt: skip
         return dataclasses.replace(good, **self.changes)
 

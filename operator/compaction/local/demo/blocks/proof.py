@@ -27,9 +27,10 @@ FEWER: Final = 5
 class Story:
     """Everything that was seen, of which `checks` judges.
 
-    `moments`: when blocks were registered (epoch seconds). `registered`: what had been when the policy was applied.
-    `lost`: the id of the damaged block; `orphan`: path of what a writer uploaded and never registered; `collected`: how
-    many orphans were deleted. `leaks`: where a password was found.
+    `moments`: when blocks were registered (epoch seconds). `final`: the reader's last reading; `before`, `after`: the
+    store when the policy was applied, and now. `lost`: id of the damaged block; `orphan`: path of what a writer
+    uploaded and never registered, `found`: paths of all orphans that were collected. `leaks`: where a password was
+    found. `amplification`: blocks that a query opened on average, at most, as the policy's status said.
     """
 
     seen: Observation
@@ -45,6 +46,7 @@ class Story:
     orphan: str
     found: Sequence[str]
     leaks: Sequence[str]
+    amplification: float
     replicas_alive: int
 
     @property
@@ -130,11 +132,12 @@ def _every_job_ended(seen: Observation) -> Check:
 
 def _few_blocks(story: Story) -> Check:
     count, left = story.entries.count, len(story.after.live)
-    opened = {tenant: (story.entries.blocks[tenant], story.after.of(tenant)) for tenant in story.entries.blocks}
+    status = story.seen.policy.status.blocks if story.seen.policy is not None else None
+    now = 0.0 if status is None else status.read_amplification
     return Check(
         "small blocks became few large ones",
-        left * FEWER <= count,
-        f"{count} -> {left}; a query opens " + ", ".join(f"{t} {a} -> {b}" for t, (a, b) in opened.items()),
+        left * FEWER <= count and 0 < now * FEWER <= story.amplification,
+        f"{count} -> {left}; a query opens {now:.1f} on average, {story.amplification:.1f} before",
     )
 
 

@@ -133,6 +133,7 @@ class _Play:
     cluster: Cluster
     cast: Cast
     accident: Accident = field(init=False)
+    amplification: float = 0.0
 
     def __post_init__(self) -> None:
         self.accident = Accident(self.cluster, self.stage.operator)
@@ -168,6 +169,8 @@ class _Play:
             nonlocal facts
             self.cast.check()
             facts = look(self.store)
+            blocks = seen.policy.status.blocks if seen.policy is not None else None
+            self.amplification = max(self.amplification, 0.0 if blocks is None else blocks.read_amplification)
             shown.show(view.Scene(seen, facts, self.cast.ledger.entries(), self.cast.prover))
 
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
@@ -201,6 +204,7 @@ class _Play:
             orphan=cast.orphan,
             found=found,
             leaks=find_leaks(self.servers.secrets, self.cluster, stage.operator, processes),
+            amplification=self.amplification,
             replicas_alive=len(replicas.alive),
         )
         for table in (
