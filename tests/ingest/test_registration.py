@@ -13,10 +13,12 @@ import pyarrow as pa
 import pytest
 
 from compaction.ingest.server import Limits
-from compaction.stores.blocks.index.orphans import condemn, confirm_gone, unknown_paths
+from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.metadata import BlockMetadata
+from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore
+from support.aged import DAY, Aging
 from support.block_index import NOON, block_id, check
 from support.block_stores import content, upload
 from support.blocks import rows
@@ -135,20 +137,23 @@ def test_another_content_under_a_known_id_is_a_conflict(endpoint: Endpoint, bloc
 
 
 def test_a_writer_that_died_before_registration_leaves_a_collectable_orphan(
-    endpoint: Endpoint, block_store: BlockStore
+    endpoint: Endpoint, block_store: BlockStore, age: Aging
 ) -> None:
     """And one that comes back too late is told so, instead of registering what is being deleted."""
     known, orphan = upload(block_store, 1), upload(block_store, 2)
     endpoint.register(block(known))
-    assert unknown_paths(block_store.index, [known, orphan]) == (orphan,)
-    assert condemn(block_store.index, [known, orphan], now=NOON) == (orphan,)
+    age(block_store.objects, IDENTITY_PATH, 30 * DAY)
+    for path in (known, orphan):
+        age(block_store.objects, path, DAY + 60)
+    assert [one.path for one in find_orphans(block_store.objects, block_store.index).orphans] == [orphan]
+    assert collect_orphans(block_store.objects, block_store.index, now=NOON).objects == 1
+    assert endpoint.register(block(orphan)).outcomes() == [("Refused", "ObjectMissing")]
+    upload(block_store, 2)
     late = endpoint.register(block(orphan))
     assert (late.status, late.outcomes()) == (409, [("Refused", "Conflict")])
     assert "upload it under a new id" in late.body["blocks"][0]["message"]
-    block_store.objects.delete([orphan])
-    confirm_gone(block_store.index, [orphan], now=NOON)
-    assert endpoint.register(block(orphan)).outcomes() == [("Refused", "ObjectMissing")]
     assert endpoint.register(block(known)).outcomes() == [("Known", None)]
+    assert len(content(block_store)) == 100
 
 
 def test_many_writers_register_the_same_and_different_blocks_at_once(
