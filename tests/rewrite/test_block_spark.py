@@ -1,0 +1,130 @@
+"""Jobs of blocks on a real Spark application, with PostgreSQL and an S3 server: the whole way of a worker."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.api.enums import JobReason
+from compaction.api.job import CompactionJob, CompactionJobSpec
+from compaction.exceptions import LeaseLostError
+from compaction.local.postgres import PostgresServer
+from compaction.rewrite.events import Inbox
+from compaction.rewrite.heartbeat import Heartbeat
+from compaction.rewrite.receipts import Outcome
+from compaction.rewrite.runner import RunnerOfAllKinds
+from compaction.rewrite.session import SparkEngine
+from compaction.rewrite.worker import Worker, WorkerExit
+from compaction.stores.blocks.culprits import SourceFault
+from compaction.stores.blocks.index.listing import BlockFilter
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.secrets import DirectorySecrets, write_secrets
+from support.block_index import empty_postgres
+from support.block_jobs import assert_tidy, claim, job_of, orphans, reference_of, run
+from support.block_stores import content, fill
+from support.manifests import block_job_object
+from support.s3 import S3
+from support.worker_ports import Cluster, FakeLease
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def remote(s3: S3, postgres: PostgresServer, postgres_index: str) -> BlockStoreConnection:
+    """An empty store: S3 and PostgreSQL."""
+    empty_postgres(postgres, postgres_index)
+    return BlockStoreConnection(f"{s3.bucket()}/lake", postgres.url(postgres_index), s3.gateway.options())
+
+
+@pytest.fixture
+def store(remote: BlockStoreConnection) -> Iterator[BlockStore]:
+    store = BlockStore.open(remote)
+    yield store
+    store.close()
+
+
+def spec_of(connection: BlockStoreConnection, ids: tuple[str, ...], *, tenant: str) -> CompactionJobSpec:
+    sources = {
+        "store": reference_of(connection).to_object(),
+        "tenant": tenant,
+        "shard": 0,
+        "batch": f"{tenant}/0/L0/{min(ids)}",
+        "blocks": sorted(ids),
+    }
+    return CompactionJob.model_validate(block_job_object(sources={"blocks": sources})).spec
+
+
+def test_a_worker_takes_jobs_and_reads_mounted_secrets(
+    remote: BlockStoreConnection, store: BlockStore, spark: SparkEngine, tmp_path: Path
+) -> None:
+    """Executors open the store themselves: no credentials travel with their tasks."""
+    write_secrets(tmp_path, {"index": {"url": remote.index_url}, "credentials": dict(remote.options)})
+    cluster = Cluster()
+    inbox: Inbox = queue.SimpleQueue()
+    tenants = ["one", "two", "three"]
+    for number, tenant in enumerate(tenants):
+        ids = fill(store, range(10 * number, 10 * number + 5), tenant=tenant)
+        cluster.assign(tenant, spec_of(remote, ids, tenant=tenant), token=2)
+        store.claim(job=tenant, token=2, sources=ids, output_level=1)
+    before = {tenant: content(store, BlockFilter(tenant=tenant)) for tenant in tenants}
+    worker = Worker(
+        heartbeat=Heartbeat(cluster.connect(), inbox=inbox, slots=4, lease_seconds=60),
+        inbox=inbox,
+        runner=RunnerOfAllKinds(spark, holder="w", secrets=DirectorySecrets(str(tmp_path))),
+        slots=4,
+        idle_seconds=0.5,
+    )
+    assert worker.run() is WorkerExit.IDLE
+    for tenant in tenants:
+        report = cluster.leases[tenant].report
+        assert report is not None
+        assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "5 blocks merged into 1"), report.message
+        assert content(store, BlockFilter(tenant=tenant)) == before[tenant]
+    assert_tidy(store)
+
+
+def test_ranges_of_keys_and_a_culprit(remote: BlockStoreConnection, store: BlockStore, spark: SparkEngine) -> None:
+    """Four outputs, each of a task of its own; one of the sources is not what was registered."""
+    ids = sorted(fill(store, range(8)))
+    victim = next(block for block in store.live().blocks if block.id == ids[3])
+    data = store.objects.get(victim.path)
+    before = content(store)
+    store.objects.put(victim.path, bytes([*data[:40], data[40] ^ 1, *data[41:]]))
+    job = job_of(remote, ids, part_bytes=sum(block.bytes for block in store.live().blocks) // 4 + 1)
+    claim(store, job, 1)
+    report = run(remote, job, spark)
+    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert [(one.segment, one.reason) for one in report.skipped] == [(victim.id, SourceFault.CORRUPT.value)]
+    assert len([block for block in store.live().blocks if block.level == 1]) == 4
+    store.objects.put(victim.path, data)
+    assert content(store) == before
+    assert_tidy(store)
+
+
+def test_a_lost_lease_leaves_nothing_and_the_next_attempt_does_it(
+    remote: BlockStoreConnection, store: BlockStore, spark: SparkEngine
+) -> None:
+    ids = fill(store, range(4))
+    before = content(store)
+    job = job_of(remote, ids)
+    claim(store, job, 1)
+
+    class Lost(FakeLease):
+        """When everything is uploaded and proved."""
+
+        @property
+        def lost(self) -> bool:
+            return bool(orphans(store)) and self.checks > 0 and bool(self.progress)
+
+    with pytest.raises(LeaseLostError):
+        run(remote, job, spark, lease=Lost())
+    assert orphans(store) == ()
+    claim(store, job, 2)
+    late = run(remote, job, spark, token=1)
+    assert (late.reason, late.charged) == (JobReason.STALE_TOKEN, False)
+    assert run(remote, job, spark, token=2).outcome is Outcome.SUCCEEDED
+    assert content(store) == before
+    assert_tidy(store)
