@@ -385,6 +385,60 @@ class TestSplit:
             assert all(len(blocks) in (1, 2, 4) for blocks in failed), "what failed by itself was put together again"
 
 
+def rest(world: BlockWorld, seconds: float = 11.0) -> None:
+    """As `turn`, until the status is written, too."""
+    turn(world, seconds)
+    world.rest()
+
+
+class TestApproval:
+    """Blocks arrive all the time, and a plan that changes with each of them could never be approved."""
+
+    def shown(self) -> tuple[BlockWorld, str]:
+        world = BlockWorld(approval="Manual", **SOON)
+        world.add_blocks(6)
+        rest(world)
+        assert (world.jobs, world.status.plan is not None) == ({}, True)
+        return world, world.status.plan.hash if world.status.plan is not None else ""
+
+    def test_a_plan_that_waits_stays_while_blocks_arrive(self) -> None:
+        world, shown = self.shown()
+        for _ in range(3):
+            world.add_blocks(5)
+            rest(world, 61)
+        assert world.status.plan is not None
+        assert world.status.plan.hash == shown
+        world.annotate(approve=shown)
+        rest(world)
+        assert [len(world.blocks_of(job)) for job in world.jobs] == [4]
+        work = world.status.plan
+        assert work is not None
+        assert (work.hash, str(work.approval)) == (shown, "Approved")
+        for job in world.in_state(P):
+            world.finish(job)
+        rest(world)
+        rest(world)
+        assert world.status.plan is not None
+        assert (world.status.plan.hash != shown, str(world.status.plan.approval)) == (True, "Pending")
+        assert world.status.plan.jobs > 1, "what arrived meanwhile is in the next plan"
+
+    def test_it_is_another_plan_when_a_block_of_it_is_gone(self) -> None:
+        world, shown = self.shown()
+        del world.live[ulid(2)]
+        rest(world)
+        assert world.status.plan is not None
+        assert world.status.plan.hash != shown
+        world.annotate(approve=shown)
+        rest(world)
+        assert world.jobs == {}
+
+    def test_its_blocks_are_kept_out_of_other_batches(self) -> None:
+        world, _ = self.shown()
+        rest(world)
+        held = [one.blocks for one in world.tasks[-1].jobs.values()]
+        assert held == [tuple(ulid(number) for number in range(1, 5))]
+
+
 class TestLooks:
     def test_the_next_look_is_when_a_batch_comes_of_age(self) -> None:
         world = BlockWorld(trigger={"interval": "1h"})

@@ -37,7 +37,7 @@ _MESSAGE: Final = Column("message", "Message")
 
 @click.group("quarantine")
 def group() -> None:
-    """Damaged segments that are set aside, so that everything beside them is compacted."""
+    """Damaged segments and blocks that are set aside, so that everything beside them is compacted."""
 
 
 @group.command("list")
@@ -87,9 +87,9 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
 @click.option("--all", "everything", is_flag=True, help="Every segment that is set aside now.")
 @cluster_options()
 def release(*, policy: str, segments: tuple[str, ...], everything: bool, target: Target) -> None:
-    """Take segments of POLICY out of quarantine, so that they are planned as they are.
+    """Take segments of POLICY out of quarantine, so that they are planned as they are. Of a block, its id is enough.
 
-    A segment that is still damaged is set aside again by the next job that reads it; nothing is lost by trying.
+    A source that is still damaged is set aside again by the next job that reads it; nothing is lost by trying.
     """
     if everything == bool(segments):
         raise click.UsageError("name segments as `quarantine list` prints them (LOG/SEGMENT), or give --all")
@@ -101,9 +101,11 @@ async def _release(cluster: Cluster, name: str, segments: tuple[str, ...]) -> in
     """How many segments the request names. Raises ClusterCommandError when it names one that is not set aside."""
     policy = await cluster.policy(name)
     known = {f"{one.log}/{one.segment}" for one in policy.status.quarantined}
+    blocks = policy.spec.store.block_store is not None
+    alone = {one.segment for one in policy.status.quarantined} if blocks else set()
     if not known:
         raise ClusterCommandError(f"policy {name}: no segment is set aside, so there is nothing to release")
-    strangers = [segment for segment in segments if segment not in known]
+    strangers = [segment for segment in segments if segment not in known | alone]
     if strangers:
         raise ClusterCommandError(
             f"policy {name}: not set aside: {', '.join(strangers)}; `quarantine list {name}` shows what is"

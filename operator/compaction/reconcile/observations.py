@@ -182,17 +182,18 @@ class Memory:
     waits for a reason), `evicted` (from when on a job of that name may be planned again) and `planned_for` (the
     schedule's anchor, reconcile/timing.py). The first three are None after a restart: then the status knows.
 
-    `finished` maps a log to the end of its last job; `launches` a worker that has not announced itself to its launch;
-    `announced` are workers that have; `stopping` were told to end and have not yet. The launch failures are those of
-    `launch_generation` of the spec. Plans rest on looks that began after `look_wanted`, which moves when something new
-    comes into `looks`. `look_due`: when the store will have something new although nothing arrives, as the last look
-    said.
+    `pending` are the jobs of a plan of blocks that waits for approval. `finished` maps a log to the end of its last
+    job; `launches` a worker that has not announced itself to its launch; `announced` are workers that have; `stopping`
+    were told to end and have not yet. The launch failures are those of `launch_generation` of the spec. Plans rest on
+    looks that began after `look_wanted`, which moves when something new comes into `looks`. `look_due`: when the store
+    will have something new although nothing arrives, as the last look said.
     """
 
     planned_reading: int = -1
     planned_generation: int = -1
     plan: PlanStatus | None = None
     unmade: Unmade = Unmade()
+    pending: tuple[PlannedJob, ...] = ()
     finished: Mapping[str, float] = field(default_factory=frozen)
     evicted: Mapping[str, float] | None = None
     waits: Mapping[str, datetime] | None = None

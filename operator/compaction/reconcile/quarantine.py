@@ -25,9 +25,12 @@ def by_log(quarantined: Iterable[QuarantinedSource]) -> Mapping[str, frozenset[s
 
 
 def is_released(value: str, log: str, segment: str) -> bool:
-    """True when this value of annotation compaction.dev/release (`<log>/<segment>,...`, `all`) names the segment."""
+    """True when this value of annotation compaction.dev/release (`<log>/<segment>,...`, `all`) names the segment. A
+    block is named by its id alone, too: no other one has it, and a tenant may hold any character.
+    """
     named = {part.strip() for part in value.split(",")}
-    return "all" in named or str(PurePosixPath(log) / segment) in named
+    alone = not segment.endswith(".segment") and segment in named
+    return "all" in named or alone or str(PurePosixPath(log) / segment) in named
 
 
 def released(quarantined: Iterable[QuarantinedSource], value: str) -> frozenset[tuple[str, str]]:

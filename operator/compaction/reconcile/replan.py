@@ -52,8 +52,10 @@ def plan_again(
         if not owing:
             return None, memory
         reading = replace(reading, candidates=owing)
+    reading = _as_shown(reading, policy, memory)
     memory = replace(
         memory,
+        pending=(),
         planned_reading=reading.number,
         planned_generation=policy.metadata.generation,
         planned_for=clock.due if clock.due is not None else memory.planned_for,
@@ -64,11 +66,26 @@ def plan_again(
         plan = _plan(reading, policy, steps, memory, now)
         if policy.spec.approval is Approval.MANUAL and plan.jobs:
             shown = approval.pending(before, plan, now)
-            return None, replace(memory, plan=shown)
+            waiting = tuple(job for job in plan.jobs if any(group.divisible for group in job.groups))
+            return None, replace(memory, plan=shown, pending=waiting)
     shown = approval.carried_out(before, plan, now, manual=policy.spec.approval is Approval.MANUAL)
     exists = {step.name for step in steps}
     news = any(job.name not in exists for job in plan.jobs)
     return plan if news else None, replace(memory, plan=shown)
+
+
+def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Reading:
+    """The reading without the batches of blocks that became due after the plan that waits for approval was made, while
+    all of that plan can still be done. Blocks arrive all the time: else it would be another plan whenever somebody has
+    read it. They are in the next plan.
+    """
+    if policy.spec.approval is not Approval.MANUAL or memory.planned_generation != policy.metadata.generation:
+        return reading
+    lanes = {one.path: one for one in reading.candidates}
+    shown = [(lanes.get(job.path), {name for group in job.groups for name in group.sources}) for job in memory.pending]
+    if not shown or any(one is None or offered(one) != names for one, names in shown):
+        return reading
+    return replace(reading, candidates=tuple(one for one, _ in shown if one is not None))
 
 
 def _is_new(reading: Reading, policy: CompactionPolicy, memory: Memory) -> bool:

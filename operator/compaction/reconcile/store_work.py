@@ -8,11 +8,12 @@ from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.api.policy import CompactionPolicy, QuarantinedSource
+from compaction.planning.planner import PlannedJob
 from compaction.planning.reading import HeldJob
 from compaction.reconcile import quarantine
 from compaction.reconcile.actions import CreateJob, RunStoreTask, StoreTask
 from compaction.reconcile.job import state_of, token_of
-from compaction.reconcile.observations import Memory, Snapshot, Unmade, frozen
+from compaction.reconcile.observations import Memory, Snapshot, frozen
 from compaction.reconcile.steps import JobStep
 
 SOON: Final = 0.5
@@ -40,7 +41,7 @@ def start(
             StoreTask.SENSE,
             quarantined=quarantine.by_log(quarantined),
             busy=busy,
-            jobs=held_by_jobs(steps, created, memory.unmade),
+            jobs=held_by_jobs(steps, created, (*memory.unmade.jobs, *memory.pending)),
             released=quarantine.released(policy.status.quarantined, release),
         )
         tasks.append(look)
@@ -56,9 +57,11 @@ def start(
     return tuple(tasks), memory
 
 
-def held_by_jobs(steps: Iterable[JobStep], created: Iterable[CreateJob], unmade: Unmade) -> Mapping[str, HeldJob]:
-    """Jobs of blocks that exist and have not succeeded, or will be made within moments: a look must not offer what they
-    are made of in another lane.
+def held_by_jobs(
+    steps: Iterable[JobStep], created: Iterable[CreateJob], planned: Iterable[PlannedJob]
+) -> Mapping[str, HeldJob]:
+    """Jobs of blocks that exist and have not succeeded, that will be made within moments, or that wait for approval: a
+    look must not offer what they are made of in another lane.
     """
     specs = [(step.name, step.view.job.spec) for step in steps if step.state is not JobState.SUCCEEDED]
     specs += [(one.name, one.spec) for one in created]
@@ -67,7 +70,7 @@ def held_by_jobs(steps: Iterable[JobStep], created: Iterable[CreateJob], unmade:
         for name, spec in specs
         if spec.sources.blocks is not None
     }
-    for job in unmade.jobs:
+    for job in planned:
         if any(group.divisible for group in job.groups):
             held[job.name] = HeldJob(job.path, job.level, tuple(one for group in job.groups for one in group.sources))
     return frozen(held)
