@@ -11,7 +11,9 @@ from click.testing import CliRunner, Result
 
 from compaction.cli import blocks_options
 from compaction.cli.blocks import group
+from compaction.local.postgres import PostgresServer
 from support.block_commands import BlockCommands
+from support.s3 import S3
 
 PASSWORD = "hunter2-and-more"
 INDEX = f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/blocks"
@@ -167,3 +169,37 @@ def test_the_index_of_another_store_is_refused(blocks: BlockCommands, tmp_path: 
     result = run("list", "--store", tmp_path / "other", "--index", blocks.connection.index_url)
     assert result.exit_code == 1
     assert "_compaction/identity" in result.stderr
+
+
+def test_a_refused_login_of_the_index_is_told_without_the_password(tmp_path: Path, postgres: PostgresServer) -> None:
+    url = postgres.url(postgres.create())
+    wrong = url.replace(postgres.password, PASSWORD)
+    result = run("list", "--store", tmp_path, COMPACTION_INDEX_URL=wrong)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert "the database refused the login" in line
+    nowhere = run("list", "--store", tmp_path, COMPACTION_INDEX_URL=url.replace("test_", "no_such_"))
+    assert nowhere.exit_code == 1
+    assert postgres.password not in nowhere.output
+
+
+def test_credentials_that_the_object_store_refuses_are_told_without_them(tmp_path: Path, s3: S3) -> None:
+    options = dict(s3.gateway.options()) | {"secret_access_key": PASSWORD}
+    file = tmp_path / "options.yaml"
+    environment = {
+        "COMPACTION_STORE_URL": f"{s3.bucket()}/blocks",
+        "COMPACTION_INDEX_URL": f"sqlite:///{tmp_path}/index.db",
+        "COMPACTION_STORE_OPTIONS_FILE": str(file),
+    }
+    file.write_text(yaml.safe_dump(options))
+    refused = run("register", "x.parquet", "--tenant", "t", **environment)
+    assert refused.exit_code == 1
+    assert "access was denied" in refused.stderr
+    file.write_text(yaml.safe_dump(options | {"endpoint": "http://127.0.0.1:1"}))
+    away = run("register", "x.parquet", "--tenant", "t", **environment)
+    assert away.exit_code == 1
+    assert len(away.stderr.splitlines()) == 1
+    file.write_text(yaml.safe_dump(s3.gateway.options()))
+    no_bucket = run("register", "x", "--tenant", "t", **environment | {"COMPACTION_STORE_URL": "s3://no-such-bucket"})
+    assert no_bucket.exit_code == 1
+    assert "NoSuchBucket" in no_bucket.stderr

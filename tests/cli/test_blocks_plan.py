@@ -68,3 +68,15 @@ def test_a_plan_changes_nothing(blocks: BlockCommands) -> None:
     with blocks.opened() as store:
         assert store.queue() == before
         assert store.open_jobs() == ()
+
+
+def test_blocks_of_open_jobs_are_left_to_them(blocks: BlockCommands) -> None:
+    one, two, *rest = blocks.add(1, 2, 3, 4)
+    with blocks.opened() as store:
+        store.claim(job="somebody-else", token=1, sources=[one, two], output_level=1)
+    planned = blocks.data("plan", "--all")
+    assert [job["blocks"] for job in planned["jobs"]] == [rest]
+    left = {row["reason"]: (row["count"], row["example"]) for row in planned["leftOut"]}
+    assert left == {"JobUnfinished": (2, "somebody-else")}
+    with blocks.opened() as store:
+        assert [job.job for job in store.open_jobs()] == ["somebody-else"]

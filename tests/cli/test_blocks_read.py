@@ -87,6 +87,16 @@ def test_files_that_are_no_blocks_are_all_named_and_nothing_is_registered(blocks
     assert len(blocks.data("list")["items"]) == 1
 
 
+def test_of_many_errors_some_are_shown_and_all_are_in_the_data(blocks: BlockCommands) -> None:
+    for number in range(30):
+        blocks.write(number + 1, tenant="other")
+    result = blocks.run("register", "other/", "--tenant", "acme", "-o", "json")
+    assert result.exit_code == 1
+    assert len(json.loads(result.stdout)["failures"]) == 30
+    lines = result.stderr.splitlines()
+    assert (len(lines), lines[-1]) == (21, "error: and 10 more (all of them with -o json)")
+
+
 def test_a_block_of_another_tenant_is_refused(blocks: BlockCommands) -> None:
     path = blocks.write(1)
     assert "tenant is 'acme', not 'other'" in blocks.fails("register", path, "--tenant", "other")

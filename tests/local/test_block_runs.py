@@ -142,6 +142,25 @@ def test_an_interrupt_gives_the_blocks_back(blocks: BlockCommands, tmp_path: Pat
     assert live(blocks) == [(1, 100)]
 
 
+def test_a_job_that_another_run_took_over_is_left_to_that_one(blocks: BlockCommands, tmp_path: Path) -> None:
+    """Two runs at the same moment plan the same job; one of them wins, and the other does not get in its way."""
+    blocks.add(1, 2)
+    file = policy_file(tmp_path / "policy.yaml", blocks, levels=SOON)
+    claimed: list[str] = []
+
+    def take_over(assignment: Assignment) -> None:
+        sources = assignment.spec.sources.blocks
+        assert sources is not None
+        with blocks.opened() as store:
+            store.claim(job=assignment.job_name, token=assignment.token + 1, sources=sources.blocks, output_level=1)
+        claimed.append(assignment.job_name)
+
+    result = run(file, take_over)
+    assert [job.state for job in result.jobs] == [JobState.FAULTY]
+    with blocks.opened() as store:
+        assert [job.job for job in store.open_jobs()] == claimed
+
+
 class Watched:
     """A watch in a thread of its own, and all that it told."""
 

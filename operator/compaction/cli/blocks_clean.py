@@ -20,7 +20,7 @@ from compaction.cli.blocks_shapes import (
 )
 from compaction.cli.blocks_times import time_text
 from compaction.cli.blocks_values import DurationParameter, TenantDuration
-from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
 from compaction.stores.block_adapter import retention_of
 from compaction.stores.blocks.cleaning import Cleaned, expire_all, sweep
@@ -84,9 +84,8 @@ def tombstones(
         ready = sum(one.since + kept <= now for one in waiting)
         text = f"{plural(total.blocks, 'block')} with {format_bytes(total.bytes)} wait for their deletion"
         click.echo(f"{text}, {ready} of those shown are due; {total.failing} could not be deleted so far")
-    for block, reason in (swept.failed if swept is not None else {}).items():
-        click.echo(f"error: block {block} could not be deleted: {reason}", err=True)
     if swept is not None and swept.failed:
+        report_all([f"block {block} could not be deleted: {reason}" for block, reason in swept.failed.items()])
         context.exit(EXIT_DATA_ERROR)
 
 

@@ -18,7 +18,7 @@ from compaction.cli.blocks_local import policy_of_place, secrets_of_place
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_policy_options import policy_options
 from compaction.cli.errors import EXIT_DATA_ERROR, report
-from compaction.cli.open_jobs import claims_of_others
+from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
 from compaction.cli.run_view import problems_of, show_result
@@ -62,18 +62,19 @@ def compact(
     Example: compactor blocks compact --store DIR --all --jobs 2
     """
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
-    with place.open() as blocks:
-        claimed = claims_of_others(blocks, take_over=take_over)
     policy, secrets = policy_of_place(place, options, jobs=jobs), secrets_of_place(place)
-    with closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store, ProgressBar() as bar:
-        run = LocalRun(
-            policy,
-            store=store,
-            open_runner=lambda: _threads(secrets, jobs),
-            watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
-            claimed=claimed,
-        )
-        result = run.run()
+    with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store:
+        others = OpenJobs(blocks)
+        others.tell(take_over=take_over)
+        with ProgressBar() as bar:
+            run = LocalRun(
+                policy,
+                store=store,
+                open_runner=lambda: _threads(secrets, jobs),
+                watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+                others=others,
+            )
+            result = run.run()
     show_result(policy, result, output)
     problems = problems_of(result)
     for problem in problems:

@@ -11,7 +11,7 @@ from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.values import Duration
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_values import DurationParameter
-from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
 from compaction.stores.blocks.orphan_collector import Collected, OrphanSearch, collect_orphans, find_orphans
 from compaction.stores.blocks.store import MICROSECONDS, BlockStore
@@ -89,7 +89,6 @@ def _show_collected(context: click.Context, found: Collected, output: OutputForm
         emit({"deleted": found.objects, "bytes": found.bytes, "failed": failed}, output)
     else:
         click.echo(f"{plural(found.objects, 'orphan')} with {format_bytes(found.bytes)} deleted")
-    for path, reason in found.failed.items():
-        click.echo(f"error: {path} could not be deleted: {reason}", err=True)
     if found.failed:
+        report_all([f"{path} could not be deleted: {reason}" for path, reason in found.failed.items()])
         context.exit(EXIT_DATA_ERROR)

@@ -11,6 +11,7 @@ import click
 from compaction.cli.blocks_local import policy_of_place, secrets_of_place
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_policy_options import policy_options
+from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.run_view import show_plan
 from compaction.kube.logging import LogFormat, setup_logging
@@ -28,8 +29,8 @@ def plan(*, place: StorePlace, output: OutputFormat, **options: Any) -> None:
     Example: compactor blocks plan --store DIR --all
     """
     setup_logging(LogFormat.TEXT, level=logging.ERROR)
-    place.check()
-    policy = policy_of_place(place, options)
-    with closing(open_store(policy.spec, holder=WORKER, secrets=secrets_of_place(place))) as store:
-        reading, planned = LocalRun(policy, store=store, open_runner=no_runner).look(recover=False)
+    policy, secrets = policy_of_place(place, options), secrets_of_place(place)
+    with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store:
+        run = LocalRun(policy, store=store, open_runner=no_runner, others=OpenJobs(blocks))
+        reading, planned = run.look(recover=False)
     show_plan(policy, reading, planned, output)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from compaction.api.formatting import format_bytes, plural
+from compaction.api.text import cut
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_shapes import BLOCK_COLUMNS, WIDE_COLUMNS, block_object, record_object
 from compaction.cli.blocks_times import TimeParameter, time_text
@@ -18,6 +19,7 @@ from compaction.stores.blocks.index.listing import BlockFilter, BlockRecord, str
 from compaction.stores.blocks.objects import Objects
 
 _SHOWN_COLUMNS = 40
+_SHOWN_TEXT = 120
 
 
 @click.command("list")
@@ -124,5 +126,5 @@ def _print(data: dict[str, Any]) -> None:
     shown = [f"{one['name']} {one['type']}" for one in found["columns"][:_SHOWN_COLUMNS]]
     more = len(found["columns"]) - len(shown)
     pairs.append(("columns", ", ".join(shown) + (f" and {more} more" if more else "")))
-    pairs += [(name, value) for name, value in found["metadata"].items()]
+    pairs += [(name, cut(value, _SHOWN_TEXT)) for name, value in found["metadata"].items()]
     print_pairs(pairs)

@@ -13,7 +13,7 @@ import click
 
 from compaction.api.formatting import plural
 from compaction.cli.blocks_options import StorePlace, store_options
-from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.exceptions import BlockFormatError, ObjectError, ObjectPathError
 from compaction.stores.blocks.describe import describe
@@ -86,8 +86,7 @@ def register(
         emit({"items": rows, "failures": [str(error) for error in errors]}, output)
     else:
         _print(rows)
-    for error in errors:
-        report(error)
+    report_all(errors)
     if errors:
         context.exit(EXIT_DATA_ERROR)
 

@@ -9,7 +9,7 @@ import click
 
 from compaction.api.formatting import plural
 from compaction.cli.blocks_options import StorePlace, store_options
-from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.exceptions import BlockFormatError, CompactionError, MergeError, ObjectError, UnknownBlockError
 from compaction.stores.blocks.footer import read_footer
@@ -54,8 +54,7 @@ def verify(
         if rows:
             print_table(rows, COLUMNS)
         click.echo(f"{plural(len(rows), 'block')} read, {len(rows) - len(bad)} equal to the index, {len(bad)} not")
-    for row in bad:
-        click.echo(f"error: block {row['id']}: {row['message']}", err=True)
+    report_all([f"block {row['id']}: {row['message']}" for row in bad])
     if bad:
         context.exit(EXIT_DATA_ERROR)
 

@@ -6,9 +6,9 @@ Exit codes: 0 done, 1 an error in data or environment (named), 2 wrong usage (cl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -16,11 +16,20 @@ from compaction.api.text import printable
 from compaction.exceptions import CompactionError
 
 EXIT_DATA_ERROR = 1
+MOST_REPORTED: Final = 20
 
 
-def report(error: BaseException) -> None:
+def report(error: BaseException | str) -> None:
     """Print one error to stderr."""
-    click.echo(f"error: {describe(error)}", err=True)
+    click.echo(f"error: {describe(error) if isinstance(error, BaseException) else printable(error)}", err=True)
+
+
+def report_all(errors: Sequence[BaseException | str], *, most: int = MOST_REPORTED) -> None:
+    """Print errors to stderr, and of many how many there are: whoever wants all of them asks for json."""
+    for error in errors[:most]:
+        report(error)
+    if len(errors) > most:
+        click.echo(f"error: and {len(errors) - most} more (all of them with -o json)", err=True)
 
 
 def describe(error: BaseException) -> str:

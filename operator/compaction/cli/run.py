@@ -15,7 +15,7 @@ from typing import TextIO
 import click
 
 from compaction.cli.errors import errors_as_exit_code, report
-from compaction.cli.open_jobs import open_jobs
+from compaction.cli.open_jobs import OpenJobs, open_jobs_of
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.policy_file import PolicyFile
 from compaction.cli.progress_bar import ProgressBar
@@ -75,30 +75,43 @@ def command(
     with errors_as_exit_code():
         file = PolicyFile(source, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
         policy = file.policy
-        # A watch begins also while the index is away, and tries jobs of others again and again.
-        look = take_over or not watch
-        claimed = open_jobs(policy, file, take_over=take_over and not dry_run) if look else {}
-        if watch:
+        if watch and not take_over:
+            # Not looked at here: a watch begins also while the index is away.
             keep_compacted(file, output)
             return
-        with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
-            if dry_run:
-                run = LocalRun(policy, store=store, open_runner=no_runner, claimed=claimed)
-                reading, plan = run.look(recover=False)
-                show_plan(policy, reading, plan, output)
-                problems = [problem.message for problem in reading.problems]
-            else:
-                with ProgressBar() as bar:
-                    run = LocalRun(
-                        policy,
-                        store=store,
-                        open_runner=lambda: spark(policy, bar, file),
-                        watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
-                        claimed=claimed,
-                    )
-                    result = run.run()
-                show_result(policy, result, output)
-                problems = problems_of(result)
+        with open_jobs_of(policy, file) as others:
+            others.tell(take_over=take_over and not dry_run)
+            if watch:
+                keep_compacted(file, output)
+                return
+            problems = _dry_run(file, others, output) if dry_run else _run(file, others, output)
     for problem in problems:
         report(CompactionError(problem))
     sys.exit(1 if problems else 0)
+
+
+def _dry_run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[str]:
+    """What is wrong, one line for each thing."""
+    policy = file.policy
+    with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
+        run = LocalRun(policy, store=store, open_runner=no_runner, others=others)
+        reading, plan = run.look(recover=False)
+    show_plan(policy, reading, plan, output)
+    return [problem.message for problem in reading.problems]
+
+
+def _run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[str]:
+    """What is wrong, one line for each thing; everything else was compacted."""
+    policy = file.policy
+    with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
+        with ProgressBar() as bar:
+            run = LocalRun(
+                policy,
+                store=store,
+                open_runner=lambda: spark(policy, bar, file),
+                watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+                others=others,
+            )
+            result = run.run()
+        show_result(policy, result, output)
+    return problems_of(result)

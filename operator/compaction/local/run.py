@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -55,6 +54,7 @@ WORKER: Final = "local"
 OWNER: Final = "compactor-run"
 """Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""
 _GENERATION: Final = 1
+_NOT_SPLIT: Final = AT_ONCE_FAULTY | NOT_THE_SOURCES | {JobReason.STALE_TOKEN}
 
 
 @contextmanager
@@ -70,7 +70,7 @@ class LocalRun:
     Args:
         open_runner: starts the engine; called once, and only when there is something to do.
         watch: told about every change of a job, from several threads.
-        claimed: jobs of others, by name, with a lane of their own; their blocks are left alone.
+        others: the jobs of others that are open now, by name, with a lane of their own; their blocks are left alone.
     """
 
     def __init__(
@@ -80,14 +80,15 @@ class LocalRun:
         store: StoreAdapter,
         open_runner: Callable[[], AbstractContextManager[JobRunner]],
         watch: Callable[[LocalJob], None] = lambda job: None,
-        claimed: Mapping[str, HeldJob] = MappingProxyType({}),
+        others: Callable[[], Mapping[str, HeldJob]] = dict,
     ) -> None:
         self._policy = policy
         self._spec = policy.spec
         self._store = store
         self._open_runner = open_runner
         self._watch = watch
-        self._claimed = claimed
+        self._open_jobs = others
+        self._others: Mapping[str, HeldJob] = {}
         self._gone: frozenset[str] = frozenset()
         self._jobs: dict[str, LocalJob] = {}
         self._rounds: Counter[str] = Counter()
@@ -115,6 +116,7 @@ class LocalRun:
 
     def _sense(self, *, recover: bool) -> Reading:
         self._looks += 1
+        self._others = {name: job for name, job in self._open_jobs().items() if name not in self._jobs}
         held = quarantine.by_log(self._quarantined)
         request = SenseRequest(
             self._looks, _GENERATION, time.monotonic(), quarantined=held, recover=recover, jobs=self._held()
@@ -128,10 +130,10 @@ class LocalRun:
             for job in self._jobs.values()
             if job.state is not JobState.SUCCEEDED
         }
-        return {name: job for name, job in {**self._claimed, **mine}.items() if name not in self._gone}
+        return {name: job for name, job in {**self._others, **mine}.items() if name not in self._gone}
 
     def _left_to_others(self) -> Iterator[LeftOut]:
-        for name, job in sorted(self._claimed.items()):
+        for name, job in sorted(self._others.items()):
             if name not in self._gone:
                 yield LeftOut(LeftOutReason.JOB_UNFINISHED, len(job.blocks), name)
 
@@ -172,7 +174,7 @@ class LocalRun:
 
     def _may_plan(self, path: str) -> bool:
         """Each log once; again after a failure, as often as a job may be tried."""
-        if any(job.lane == path for job in self._claimed.values()):
+        if any(job.lane == path for job in self._others.values()):
             return False
         mine = [job for job in self._jobs.values() if job.path == path]
         failed = any(job.state is not JobState.SUCCEEDED for job in mine)
@@ -180,11 +182,7 @@ class LocalRun:
 
     def _inventory(self) -> JobInventory:
         faulty = {job.name for job in self._jobs.values() if job.state is JobState.FAULTY}
-        splittable = {
-            name
-            for name in faulty
-            if not {a.reason for a in self._jobs[name].status.attempts} & (AT_ONCE_FAULTY | NOT_THE_SOURCES)
-        }
+        splittable = {name for name in faulty if not {a.reason for a in self._jobs[name].status.attempts} & _NOT_SPLIT}
         return JobInventory(names=frozenset(self._jobs), faulty=frozenset(faulty), splittable=frozenset(splittable))
 
     # --- running ---
@@ -295,7 +293,8 @@ class LocalRun:
         job.status = reported(job.status, report, max_attempts=attempts, now=now, generation=_GENERATION)
         if job.state in (JobState.SUCCEEDED, JobState.FAULTY):
             job.percent = 100
-            self._retire(job)
+            if report.reason != JobReason.STALE_TOKEN:
+                self._retire(job)
         # A block store sets aside itself what cannot be merged, for whatever reason.
         own = self._spec.store.block_store is not None
         damaged = [source for source in report.skipped if own or source.reason == JobReason.SOURCE_CORRUPT]
