@@ -7,6 +7,7 @@ from compaction.kube.cache import ObjectKey
 from compaction.kube.measure import Cleanup, measure
 from compaction.kube.metrics import Metrics
 from compaction.reconcile.actions import Decision
+from support.block_world import SIZE, BlockWorld
 from support.world import World
 
 KEY = ObjectKey("ns", "logs")
@@ -75,3 +76,33 @@ def test_a_late_cleanup_is_told_until_it_is_done_and_forgotten_with_the_policy()
     metrics.forget_policy(KEY)
     assert value(metrics, "compaction_cleanup_overdue_seconds") is None
     assert value(metrics, "compaction_cleanup_problems") is None
+
+
+def test_a_block_store_has_gauges_of_its_own_until_it_is_forgotten() -> None:
+    world, metrics = BlockWorld(), Metrics()
+    world.add_blocks(8, "a")
+    world.add_blocks(1, "b")
+    world.settle()
+    measured(world, metrics)
+    assert value(metrics, "compaction_debt_blocks") == 8
+    assert value(metrics, "compaction_debt_bytes") == 8 * SIZE
+    assert value(metrics, "compaction_debt_level_bytes", level="0") == 8 * SIZE
+    assert value(metrics, "compaction_blocks") == 9
+    assert value(metrics, "compaction_read_amplification") == 4.5
+    assert value(metrics, "compaction_debt_segments") is None
+    world.live.clear()
+    world.wall += 61
+    world.settle()
+    measured(world, metrics)
+    assert value(metrics, "compaction_debt_level_bytes", level="0") == 0, "a level without debt is told, too"
+    metrics.forget_policy(KEY)
+    for name in ("debt_blocks", "blocks", "read_amplification"):
+        assert value(metrics, f"compaction_{name}") is None
+    assert value(metrics, "compaction_debt_level_bytes", level="0") is None
+
+
+def test_segment_logs_have_none_of_them() -> None:
+    world, _ = started()
+    metrics = Metrics()
+    measured(world, metrics)
+    assert (value(metrics, "compaction_debt_segments"), value(metrics, "compaction_blocks")) == (1, None)
