@@ -6,6 +6,7 @@ store ends it, or blocks would be taken for damaged that are only out of reach.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -165,7 +166,7 @@ def _relative(place: BlockPlace, said: BlockMetadata, footer: Footer) -> Relativ
         parts=said.parts,
         sources=said.sources,
         outputs=said.outputs if len(said.outputs) == said.parts else (),
-        ancestors=tuple(map(hash, said.ancestors)),
+        ancestors=array("q", map(hash, said.ancestors)),
         modified=footer.info.modified.timestamp(),
     )
     return Relative(place.id, said.level or 0, made)

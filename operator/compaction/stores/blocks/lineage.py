@@ -20,7 +20,7 @@ wrong, and is named as a doubt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -64,7 +64,7 @@ class Verdict:
     doubts: tuple[str, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Set:
     rank: tuple[float, int]
     sources: frozenset[str]
@@ -91,7 +91,8 @@ def decide(blocks: Iterable[Relative]) -> Verdict:
     ancestors = _ancestors(sets, known.values())
     proven = _proven(sets, ancestors, doubts)
     dead = ancestors.union(*(one.sources for one in proven))
-    lived = proven + _taken([one for one in sets if one not in proven], dead, known.keys(), doubts)
+    settled = set(proven)
+    lived = proven + _taken([one for one in sets if one not in settled], dead, known.keys(), doubts)
     dead = dead.union(*(one.sources for one in lived))
     outputs = {block for one in sets for block in one.present.values()}
     committed = {block for one in lived for block in one.present.values()}
@@ -117,11 +118,12 @@ def _sets(blocks: Iterable[Relative]) -> list[_Set]:
     return sorted(ordered, key=lambda one: one.rank, reverse=True)
 
 
-def _ancestors(sets: Sequence[_Set], blocks: Iterable[Relative]) -> frozenset[str]:
+def _ancestors(sets: Sequence[_Set], blocks: Collection[Relative]) -> frozenset[str]:
     """The ids, of those that matter here, that anybody was made of at second hand."""
-    marks = {mark for block in blocks if block.made for mark in block.made.ancestors}
-    named = {block for one in sets for block in (*one.sources, *one.outputs)} | {block.id for block in blocks}
-    return frozenset(block for block in named if hash(block) in marks)
+    named = {hash(block): block for one in sets for block in (*one.sources, *one.outputs)}
+    named |= {hash(block.id): block.id for block in blocks}
+    made = (block.made for block in blocks if block.made)
+    return frozenset(named[mark] for one in made for mark in one.ancestors if mark in named)
 
 
 def _proven(sets: Sequence[_Set], ancestors: frozenset[str], doubts: list[str]) -> list[_Set]:
