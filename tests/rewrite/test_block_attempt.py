@@ -11,10 +11,12 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job import JobReceipt
-from compaction.exceptions import JobStoppedError, LeaseLostError
+from compaction.exceptions import IndexUnavailableError, JobStoppedError, LeaseLostError
 from compaction.rewrite.block_report import Proof
 from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.footer import read_footer
+from compaction.stores.blocks.index.quarantine import Fault
+from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tables import BlockState, JobState
 from compaction.stores.blocks.metadata import decode
@@ -252,6 +254,37 @@ def test_zombie_changes_nothing_and_touches_nothing_of_its_successor(
     assert_tidy(block_store)
 
 
+def test_commit_whose_answer_and_lease_are_lost_is_not_cleaned_away(
+    connection: BlockStoreConnection,
+    block_store: BlockStore,
+    engine: ThreadEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker believes that nothing came of it; what it deletes is decided by the index."""
+    ids = fill(block_store, range(3))
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    lease = FakeLease()
+
+    def replace_silently(self: BlockStore, result: Replacement) -> None:
+        replace(self.index, result, now=self.now())
+        lease.lose_at = 0
+        raise IndexUnavailableError("index", "no answer, as the test wants it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockStore, "replace", replace_silently)
+        with pytest.raises(LeaseLostError):
+            run(connection, job, engine, lease=lease)
+    assert content(block_store) == before
+    assert len(block_store.live().blocks) == 1
+    report = run(connection, job, engine, token=2)
+    assert report.outcome is Outcome.SUCCEEDED
+    assert report.receipt is not None
+    assert report.receipt.token == 1
+    assert_tidy(block_store)
+
+
 def test_committed_job_that_is_run_again_reports_its_receipt(
     connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
 ) -> None:
@@ -264,6 +297,37 @@ def test_committed_job_that_is_run_again_reports_its_receipt(
     assert (again.outcome, again.receipt) == (Outcome.SUCCEEDED, first.receipt)
     late = run(connection, job, engine, token=3)
     assert late.reason is JobReason.STALE_TOKEN
+
+
+def test_receipt_that_nobody_can_read_any_more(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Another version wrote it: the job is done all the same."""
+    for number, receipt in enumerate(["{}", "[]", "no JSON", '{"receipt": {"token": 0}, "skipped": []}'], start=1):
+        name = f"job-{number}"
+        ids = tuple(sorted(fill(block_store, [10 * number])))
+        job = job_of(connection, ids, name=name)
+        claim(block_store, job, 2)
+        block_store.replace(Replacement(name, 2, (), (), receipt, skipped={ids[0]: Fault("Test", "as committed")}))
+        report = run(connection, job, engine, token=3)
+        assert (report.outcome, report.receipt) == (Outcome.SUCCEEDED, JobReceipt(token=2, worker="", sources=ids))
+
+
+def test_blocks_that_have_skipped_a_level(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Sources of levels 0 and 1 become one of level 2."""
+    ids = fill(block_store, range(4))
+    before = content(block_store)
+    low = job_of(connection, sorted(ids)[:2], name="low")
+    claim(block_store, low, 1)
+    assert run(connection, low, engine).outcome is Outcome.SUCCEEDED
+    job = job_of(connection, [block.id for block in block_store.live().blocks], level=2)
+    claim(block_store, job, 1)
+    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    (made,) = block_store.live().blocks
+    assert (made.level, made.rows) == (2, 400)
+    assert content(block_store) == before
 
 
 def test_retention_during_the_merge(

@@ -34,7 +34,7 @@ from compaction.exceptions import (
 from compaction.rewrite.attempt import Attempt
 from compaction.rewrite.block_job import BlockJob
 from compaction.rewrite.block_outputs import blocks_of, discard
-from compaction.rewrite.block_report import Proof, failed, receipt_of, skipped_source, succeeded
+from compaction.rewrite.block_report import Proof, failed, proof_of, receipt_of, skipped_source, succeeded
 from compaction.rewrite.block_rounds import Merged, Rounds
 from compaction.rewrite.block_store import ObjectsPlace
 from compaction.rewrite.block_task import MergeFailure, failure_of
@@ -100,7 +100,7 @@ class BlockAttempt(Attempt):
         record = self.store.job(self.job.name)
         if record is not None and record.state is JobState.COMMITTED and record.token <= self.token:
             # Committed before; what is missing is the report.
-            self.proof = Proof.from_json(record.receipt or "")
+            self.proof = proof_of(record)
             return
         began = self.monotonic()
         claimed = held_claim(self.store.index, job=self.job.name, token=self.token)

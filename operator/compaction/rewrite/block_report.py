@@ -15,6 +15,7 @@ from compaction.api.values import timestamp_from_epoch
 from compaction.rewrite.block_task import MergeFailure
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.stores.blocks.culprits import Culprit
+from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.model import Block, Fingerprint
 
 _WORST_FIRST: Final = (
@@ -41,10 +42,20 @@ class Proof:
 
     @classmethod
     def from_json(cls, text: str) -> Proof:
-        """The inverse. Raises ValueError."""
+        """The inverse. Raises ValueError, KeyError or TypeError for anything else."""
         document = json.loads(text)
         skipped = tuple(SkippedSource.model_validate(source) for source in document["skipped"])
         return cls(JobReceipt.model_validate(document["receipt"]), skipped)
+
+
+def proof_of(record: JobRecord) -> Proof:
+    """What is remembered of a job that was committed. Of a receipt that this version cannot read, who and what is left:
+    the commit stands, whoever wrote it.
+    """
+    try:
+        return Proof.from_json(record.receipt or "")
+    except (ValueError, KeyError, TypeError):
+        return Proof(JobReceipt(token=record.token, worker="", sources=record.sources))
 
 
 def receipt_of(
