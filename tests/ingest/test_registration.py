@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from compaction.ingest.server import Limits
 from compaction.stores.blocks.identity import IDENTITY_PATH
@@ -222,6 +225,25 @@ def test_a_body_that_never_ends_is_given_up(block_store: BlockStore, tmp_path: P
 def test_another_media_type_is_refused(endpoint: Endpoint, kind: str) -> None:
     answer = endpoint.call("POST", "/v1/blocks", b"{}", headers={"Content-Type": kind})
     assert (answer.status, answer.code) == (415, "UnsupportedMediaType")
+
+
+def test_a_compressed_body_is_refused_and_never_unpacked(endpoint: Endpoint) -> None:
+    bomb = gzip.compress(b" " * (64 << 20))
+    for body in (bomb, gzip.compress(b"{}"), b"no gzip"):
+        answer = endpoint.call("POST", "/v1/blocks", body, headers={"Content-Encoding": "gzip"})
+        assert (answer.status, answer.code) == (415, "UnsupportedMediaType")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.text(min_size=1, max_size=900), tenant=st.text(min_size=1, max_size=1024))
+@example(path="_compaction/identity", tenant="_compaction")
+@example(path="acme/0/" + block_id(1) + ".parquet/x", tenant="acme")
+@example(path="a" * 900, tenant="a" * 1024)
+@example(path="é/" * 450, tenant="\x00")
+def test_any_text_is_a_clear_answer(endpoint: Endpoint, path: str, tenant: str) -> None:
+    answer = endpoint.register(block(path, tenant=tenant))
+    assert (answer.status, len(answer.body["blocks"])) == (422, 1)
+    assert answer.body["blocks"][0]["code"] in {"ObjectMissing", "Invalid", "Corrupt", "Unsuitable"}
 
 
 def test_other_places_and_methods_are_json_too(endpoint: Endpoint) -> None:

@@ -81,7 +81,13 @@ async def serve(
     """Serve until `stop` is set; `started` is told the port. Raises IngestConfigError."""
     address.check()
     context = address.tls.context() if address.tls is not None else None
-    runner = web.AppRunner(server.application(), access_log=None, handle_signals=False, shutdown_timeout=20.0)
+    runner = web.AppRunner(
+        server.application(),
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=20.0,
+        auto_decompress=False,  # a little that stands for a lot would be unpacked before anybody is known
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, address.host, address.port, ssl_context=context)

@@ -128,8 +128,8 @@ class IngestServer:
     # -- operations ---------------------------------------------------------------------------------------------------
 
     async def _register(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        if request.content_type != JSON:
-            why = f"the body is {JSON}, and Content-Type says so"
+        if request.content_type != JSON or request.headers.get("Content-Encoding", "identity") != "identity":
+            why = f"the body is {JSON}, not compressed, and Content-Type says so"
             return refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, Problem.UNSUPPORTED_MEDIA_TYPE, why)
         try:
             async with asyncio.timeout(self._limits.body_seconds):

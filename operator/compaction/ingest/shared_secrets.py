@@ -21,6 +21,7 @@ from compaction.exceptions import IngestConfigError
 SHORTEST: Final = 16
 """Characters of a secret, at least."""
 _LARGEST: Final = 1 << 16
+_UNREADABLE: Final = ()
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62})")
 log = structlog.get_logger(__name__)
 
@@ -57,25 +58,22 @@ class SharedSecret:
         """Read the file again when it is another one; says what is new and wrong."""
         try:
             found = os.stat(self._path)
-            version: tuple[int, ...] = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             if version == self._seen:
                 return ""
-            self._digests, problem = (), ""
             with self._path.open("rb") as file:
-                lines = [line.strip() for line in file.read(_LARGEST).decode().splitlines() if line.strip()]
+                text = file.read(_LARGEST).decode()
         except (OSError, UnicodeDecodeError) as error:
             # Not the text of a decoding error: it quotes the secret.
-            problem = getattr(error, "strerror", None) or "is no text"
-            again = self._seen == ()
-            self._digests, self._seen = (), ()
-            return "" if again else problem
-        self._seen = version
-        if not lines:
-            return "holds no secret"
-        if min(map(len, lines)) < SHORTEST:
-            return f"a secret has at least {SHORTEST} characters"
-        self._digests = tuple(_digest(line) for line in lines)
-        return ""
+            known = self._seen == _UNREADABLE
+            self._digests, self._seen = (), _UNREADABLE
+            return "" if known else getattr(error, "strerror", None) or "is no text"
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        problem = "" if lines else "holds no secret"
+        if lines and min(map(len, lines)) < SHORTEST:
+            problem = f"a secret has at least {SHORTEST} characters"
+        self._digests, self._seen = () if problem else tuple(_digest(line) for line in lines), version
+        return problem
 
 
 def _digest(text: str) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -18,9 +20,11 @@ from compaction.exceptions import (
     SnapshotExpiredError,
     UnsuitableBlockError,
 )
+from compaction.stores.blocks.index.engine import open_database
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.reader import BlockReader, Snapshot
+from compaction.stores.blocks.rebuild import rebuild_index
 from compaction.stores.blocks.store import BlockStore
 from support.block_churn import compact, sweep
 from support.block_index import block_id
@@ -152,6 +156,14 @@ def test_a_column_that_no_block_has_is_an_error(block_store: BlockStore) -> None
         list(BlockReader(block_store, columns=("time", "nothing")).snapshot().batches())
 
 
+def test_a_block_without_any_of_the_columns_has_its_rows_nevertheless(block_store: BlockStore) -> None:
+    fill(block_store, [1])
+    enter(block_store, 2, rows(3, start=200).append_column("host", pa.array(["x", "y", "z"])))
+    snapshot = BlockReader(block_store, columns=("host",)).snapshot(BlockFilter(start=150))
+    hosts = [host for batch in snapshot.batches() for host in batch.column("host").to_pylist()]
+    assert hosts == [None] * 50 + ["x", "y", "z"]
+
+
 def test_which_column_is_the_time_is_what_the_block_was_registered_by(block_store: BlockStore) -> None:
     """Nothing in the block says it: without the name rows would be missing, and the registered times show that."""
     moments = {"made": pa.array([10, 20], pa.timestamp("us")), "time": pa.array([910, 920], pa.timestamp("us"))}
@@ -189,6 +201,24 @@ def test_what_vanishes_in_the_middle_of_a_block_is_the_same_error(block_store: B
     sweep(block_store, grace=0)
     with pytest.raises(SnapshotExpiredError, match="take a new snapshot"):
         list(batches)
+
+
+def test_a_snapshot_of_an_index_that_was_lost_is_no_snapshot_of_the_new_one(
+    block_store: BlockStore, tmp_path: Path
+) -> None:
+    """Its versions are of another history, and those before the end of the work are parts of the store."""
+    fill(block_store, range(4))
+    old = BlockReader(block_store).snapshot().version
+    index = open_database(f"sqlite:///{tmp_path}/new.db")
+    rebuild_index(block_store.objects, index, now=block_store.now())
+    reader = BlockReader(replace(block_store, index=index))
+    new = reader.snapshot()
+    assert times(new) == list(range(400))
+    for version in range(new.version):
+        with pytest.raises(SnapshotExpiredError):
+            reader.snapshot(version=version)
+    assert old < new.version
+    index.close()
 
 
 def test_a_live_block_whose_object_is_lost_is_another_error(block_store: BlockStore) -> None:

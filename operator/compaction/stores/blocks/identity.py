@@ -89,7 +89,13 @@ def finish_anew(objects: Objects, index: IndexDatabase, word: str) -> None:
     """
     if index.read(_identity_of) != word:
         raise IndexMismatchError(objects.url, index.name, "another process has begun to make the same index anew")
+    index.change(_begin_history)
     objects.put(IDENTITY_PATH, word.encode())
+
+
+def _begin_history(change: Change) -> None:
+    """No reader goes on at an earlier version: those of the lost index were other states, those of this one parts."""
+    change.connection.execute(update(HEAD).values(forgotten=change.version))
 
 
 def _identity_of(connection: Connection) -> str:
