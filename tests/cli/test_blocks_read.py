@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from compaction.cli import blocks_verify
 from compaction.stores.blocks.foreign import assigned_id
+from compaction.stores.blocks.index.quarantine import Fault
+from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.objects import Objects
 from support.block_commands import BlockCommands, block
 from support.blocks import parquet, rows
 
@@ -146,6 +150,26 @@ def test_verify_names_each_difference_and_goes_on(blocks: BlockCommands) -> None
     assert "content " in lines[0]
     assert "corrupt block" in lines[1]
     assert lines[2].endswith("there is no such object")
+
+
+def test_a_block_that_ends_while_others_are_verified_is_no_difference(
+    blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = blocks.add(1, 2)
+    path = blocks.data("inspect", two)["path"]
+    read = blocks_verify._differences
+
+    def end_it_first(objects: Objects, block: Block) -> list[str]:
+        if block.id == two:
+            with blocks.opened() as store:
+                store.set_aside({two: Fault("SourceCorrupt", "x")})
+                store.drop(two)
+            objects.delete([path])
+        return read(objects, block)
+
+    monkeypatch.setattr(blocks_verify, "_differences", end_it_first)
+    verified = {item["id"]: item["verified"] for item in blocks.data("verify")["items"]}
+    assert verified == {one: "equal", two: "replaced meanwhile"}
 
 
 def test_verify_of_what_is_not_live_says_so(blocks: BlockCommands) -> None:

@@ -17,6 +17,8 @@ COMMANDS = (
     ("segments", "recover"),
     ("blocks", "list", "--store"),
     ("blocks", "list", "-f"),
+    ("blocks", "list", "--store", "s3://bucket", "--index", "sqlite:///index.db", "--store-options"),
+    ("blocks", "compact", "--store"),
     ("blocks", "register", "x", "--tenant", "t", "--store"),
     ("run", "--dry-run", "-f"),
     ("crds", "--check"),

@@ -16,6 +16,7 @@ from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
 from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockError
 from compaction.stores.blocks.footer import Footer, read_footer
 from compaction.stores.blocks.index.listing import BlockFilter, BlockRecord, streamed
+from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.objects import Objects
 
 _SHOWN_COLUMNS = 40
@@ -95,7 +96,7 @@ def _object(
     try:
         return _footer(read_footer(objects, record.block.path)), None
     except (BlockFormatError, ObjectError) as error:
-        return None, error if record.state.value == "live" else None
+        return None, error if record.state is BlockState.LIVE else None
 
 
 def _footer(footer: Footer) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -11,15 +13,25 @@ from compaction.api.formatting import plural
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
-from compaction.exceptions import BlockFormatError, CompactionError, MergeError, ObjectError, UnknownBlockError
+from compaction.exceptions import (
+    BlockFormatError,
+    CompactionError,
+    MergeError,
+    ObjectError,
+    ObjectStoreUnavailableError,
+    UnknownBlockError,
+    UnsupportedColumnError,
+)
 from compaction.stores.blocks.footer import read_footer
 from compaction.stores.blocks.index.listing import BlockFilter
+from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.verify import read_back
 
-EQUAL, DIFFERENT, UNREADABLE = "equal", "DIFFERENT", "UNREADABLE"
+EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"
+READ_AT_ONCE: Final = 4
 COLUMNS: Final = (
     Column("id", "Block"),
     Column("tenant", "Tenant"),
@@ -46,14 +58,15 @@ def verify(
         raise click.UsageError("give ids or --tenant, not both")
     with place.open() as store:
         wanted = [_live(store, block) for block in blocks] if blocks else store.live(BlockFilter(tenant=tenant)).blocks
-        rows = list(_verified(store.objects, wanted))
-    bad = [row for row in rows if row["verified"] != EQUAL]
+        rows = list(_verified(store, wanted))
+    equal = sum(row["verified"] == EQUAL for row in rows)
+    bad = [row for row in rows if row["verified"] in (DIFFERENT, UNREADABLE)]
     if output is not OutputFormat.TABLE:
-        emit({"items": rows, "equal": len(rows) - len(bad), "bad": len(bad)}, output)
+        emit({"items": rows, "equal": equal, "bad": len(bad)}, output)
     else:
         if rows:
             print_table(rows, COLUMNS)
-        click.echo(f"{plural(len(rows), 'block')} read, {len(rows) - len(bad)} equal to the index, {len(bad)} not")
+        click.echo(f"{plural(len(rows), 'block')} read, {equal} equal to the index, {len(bad)} not")
     report_all([f"block {row['id']}: {row['message']}" for row in bad])
     if bad:
         context.exit(EXIT_DATA_ERROR)
@@ -61,26 +74,41 @@ def verify(
 
 def _live(store: BlockStore, block: str) -> Block:
     record = store.inspect(block)
-    if record is None or record.state.value != "live":
+    if record is None or record.state is not BlockState.LIVE:
         raise UnknownBlockError(block, record.state.value if record is not None else "unknown")
     return record.block
 
 
-def _verified(objects: Objects, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    for block in blocks:
-        try:
-            differences = _differences(objects, block)
-            verified = DIFFERENT if differences else EQUAL
-        except (BlockFormatError, ObjectError, MergeError) as error:
-            differences, verified = [_words(error)], UNREADABLE
-        yield {
-            "id": block.id,
-            "tenant": block.tenant,
-            "path": block.path,
-            "rows": block.rows,
-            "verified": verified,
-            "message": "; ".join(differences),
-        }
+def _verified(store: BlockStore, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+        yield from pool.map(partial(_verify, store), blocks)
+
+
+def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
+    """What came of one block. Raises ObjectStoreUnavailableError: then nothing can be said of any."""
+    try:
+        differences = _differences(store.objects, block)
+        verified = DIFFERENT if differences else EQUAL
+    except ObjectStoreUnavailableError:
+        raise
+    except (BlockFormatError, ObjectError, MergeError, UnsupportedColumnError) as error:
+        differences, verified = [_words(error)], UNREADABLE
+    if differences and _ended(store, block):
+        # Listed, then replaced, and its grace was over before it was its turn.
+        differences, verified = [], REPLACED
+    return {
+        "id": block.id,
+        "tenant": block.tenant,
+        "path": block.path,
+        "rows": block.rows,
+        "verified": verified,
+        "message": "; ".join(differences),
+    }
+
+
+def _ended(store: BlockStore, block: Block) -> bool:
+    record = store.inspect(block.id)
+    return record is None or record.state is not BlockState.LIVE
 
 
 def _words(error: CompactionError) -> str:

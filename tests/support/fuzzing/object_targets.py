@@ -17,7 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from compaction.api.enums import JobReason
 from compaction.api.job import CompactionJob, JobReceipt, SkippedSource
 from compaction.api.manifest import load_policies
+from compaction.api.secret_documents import load_secrets
 from compaction.api.values import Duration, Quantity, Timestamp, format_timestamp
+from compaction.cli.blocks_secrets import options_of_file
 from compaction.kube.config import from_kubeconfig
 from compaction.kube.gather import job_lease, worker_lease
 from compaction.kube.launchers.process import ProcessLauncher
@@ -66,6 +68,30 @@ def _manifest(data: bytes, _: Path) -> None:
         policies = load_policies(text, source="policy.yaml")
         again = load_policies(yaml.safe_dump_all([p.to_object() for p in policies]), source="policy.yaml")
         assert again == policies
+
+
+SECRET: Final = b"""\
+kind: Secret
+metadata: {name: index}
+data: {url: c3FsaXRlOi8v, other: ""}
+stringData: {endpoint: "http://127.0.0.1:9000", allow_http: "true"}
+"""
+
+
+def _secrets(data: bytes, _: Path) -> None:
+    text = data.decode(errors="replace")
+    with refusing("policy.yaml"):
+        for name, values in load_secrets(text, source="policy.yaml").items():
+            assert name
+            assert all(isinstance(part, str) for pair in values.items() for part in pair)
+
+
+def _store_options(data: bytes, directory: Path) -> None:
+    file = directory / "options.yaml"
+    file.write_bytes(data)
+    with refusing("options.yaml"):
+        options = options_of_file(file)
+        assert all(isinstance(part, str) for pair in options.items() for part in pair)
 
 
 def _json(data: bytes) -> Any:
@@ -285,6 +311,10 @@ _LIST: Final = b"{kind: List, items: [" + json.dumps(yaml.safe_load(POLICY)).enc
 _GLOBS: Final = (b"**/log-[0-9]*\na/log-12", b"*a*b?c\nxaxbxc")
 
 OBJECT_TARGETS: Final = (
+    Target("secrets", _secrets, (SECRET, SECRET + b"---\n" + POLICY), _YAML_TOKENS),
+    Target(
+        "store options", _store_options, (b"endpoint: x\nallow_http: true\nregion: a-1\n", b'{"a": 1}'), _YAML_TOKENS
+    ),
     Target("manifest", _manifest, (POLICY, b"---\n" + POLICY, _LIST, _dump(yaml.safe_load(POLICY))), _YAML_TOKENS),
     Target("job", _job, (_dump(JOB),), _JSON_TOKENS),
     Target("lease", _lease, (_dump(LEASE),), (*_JSON_TOKENS, *_TIMES)),
