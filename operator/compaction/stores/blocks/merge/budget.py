@@ -1,6 +1,7 @@
 """How the memory limit is shared out. The parts add up to the limit; a test measures that they hold.
 
-1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in
+1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in. Where the row groups fit
+     as rows, they are read whole and their pages at once let go of: this is several times as fast
 1/8  rows that were read and not yet emitted: two batches for each open run
 1/6  the rows of a round, and one column of them twice
 1/5  rows that wait for their row group to be full, and the row group as it is written
@@ -19,7 +20,7 @@ from compaction.exceptions import MergeMemoryError
 from compaction.stores.blocks.merge.footers import Footer
 from compaction.stores.blocks.merge.runs import Run
 
-_MOST_ROWS: Final = 1 << 14
+_MOST_ROWS: Final = 1 << 15
 _LEAST_ROWS: Final = 256
 _FEWEST_GOOD_ROWS: Final = 1024
 _MOST_RUNS: Final = 512
@@ -28,10 +29,13 @@ _MOST_RUNS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes for each purpose. `row_bytes`: of one row as Arrow has it, about; the merge reacts to what it really is."""
+    """Bytes for each purpose. `row_bytes`: of one row as Arrow has it, about; the merge reacts to what it really is.
+    `measured`: it is not more than that.
+    """
 
     limit: int
     row_bytes: int
+    measured: bool
 
     @property
     def pages(self) -> int:
@@ -53,6 +57,11 @@ class Budget:
     def chunk(self) -> int:
         """Of unsorted rows that are sorted at a time."""
         return self.limit // 6
+
+    def reads_whole(self, runs: Sequence[Run]) -> bool:
+        """Whether a row group of each run fits: what is open at the same time, and the pages of the one that is read."""
+        rows = sum(run.group_rows for run in runs) * self.row_bytes
+        return self.measured and rows + max((run.cost for run in runs), default=0) <= self.pages + self.buffers // 4
 
     def batch_bytes(self, runs: int) -> int:
         """Of one batch when so many runs are open."""
@@ -79,6 +88,23 @@ class Budget:
             groups[-1].append(run)
             cost += run.cost
         return groups
+
+
+def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> bool:
+    """Whether no row can be larger than `row_bytes` says, by much: values of fixed width, codes, or pages that say."""
+    return all(
+        field.name in coded
+        or (not pa.types.is_nested(field.type) and _has_width(field.type))
+        or all(footer.is_measured(field.name) for footer in footers if field.name in footer.schema.names)
+        for field in schema
+    )
+
+
+def _has_width(kind: pa.DataType) -> bool:
+    try:
+        return int(kind.bit_width) > 0
+    except ValueError:
+        return False
 
 
 def row_bytes(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> int:

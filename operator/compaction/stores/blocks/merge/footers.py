@@ -22,7 +22,7 @@ from compaction.stores.blocks.merge.settings import MergeInput
 
 Bound = int | bytes
 _UNITS: Final = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-_DICTIONARY: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
+_MEASURED: Final = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
 
 
 @contextmanager
@@ -101,6 +101,19 @@ class Footer:
         """Bytes of the largest row group, as pages before decompression and after it."""
         groups = [self.metadata.row_group(group) for group in self.groups]
         return max((group.total_byte_size + _compressed(group) for group in groups), default=0)
+
+    def largest_group_rows(self) -> int:
+        """Rows of the largest row group."""
+        return max((self.metadata.row_group(group).num_rows for group in self.groups), default=0)
+
+    def is_measured(self, column: str) -> bool:
+        """Whether the bytes of the column's pages are about those of its values: in no dictionary, no common prefixes
+        left out.
+        """
+        leaf = self.leaf(column)
+        return leaf is not None and all(
+            not chunk.has_dictionary_page and set(chunk.encodings) <= _MEASURED for chunk in self.chunks(column)
+        )
 
 
 _SMALL: Final = 1 << 16

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from compaction.stores.blocks.merge.budget import Budget, row_bytes
+from compaction.stores.blocks.merge.budget import Budget, is_measured, row_bytes
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.dedup import KeepLast
 from compaction.stores.blocks.merge.footers import Footer, bloom_columns, read_footer
@@ -59,7 +59,8 @@ def merge(
     footers = [read_footer(block, settings.sort_key) for block in inputs]
     schema = unified([(footer.input.name, footer.schema) for footer in footers])
     coded = [field.name for field in schema if is_codable(field.type) and _repeats(field.name, footers)]
-    budget = Budget(settings.memory_bytes, row_bytes(schema, coded, footers))
+    measured = is_measured(schema, coded, footers)
+    budget = Budget(settings.memory_bytes, row_bytes(schema, coded, footers), measured)
     columns = Columns.of(schema, settings.sort_key, coded=coded, memo_bytes=budget.memos)
     with ExitStack() as resources:
         scratch = Path(tempfile.mkdtemp(prefix="merge-", dir=settings.scratch))
@@ -138,8 +139,9 @@ class _Merge:
         return Rounds(
             self.columns,
             runs,
-            batch_rows=self.budget.batch_rows(len(runs)),
-            batch_bytes=self.budget.batch_bytes(len(runs)),
+            window=max(1, self.budget.batch_rows(len(runs)) // 2),
+            window_bytes=max(1, self.budget.batch_bytes(len(runs)) // 2),
+            whole=self.budget.reads_whole(runs),
         )
 
     def finish(self, sink: Output, describe: Describe) -> MergeResult:

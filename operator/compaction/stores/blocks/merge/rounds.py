@@ -1,11 +1,12 @@
 """The k-way merge: rounds, each of which emits what is certainly next and refills what has become short.
 
-A round ranks the keys of all buffered rows together. The *cut* is the smallest (last buffered key, number of the run)
-of the runs that have more to come: no row that is still to come can be before it. Everything up to the cut is emitted,
-in the order of (key, run, row): stable, also across rounds.
+A round looks at the next rows of each run, its *window*, and ranks their keys together. The *cut* is the smallest (last
+key of the window, number of the run) of the runs that have more behind it: no row from there on can be before it.
+Everything up to the cut is emitted, in the order of (key, run, row): stable, also across rounds.
 
-Memory: two batches per open run and the rows of one round. A run whose smallest key is known is opened only when the
-cut comes near, so runs that do not overlap are read one after the other, and are not sorted at all.
+Memory: a window and what is read at a time (a batch, or a row group) per open run, and the rows of one round. A run
+whose smallest key is known is opened only when the cut comes near, so runs that do not overlap are read one after the
+other, and are not sorted at all.
 """
 
 from __future__ import annotations
@@ -46,9 +47,13 @@ class _Open:
     done: bool = False
 
     def refill(self, rows: int, most_bytes: int) -> None:
-        """Read until half of `rows` or of `most_bytes` are buffered."""
+        """Read until so many rows or bytes are buffered."""
+        if self.done or self.count >= rows:
+            return
         size = sum(part.nbytes for part in self.parts)
-        while not self.done and 2 * self.count < rows and 2 * size < most_bytes:
+        if size < most_bytes:
+            self.parts = [part.copy() for part in self.parts]  # or what is left would keep what it was read with
+        while not self.done and self.count < rows and size < most_bytes:
             part = next(self.source, None)
             if part is None:
                 self.done = True
@@ -56,6 +61,26 @@ class _Open:
                 self.parts.append(part)
                 self.count += part.count
                 size += part.nbytes
+
+    def ahead(self, place: int, rows: int) -> list[pa.Array]:
+        """A column of the first rows, at most so many."""
+        found = []
+        left = min(rows, self.count)
+        for part in self.parts:
+            if not left:
+                break
+            taken = min(part.count, left)
+            found.append(part.columns[place].slice(0, taken))
+            left -= taken
+        return found
+
+    def at(self, place: int, row: int) -> pa.Array:
+        """One value of a column."""
+        for part in self.parts:
+            if row < part.count:
+                return part.columns[place].slice(row, 1)
+            row -= part.count
+        raise IndexError(row)
 
     def drop(self, count: int) -> list[Rows]:
         """Take the first `count` rows out of the buffer."""
@@ -73,12 +98,17 @@ class _Open:
 
 
 class Rounds:
-    """One merge of some runs. `batch_rows`, `batch_bytes`: how much of each run is buffered, about."""
+    """One merge of some runs. `window`: how many rows of each are looked at in a round; `window_bytes`: and what they
+    take at most, about. `whole`: runs are read by row group, else a window at a time.
+    """
 
-    def __init__(self, columns: Columns, runs: Sequence[Run], *, batch_rows: int, batch_bytes: int) -> None:
+    def __init__(
+        self, columns: Columns, runs: Sequence[Run], *, window: int, window_bytes: int, whole: bool = False
+    ) -> None:
         self._columns = columns
-        self._batch_rows = batch_rows
-        self._batch_bytes = batch_bytes
+        self._window = window
+        self._window_bytes = window_bytes
+        self._whole = whole
         self._waiting = sorted(
             ((run.least, number, run) for number, run in enumerate(runs)),
             key=lambda one: (one[0] is not None, one[0] if one[0] is not None else 0),
@@ -98,55 +128,63 @@ class Rounds:
                 continue
             numbers, floor = self._numbers()
             cut = self._cut(numbers)
-            if self._open_before(_largest(numbers) if cut is None else cut):
+            last = _largest(numbers) if cut is None else cut
+            if self._open_before(self._open[last], len(numbers[last])):
                 continue
             yield self._emit(numbers, floor, cut)
 
     def _fill(self) -> None:
         for one in self._open:
-            one.refill(self._batch_rows, self._batch_bytes)
+            one.refill(self._window, self._window_bytes)
         self._open = [one for one in self._open if one.count]
 
     def _open_next(self) -> None:
         _, number, run = self._waiting.pop(0)
-        self._open.append(_Open(number, run, run.batches(max(1, self._batch_rows // 2))))
+        self._open.append(_Open(number, run, run.batches(self._window, whole=self._whole)))
         self._open.sort(key=lambda one: one.number)
 
     def _numbers(self) -> tuple[list[Words], int | None]:
-        """The number of each buffered row's key, by run, and of the row that was emitted last. Checks the order."""
-        floor = [self._floor] if self._floor is not None else []
-        parts = [*floor, *(part for one in self._open for part in one.parts)]
-        key = [self._columns.joined(place, [part.columns[place] for part in parts]) for place in self._columns.keys]
+        """The number of each row's key, by run, and of the row that was emitted last. Checks the order."""
+        key = []
+        for place in self._columns.keys:
+            parts = [] if self._floor is None else [self._floor.columns[place]]
+            for one in self._open:
+                parts += one.ahead(place, self._window)
+            key.append(self._columns.joined(place, parts))
         numbers = key_numbers(self._columns, key)
-        least = numbers[0] if floor else None
-        found, start = [], len(floor)
+        least = numbers[0] if self._floor is not None else None
+        found, start = [], 0 if self._floor is None else 1
         for one in self._open:
-            mine = numbers[start : start + one.count]
-            start += one.count
+            mine = numbers[start : start + min(one.count, self._window)]
+            start += len(mine)
             if (least is not None and mine[0] < least) or np.any(mine[1:] < mine[:-1]):
                 raise BlockNotSortedError(one.run.name)
             found.append(mine)
         return found, None if least is None else int(least)
 
     def _cut(self, numbers: Sequence[Words]) -> int | None:
-        """Which of the open runs bounds the round; None when all have been read to their ends."""
-        last = [(mine[-1], place) for place, mine in enumerate(numbers) if not self._open[place].done]
+        """Which of the open runs bounds the round; None when there is nothing behind any window."""
+        last = [
+            (mine[-1], place)
+            for place, (one, mine) in enumerate(zip(self._open, numbers, strict=True))
+            if not one.done or one.count > len(mine)
+        ]
         return min(last)[1] if last else None
 
-    def _open_before(self, last: int) -> bool:
-        """Open the runs that may begin at or before the last buffered row of one; whether there were any."""
+    def _open_before(self, one: _Open, rows: int) -> bool:
+        """Open the runs that may begin at or before the last of the first rows of one; whether there were any."""
         opened = False
         if self._waiting:
-            bound = self._first_key(self._open[last].parts[-1])
+            bound = self._first_key(one, rows - 1)
             while self._waiting and _may_begin_by(self._waiting[0][0], bound):
                 self._open_next()
                 opened = True
         return opened
 
-    def _first_key(self, rows: Rows) -> Bound | None:
-        """The first key column's value in the last of some rows, as bounds are given; None of a null."""
+    def _first_key(self, one: _Open, row: int) -> Bound | None:
+        """The first key column's value in a row, as bounds are given; None of a null."""
         place = self._columns.keys[0]
-        value = self._columns.plain(place, rows.columns[place].slice(rows.count - 1, 1))
+        value = self._columns.plain(place, one.at(place, row))
         found: Bound | None = comparable(value)[0].as_py()
         return found
 
@@ -155,7 +193,7 @@ class Rounds:
         keys: list[Words] = []
         sides = 0
         for place, (one, mine) in enumerate(zip(list(self._open), numbers, strict=True)):
-            count = one.count if cut is None else _until(mine, numbers[cut][-1], inclusive=place <= cut)
+            count = len(mine) if cut is None else _until(mine, numbers[cut][-1], inclusive=place <= cut)
             if count:
                 parts += one.drop(count)
                 keys.append(mine[:count])
@@ -183,7 +221,7 @@ class Rounds:
 
 
 def _largest(numbers: Sequence[Words]) -> int:
-    """Which of the open runs has the largest buffered row."""
+    """Which of the open runs has the largest row."""
     return max((mine[-1], place) for place, mine in enumerate(numbers))[1]
 
 
@@ -197,4 +235,4 @@ def _may_begin_by(least: Bound | None, bound: Bound | None) -> bool:
 
 def copy_of_last(rows: Rows) -> Rows:
     """The last row, free of the memory of the others."""
-    return rows.slice(rows.count - 1, 1).take(pa.array([0]))
+    return rows.slice(rows.count - 1, 1).copy()

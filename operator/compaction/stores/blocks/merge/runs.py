@@ -34,8 +34,12 @@ class Run(Protocol):
     def cost(self) -> int:
         """Bytes of memory that it takes to have the run open, apart from the rows it has handed out."""
 
-    def batches(self, rows: int) -> Iterator[Rows]:
-        """The rows, at most so many at a time."""
+    @property
+    def group_rows(self) -> int:
+        """Rows that are read at a time when whole row groups are."""
+
+    def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
+        """The rows, at most so many at a time; `whole`: a row group at a time."""
 
 
 @dataclass(slots=True)
@@ -65,12 +69,18 @@ class ParquetRun:
     def cost(self) -> int:
         return self.footer.largest_group()
 
-    def batches(self, rows: int) -> Iterator[Rows]:
-        """Raises UnreadableBlockError."""
+    @property
+    def group_rows(self) -> int:
+        return self.footer.largest_group_rows()
+
+    def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
+        """Raises UnreadableBlockError. A column that outgrew its dictionary takes more memory than row groups were
+        granted: from then on they are read in parts whatever was asked for.
+        """
         if not self.footer.groups:
             return
         read = 0
-        for batch in self._decoded(rows):
+        for batch in self._decoded(rows, whole=whole):
             read += batch.num_rows
             part = self._in_part(batch)
             if part.num_rows:
@@ -83,7 +93,7 @@ class ParquetRun:
         if read != self.footer.rows:
             raise UnreadableBlockError(self.name, f"{read} rows where the footer promises {self.footer.rows}")
 
-    def _decoded(self, rows: int) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, rows: int, *, whole: bool) -> Iterator[pa.RecordBatch]:
         block, schema = self.footer.input, self.columns.schema
         names = [schema.names[place] for place, memo in self.columns.memos.items() if not memo.full]
         coded = [name for name in names if self.footer.leaf(name) is not None]  # an older file may lack the column
@@ -99,7 +109,7 @@ class ParquetRun:
             )
         steady = SteadyDictionaries()
         with file:
-            batches = file.iter_batches(batch_size=rows, row_groups=list(self.footer.groups), use_threads=False)
+            batches = self._by_group(file, rows) if whole else self._in_batches(file, rows, self.footer.groups)
             while True:
                 with reading(block.name):
                     batch = next(batches, None)
@@ -108,6 +118,20 @@ class ParquetRun:
                 yield steady.of(batch)
         if not isinstance(source, str):
             source.close()
+
+    def _by_group(self, file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
+        """Twice as fast as batches of it: no dictionary is copied for each."""
+        for group in self.footer.groups:
+            if any(memo.full for memo in self.columns.memos.values()):
+                yield from self._in_batches(file, rows, (group,))
+            else:
+                yield from file.read_row_group(group, use_threads=False).to_batches()
+
+    def _in_batches(self, file: pq.ParquetFile, rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(
+            batch_size=rows, row_groups=list(groups), use_threads=False
+        )
+        return batches
 
     def _in_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows within the bounds of the part that is asked for."""
@@ -154,7 +178,12 @@ class SpilledRun:
     def cost(self) -> int:
         return 0
 
-    def batches(self, rows: int) -> Iterator[Rows]:
+    @property
+    def group_rows(self) -> int:
+        return 0
+
+    def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
+        """Files are mapped into memory: there are no row groups to read."""
         for path in self.files:
             with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
                 for batch in stream:
