@@ -59,7 +59,7 @@ class Budget:
         return self.limit // 6
 
     def reads_whole(self, runs: Sequence[Run]) -> bool:
-        """Whether a row group of each run fits: what is open at the same time, and the pages of the one that is read."""
+        """Whether a row group of each run fits, as rows, and the pages of the one that is being read."""
         rows = sum(run.group_rows for run in runs) * self.row_bytes
         return self.measured and rows + max((run.cost for run in runs), default=0) <= self.pages + self.buffers // 4
 

@@ -24,7 +24,10 @@ _RUN_ROWS: Final = 256
 
 
 class _Word(NamedTuple):
-    """One part of the key, from 0 to less than 2^bits; a key is a list of them, the most significant first."""
+    """One part of the key, from 0 to less than 2^bits; a key is a list of them, the most significant first.
+
+    The values are in an array of its own, to be changed.
+    """
 
     values: Words
     bits: int
@@ -43,7 +46,8 @@ def key_numbers(columns: Columns, key: Sequence[pa.Array]) -> Words:
         return _dense([word.values for word in words])
     numbers = words[0].values
     for word in words[1:]:
-        numbers = (numbers << np.uint64(word.bits)) | word.values
+        numbers <<= np.uint64(word.bits)
+        numbers |= word.values
     return numbers
 
 
@@ -56,8 +60,8 @@ def _words(columns: Columns, place: int, array: pa.Array) -> list[_Word]:
         if array.null_count == len(array):
             return []
         if not array.null_count:
-            return [_from_zero(ranks[array.to_numpy()])]
-        return _nulls_last(array, ranks[array.fill_null(0).to_numpy()])
+            return [_from_zero(ranks.take(array.to_numpy()))]
+        return _nulls_last(array, ranks.take(array.fill_null(0).to_numpy()))
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         if pa.types.is_temporal(kind):
             array = array.view(_SIGNED[kind.bit_width])
@@ -79,7 +83,8 @@ def _nulls_last(array: pa.Array, values: npt.NDArray[np.generic]) -> list[_Word]
 def _from_zero(values: npt.NDArray[np.generic]) -> _Word:
     """The distances from the smallest; they fit 64 bits for any type of integer, by arithmetic modulo 2^64."""
     least, most = int(values.min()), int(values.max())
-    words = values.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
+    wide: npt.NDArray[np.generic] = values.astype(np.int64 if values.dtype.kind == "i" else np.uint64, copy=False)
+    words: Words = wide.view(np.uint64)
     return _Word(words - np.uint64(least % (1 << _WORD_BITS)), (most - least).bit_length())
 
 
@@ -109,7 +114,9 @@ def sorting_order(numbers: Words) -> npt.NDArray[np.int64]:
     least = numbers.min()
     place_bits = (count - 1).bit_length()
     too_many = max(0, int(numbers.max() - least).bit_length() + place_bits - _WORD_BITS)
-    packed = ((numbers - least) >> np.uint64(too_many)) << np.uint64(place_bits)
+    packed = numbers - least
+    packed >>= np.uint64(too_many)
+    packed <<= np.uint64(place_bits)
     packed |= np.arange(count, dtype=np.uint64)
     packed.sort(kind="stable" if descents * _RUN_ROWS < count else None)
     order: npt.NDArray[np.int64] = (packed & np.uint64((1 << place_bits) - 1)).view(np.int64)

@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compaction.stores.blocks.merge import encodings
@@ -168,13 +169,11 @@ class Output:
     def _compact(self, place: int, codes: pa.Array) -> pa.DictionaryArray:
         """Codes as a dictionary array of the values that are used, and no others."""
         values = self._columns.memos[place].values
-        used = np.zeros(len(values) + 1, np.bool_)
         known = codes.fill_null(len(values)) if codes.null_count else codes
-        used[known.to_numpy()] = True
-        used[-1] = False
+        used = np.bincount(known.to_numpy(), minlength=len(values) + 1)[:-1] > 0
         places = np.cumsum(used, dtype=np.int32) - np.int32(1)
-        indices = pa.array(places).take(codes)
-        return pa.DictionaryArray.from_arrays(indices, values.take(pa.array(np.flatnonzero(used))))
+        indices = pc.take(pa.array(places), codes, boundscheck=False)
+        return pa.DictionaryArray.from_arrays(indices, values.take(pa.array(np.flatnonzero(used))), safe=False)
 
     def _sorting(self) -> list[pq.SortingColumn]:
         leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]

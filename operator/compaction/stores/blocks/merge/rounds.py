@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from compaction.exceptions import BlockNotSortedError
 from compaction.stores.blocks.merge.columns import Columns, Rows, Words
@@ -201,7 +202,7 @@ class Rounds:
         found = np.concatenate(keys)
         if sides > 1 and np.any(found[1:] < found[:-1]):
             order = sorting_order(found)
-            rows, found = self._in_order(parts, order), found[order]
+            rows, found = self._in_order(parts, order), found.take(order)
         else:
             rows = self._columns.join(parts)
         new = np.empty(len(found), np.bool_)
@@ -216,7 +217,7 @@ class Rounds:
         columns = []
         for place in range(len(self._columns.schema)):
             joined = self._columns.joined(place, [part.columns[place] for part in parts])
-            columns.append(joined.take(places))
+            columns.append(pc.take(joined, places, boundscheck=False))
         return Rows(tuple(columns), len(order))
 
 
