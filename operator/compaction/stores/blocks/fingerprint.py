@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compaction.exceptions import UnsupportedColumnError
-from compaction.stores.blocks.lanes import ColumnKeys, column_keys, lanes, looked_up
+from compaction.stores.blocks.lanes import ColumnKeys, column_keys, lanes, looked_up, words_of
 from compaction.stores.blocks.lookups import PAIR
 from compaction.stores.blocks.model import Fingerprint
 
@@ -68,6 +68,7 @@ class Fingerprinter:
         self._schema: pa.Schema | None = None
         self._keys: list[ColumnKeys] = []
         self._scratch = np.empty((2, SLICE_ROWS), PAIR)
+        self._spare = np.empty(SLICE_ROWS, np.uint64)
 
     def update(self, data: Rows) -> None:
         """Add the rows of a batch or table. Schemas may differ from call to call. Raises UnsupportedColumnError."""
@@ -101,24 +102,36 @@ class Fingerprinter:
                 looked.append((known.pairs, known.places(column.indices, keys.path)))
         for start in range(0, batch.num_rows, SLICE_ROWS):
             count = min(SLICE_ROWS, batch.num_rows - start)
-            a, b = self._looked_up(looked, start, count)
+            a, b = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
             for column, keys in others:
-                more = lanes(column.slice(start, count), keys)
-                a += more[0]
-                b += more[1]
+                self._add(a, b, column.slice(start, count), keys)
+            self._add_looked_up(a, b, looked, start)
             yield _sum(*_tie(a, b))
 
-    def _looked_up(self, looked: Sequence[tuple[Pairs, Pairs]], start: int, count: int) -> tuple[Words, Words]:
-        """Sums of the pairs at these places, for some rows. Integer sums wrap around modulo 2^64."""
-        if not looked:
-            return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+    def _add(self, a: Words, b: Words, column: pa.Array[Any], keys: ColumnKeys) -> None:
+        words = words_of(column, keys)
+        if words is None:
+            more = lanes(column, keys)
+        else:
+            a += keys.offset[0]
+            b += keys.offset[1]
+            more = np.multiply(words, keys.multiply[0], out=self._spare[: len(words)]), words
+            words *= keys.multiply[1]
+        a += more[0]
+        b += more[1]
+
+    def _add_looked_up(self, a: Words, b: Words, looked: Sequence[tuple[Pairs, Pairs]], start: int) -> None:
+        """Add the pairs at these places, for some rows. Integer sums wrap around modulo 2^64."""
+        count = len(a)
         sums, more = (scratch[:count] for scratch in self._scratch)
         for number, (pairs, places) in enumerate(looked):
             # All places are known to be inside: to clip is only what takes without a check and a copy.
             pairs.take(places[start : start + count], out=more if number else sums, mode="clip")
             if number:
                 sums.view(np.uint64)[:] += more.view(np.uint64)
-        return sums["a"].copy(), sums["b"].copy()
+        if looked:
+            a += sums["a"]
+            b += sums["b"]
 
 
 def _sum(high: Words, low: Words) -> Fingerprint:

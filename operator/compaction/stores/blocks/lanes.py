@@ -45,6 +45,14 @@ _TEXTS: Final = frozenset(
         pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1),
     )
 )  # fmt: skip
+_ONE_WORD: Final = frozenset(
+    kind.id
+    for kind in (
+        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
+        pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"),
+        pa.timestamp("us"), pa.duration("us"),
+    )
+)  # fmt: skip
 _SPARSE: Final = 2
 """A dictionary longer than so many times its rows is not hashed as a whole; the rows are decoded instead."""
 
@@ -117,6 +125,15 @@ def lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
         a *= valid
         b *= valid
     return a, b
+
+
+def words_of(array: pa.Array[Any], keys: ColumnKeys) -> Words | None:
+    """For values of one word without nulls: that word, mixed, the caller's to change. Both lanes are made of it: times
+    the lane's multiplier, plus its offset. None for all others.
+    """
+    if array.type.id in _ONE_WORD and array.null_count == 0 and len(array):
+        return mix(_words(array, keys.path))
+    return None
 
 
 def mix(words: Words) -> Words:

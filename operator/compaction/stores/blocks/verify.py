@@ -37,7 +37,6 @@ def read_back(name: str, open_file: OpenFile) -> Fingerprint:
             metadata=footer.metadata,
             read_dictionary=coded,
             pre_buffer=False,
-            memory_map=isinstance(source, str),
             page_checksum_verification=True,
         ) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):

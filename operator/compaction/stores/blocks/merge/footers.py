@@ -124,7 +124,7 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
     """Read an input's metadata; without a sort key, of the whole file. Raises UnreadableBlockError."""
     with reading(block.name):
         source = block.open()
-        with pq.ParquetFile(source, pre_buffer=False, memory_map=isinstance(source, str)) as file:
+        with pq.ParquetFile(source, pre_buffer=False) as file:
             metadata, schema = file.metadata, file.schema_arrow
             if not isinstance(source, str):
                 source.close()

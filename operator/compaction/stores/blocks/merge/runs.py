@@ -104,7 +104,6 @@ class ParquetRun:
                 metadata=self.footer.metadata,
                 read_dictionary=coded,
                 pre_buffer=False,
-                memory_map=isinstance(source, str),
                 page_checksum_verification=True,
             )
         steady = SteadyDictionaries()
