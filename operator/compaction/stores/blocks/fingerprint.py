@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compaction.exceptions import UnsupportedColumnError
-from compaction.stores.blocks.lanes import ColumnKeys, column_keys, lanes, looked_up, words_of
-from compaction.stores.blocks.lookups import PAIR
+from compaction.stores.blocks.lanes import ColumnKeys, column_keys, has_words, lanes, looked_up, words_of
+from compaction.stores.blocks.lookups import PAIR, Combiner, Pairs, Places
 from compaction.stores.blocks.model import Fingerprint
 
 ALGORITHM: Final = "rows128-1"
@@ -41,7 +41,6 @@ _S32: Final = np.uint64(32)
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 
 Words = npt.NDArray[np.uint64]
-Pairs = npt.NDArray[Any]
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 
 
@@ -68,6 +67,7 @@ class Fingerprinter:
         self._schema: pa.Schema | None = None
         self._keys: list[ColumnKeys] = []
         self._scratch = np.empty((2, SLICE_ROWS), PAIR)
+        self._combiner = Combiner()
         self._spare = np.empty(SLICE_ROWS, np.uint64)
 
     def update(self, data: Rows) -> None:
@@ -93,34 +93,33 @@ class Fingerprinter:
 
     def _batch(self, batch: pa.RecordBatch) -> Iterator[Fingerprint]:
         """Of each slice. What lies in dictionaries is looked up: the dictionaries are learnt once for all slices."""
-        looked, others = [], []
+        looked: list[tuple[Pairs, Places]] = []
+        numbers: list[tuple[pa.Array[Any], ColumnKeys]] = []
+        others: list[tuple[pa.Array[Any], ColumnKeys]] = []
         for column, keys in zip(batch.columns, self._keys, strict=True):
             known = looked_up(column, keys) if pa.types.is_dictionary(column.type) else None
-            if known is None:
-                others.append((column, keys))
-            else:
+            if known is not None:
                 looked.append((known.pairs, known.places(column.indices, keys.path)))
+            else:
+                (numbers if has_words(column) else others).append((column, keys))
+        combined = self._combiner.of(looked)
+        begin = [np.uint64(sum(int(keys.offset[lane]) for _, keys in numbers) % (1 << 64)) for lane in (0, 1)]
         for start in range(0, batch.num_rows, SLICE_ROWS):
             count = min(SLICE_ROWS, batch.num_rows - start)
-            a, b = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+            a, b = np.full(count, begin[0]), np.full(count, begin[1])
+            for column, keys in numbers:
+                words = words_of(column.slice(start, count), keys)
+                a += np.multiply(words, keys.multiply[0], out=self._spare[:count])
+                words *= keys.multiply[1]
+                b += words
             for column, keys in others:
-                self._add(a, b, column.slice(start, count), keys)
-            self._add_looked_up(a, b, looked, start)
+                more = lanes(column.slice(start, count), keys)
+                a += more[0]
+                b += more[1]
+            self._add_looked_up(a, b, combined, start)
             yield _sum(*_tie(a, b))
 
-    def _add(self, a: Words, b: Words, column: pa.Array[Any], keys: ColumnKeys) -> None:
-        words = words_of(column, keys)
-        if words is None:
-            more = lanes(column, keys)
-        else:
-            a += keys.offset[0]
-            b += keys.offset[1]
-            more = np.multiply(words, keys.multiply[0], out=self._spare[: len(words)]), words
-            words *= keys.multiply[1]
-        a += more[0]
-        b += more[1]
-
-    def _add_looked_up(self, a: Words, b: Words, looked: Sequence[tuple[Pairs, Pairs]], start: int) -> None:
+    def _add_looked_up(self, a: Words, b: Words, looked: Sequence[tuple[Pairs, Places]], start: int) -> None:
         """Add the pairs at these places, for some rows. Integer sums wrap around modulo 2^64."""
         count = len(a)
         sums, more = (scratch[:count] for scratch in self._scratch)

@@ -127,13 +127,16 @@ def lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
     return a, b
 
 
-def words_of(array: pa.Array[Any], keys: ColumnKeys) -> Words | None:
-    """For values of one word without nulls: that word, mixed, the caller's to change. Both lanes are made of it: times
-    the lane's multiplier, plus its offset. None for all others.
+def has_words(array: pa.Array[Any]) -> bool:
+    """Whether all its values are there, and each is one word."""
+    return array.type.id in _ONE_WORD and array.null_count == 0
+
+
+def words_of(array: pa.Array[Any], keys: ColumnKeys) -> Words:
+    """For what `has_words`: the words, mixed, the caller's to change. Both lanes of a value are made of it: times the
+    lane's multiplier, plus its offset.
     """
-    if array.type.id in _ONE_WORD and array.null_count == 0 and len(array):
-        return mix(_words(array, keys.path))
-    return None
+    return mix(_words(array, keys.path))
 
 
 def mix(words: Words) -> Words:
@@ -176,11 +179,10 @@ def _words(array: pa.Array[Any], path: str) -> Words:
             # Otherwise 2^64 - 1 were -1.
             words[words >= _TOP] *= MIX
         return words
-    words = values.astype(np.int64).view(np.uint64)
     unit = getattr(kind, "unit", None)
     if unit is not None and _NANOSECONDS[unit] > 1:
-        words *= np.uint64(_NANOSECONDS[unit])
-    return words
+        return values.astype(np.int64, copy=False).view(np.uint64) * np.uint64(_NANOSECONDS[unit])
+    return values.astype(np.int64).view(np.uint64)
 
 
 def _float_words(array: pa.Array[Any]) -> Words:
