@@ -33,7 +33,7 @@ class Accident:
     def happen(self, seen: Observation) -> bool:
         """Kill a worker that has a job, once there was something to see. True when it has just happened."""
         succeeded = sum(job.status.state is JobState.SUCCEEDED for job in seen.jobs)
-        if self.worker or succeeded < AFTER_JOBS or not _in_progress(seen):
+        if self.worker or succeeded < AFTER_JOBS:
             return False
         for worker in leftover_workers(self.operator):
             worker.send(signal.SIGSTOP, group=True)
@@ -63,5 +63,5 @@ class Accident:
         )
 
 
-def _in_progress(seen: Observation, worker: str = "") -> list[CompactionJob]:
-    return [job for job in seen.jobs if job.status.state is JobState.IN_PROGRESS and worker in ("", job.status.worker)]
+def _in_progress(seen: Observation, worker: str) -> list[CompactionJob]:
+    return [job for job in seen.jobs if job.status.state is JobState.IN_PROGRESS and job.status.worker == worker]

@@ -17,6 +17,7 @@ from typing import Final
 from rich.console import Console
 
 from compaction.api.enums import JobState
+from compaction.exceptions import DemoError
 from compaction.local.demo.blocks import scenario, view
 from compaction.local.demo.blocks.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, compare, look
@@ -36,6 +37,8 @@ from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 
 SEED: Final = 6
+LONGEST_SECONDS: Final = 1200.0
+"""After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 BLOCKS_STATUS: Final = (
     r"{.status.blocks}{'\n'}{range .status.quarantined[*]}{.segment} {.reason}: {.message}{'\n'}{end}"
@@ -134,6 +137,7 @@ class _Play:
     cast: Cast
     accident: Accident = field(init=False)
     amplification: float = 0.0
+    began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.accident = Accident(self.cluster, self.stage.operator)
@@ -171,7 +175,12 @@ class _Play:
             facts = look(self.store)
             blocks = seen.policy.status.blocks if seen.policy is not None else None
             self.amplification = max(self.amplification, 0.0 if blocks is None else blocks.read_amplification)
-            shown.show(view.Scene(seen, facts, self.cast.ledger.entries(), self.cast.prover))
+            entries = self.cast.ledger.entries()
+            shown.show(view.Scene(seen, facts, entries, self.cast.prover))
+            if time.monotonic() - self.began > LONGEST_SECONDS:
+                # The policy's status changes at each look, so a stage never sees this one stand still.
+                line = view.store_line(facts, entries)
+                raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s: {line}; see {self.stage.operator}")
 
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
 
