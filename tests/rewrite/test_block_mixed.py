@@ -1,0 +1,116 @@
+"""Sources that differ from each other, and objects that others meddle with: what comes out is exactly the rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from compaction.api.enums import JobReason
+from compaction.rewrite.receipts import Outcome
+from compaction.stores.blocks.describe import describe
+from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.foreign import assigned_id
+from compaction.stores.blocks.index.orphans import condemn
+from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.block_index import block_id
+from support.block_jobs import assert_tidy, claim, clean, job_of, orphans, run
+from support.block_stores import content, fill, read, upload
+from support.blocks import parquet, rows
+from support.worker_ports import FakeLease, ThreadEngine
+
+
+def test_sources_of_several_orders(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """One is sorted by time only, one not at all, one says that it is sorted and is not."""
+    ids = list(fill(block_store, range(3)))
+    backwards = rows(100, start=300).take(pa.array(range(99, -1, -1)))
+    others = {
+        4: parquet(rows(100, start=400).sort_by("time"), sorted_by=["time"]),
+        5: parquet(rows(100, start=500).take(pa.array([*range(50, 100), *range(50)]))),
+        6: parquet(backwards, sorted_by=["service", "time"]),
+    }
+    for number, data in others.items():
+        path = f"acme/0/{block_id(number)}.parquet"
+        block_store.objects.put(path, data)
+        ids += block_store.register([path], tenant="acme", shard=0).new
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    (made,) = block_store.live().blocks
+    assert content(block_store) == before
+    assert made.sort_key == ("service", "time")
+    table = read(block_store, made.path)
+    assert table.equals(table.sort_by([("service", "ascending"), ("time", "ascending")]))
+
+
+def test_schemas_that_have_grown(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """A column more, a wider type: the registered fingerprints still add up, and anybody counts the same."""
+    old, new = rows(100), rows(100, start=100)
+    new = new.set_column(2, "value", pa.array(range(1 << 40, (1 << 40) + 100), pa.int64()))
+    new = new.append_column("note", pa.array([None, "x"] * 50))
+    paths = [upload(block_store, number, table=table) for number, table in enumerate((old, new))]
+    ids = block_store.register(paths, tenant="acme", shard=0).new
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    (made,) = block_store.live().blocks
+    table = read(block_store, made.path)
+    assert table.schema.names == ["service", "time", "value", "note"]
+    assert (made.fingerprint, fingerprint(table)) == (fingerprint(old) + fingerprint(new),) * 2
+    assert block_store.describe(made.path, tenant="acme", shard=0, level=1, verify=True) == made
+    assert made.fingerprint != Fingerprint()
+
+
+def test_an_upload_that_is_taken_for_an_orphan(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Whoever collects orphans condemned it just before the commit: refused, uncharged, done by the next attempt."""
+    ids = fill(block_store, range(3))
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+
+    class Hasty(FakeLease):
+        def ensure_held(self) -> None:
+            super().ensure_held()
+            condemn(block_store.index, orphans(block_store), now=block_store.now())
+
+    report = run(connection, job, engine, lease=Hasty())
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STORE_UNREADABLE, False)
+    assert "orphan" in report.message
+    assert orphans(block_store) == ()
+    claim(block_store, job, 2)
+    assert run(connection, job, engine, token=2).outcome is Outcome.SUCCEEDED
+    assert content(block_store) == before
+    assert_tidy(block_store)
+
+
+def test_blocks_that_lie_elsewhere(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """A lake keeps its own names; what is made of it has ours."""
+    paths = [f"lake/day={number}/part-0.parquet" for number in range(3)]
+    for number, path in enumerate(paths):
+        block_store.objects.put(path, parquet(rows(100, start=100 * number), sorted_by=["service", "time"]))
+    names = {path: assigned_id(block_store.objects.head(path)) for path in paths}
+    blocks = [
+        describe(block_store.objects, path, tenant="acme", shard=0, level=0, block=name) for path, name in names.items()
+    ]
+    ids = block_store.register_blocks(blocks).new
+    before = content(block_store)
+    block_store.objects.put(paths[1], b"no longer a block")
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.outcome, len(report.skipped)) == (Outcome.SUCCEEDED, 1)
+    block_store.objects.put(paths[1], parquet(rows(100, start=100), sorted_by=["service", "time"]))
+    assert content(block_store) == before
+    made = next(block for block in block_store.live().blocks if block.level == 1)
+    assert made.path == f"acme/0/{made.id}.parquet"
+    clean(block_store)
+    left = {info.path for info in block_store.objects.list("lake")} | {made.path}
+    assert left == {block.path for block in block_store.live().blocks}
