@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from compaction.stores.blocks.index.claims import retire
+from compaction.stores.blocks.model import Fingerprint
 from support.block_commands import BlockCommands, block, in_folder
+from support.block_histories import attempt
+from support.block_index import NOON
 from support.blocks import parquet, rows
+
+
+def content(blocks: BlockCommands) -> Fingerprint:
+    """Of all live blocks, as they are read back now."""
+    assert blocks.data("verify")["bad"] == 0
+    listed = [Fingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
+    return sum(listed, Fingerprint())
 
 
 def _lose(commands: BlockCommands) -> None:
@@ -51,3 +64,29 @@ def test_a_mistyped_folder_is_no_store(tmp_path: Path) -> None:
     commands = in_folder(tmp_path / "nothing")
     assert "no such folder" in commands.fails("rebuild-index")
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("swept", [True, False])
+def test_what_the_real_rewrite_wrote_tells_enough(blocks: BlockCommands, swept: bool) -> None:
+    """Three levels; and an attempt that died after its upload, whose sources nothing else names but as ancestors."""
+    ids = blocks.add(*range(1, 9))
+    before = content(blocks)
+    with blocks.opened() as store:
+        dead = attempt(store, ids[2:4], now=NOON, job="dead", parts=2)
+        dead.upload()
+        retire(store.index, "dead", now=NOON)
+    assert len(blocks.data("compact", "--levels", "2:1h,2:1h,2:1h")["jobs"]) == 7
+    if swept:
+        # Deleted are eight blocks, then the four made of them, then the two.
+        assert blocks.data("tombstones", "--sweep", "--grace", "0s")["swept"]["blocks"] == 14
+    _lose(blocks)
+    result = blocks.data("rebuild-index")
+    assert content(blocks) == before
+    live = [item["level"] for item in blocks.data("list")["items"]]
+    if swept:
+        assert (live, result["unused"], result["replaced"]) == ([3], 2, 0)
+    else:
+        # All sources of the last one are there; what they were made of is known to be dead.
+        assert (live, result["unused"], result["replaced"]) == ([2, 2], 3, 12)
+    assert blocks.data("compact", "--all")
+    assert content(blocks) == before
