@@ -50,6 +50,7 @@ def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path
     assert not database.exists()
     assert running_below(directory) == []
     assert started_in(directory) == []
+    assert list(directory.rglob("*.secrets")) == []
 
 
 def test_interrupted_in_the_middle_it_stops_everything(directory: Path) -> None:
@@ -66,3 +67,4 @@ def test_interrupted_in_the_middle_it_stops_everything(directory: Path) -> None:
     assert all(wait_gone(process, timeout=1) for process in started)
     assert not database.exists()
     assert running_below(directory) == []
+    assert list(directory.rglob("*.secrets")) == []

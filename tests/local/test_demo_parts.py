@@ -150,10 +150,12 @@ def test_leftover_workers_are_found_by_pid_and_start(tmp_path):
         (records / "w.json").write_text(json.dumps({"name": "w", "pid": child.pid, "startTicks": ticks}))
         (records / "stranger.json").write_text(json.dumps({"name": "s", "pid": child.pid, "startTicks": ticks + 1}))
         (records / "reserved.json").write_text("")
+        (records / "w.secrets").mkdir()
         assert [worker.name for worker in replicas.leftover_workers(tmp_path)] == ["w"]
         replicas.stop_replicas(tmp_path)
         assert replicas.leftover_workers(tmp_path) == []
         assert child.wait() != 0
+        assert not (records / "w.secrets").exists()
 
 
 class Story:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -76,6 +77,9 @@ def stop_replicas(directory: Path) -> None:
         if not wait_gone(worker, timeout=WORKER_SECONDS):
             worker.send(signal.SIGKILL, group=True)
             wait_gone(worker, timeout=WORKER_SECONDS)
+    # A worker keeps its Secrets as long as it lives; the operator, who would remove them then, is gone.
+    for secrets in (directory / "state" / "workers").glob("*.secrets"):
+        shutil.rmtree(secrets)
     if state is not None:
         remove_state(directory)
 
