@@ -81,6 +81,17 @@ def test_pages_are_of_one_instant(endpoint: Endpoint, block_store: BlockStore) -
     assert ids(endpoint) == [block_id(0), block_id(7), block_id(9)]
 
 
+def test_the_next_page_may_come_from_another_replica(
+    endpoint: Endpoint, block_store: BlockStore, tmp_path: Path
+) -> None:
+    fill(block_store, range(4))
+    first = endpoint.list(limit=2).body
+    compact(block_store, "j", list(block_store.live().blocks), number=9)
+    with serving(block_store, lambda: gate(tmp_path)) as other:
+        rest = other.list(version=first["version"], after=first["blocks"][-1]["id"]).body
+    assert [one["id"] for one in rest["blocks"]] == [block_id(2), block_id(3)]
+
+
 def test_a_version_that_is_forgotten_is_gone(endpoint: Endpoint, block_store: BlockStore) -> None:
     fill(block_store, [1, 2])
     version = endpoint.list().body["version"]

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from compaction.exceptions import IngestConfigError
 from compaction.ingest.running import Address, TlsFiles
 from compaction.local.certs import Authority, ensure_authority
+from compaction.stores.blocks.index.engine import open_database
+from compaction.stores.blocks.objects import Retrying, open_objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.block_stores import fill, upload
 from support.ingest import gate, serving
@@ -148,3 +151,21 @@ def test_a_writer_that_hangs_up_before_the_answer_may_repeat_itself(
         done.wait()
         assert endpoint.call("POST", "/v1/blocks", body).outcomes() == [("Known", None)]
     assert len(store.live().blocks) == 1
+
+
+def test_a_store_or_an_index_that_is_away_is_told_from_a_refusal(store: BlockStore, tmp_path: Path) -> None:
+    """The writer repeats the same request later; where store and index are is not its business."""
+    block = {"path": upload(store, 1), "tenant": "acme", "shard": 0}
+    options = {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "access_key_id": "x", "secret_access_key": "y"}
+    quick = Retrying(tries=2, base=0.01, cap=0.01)
+    no_objects = replace(store, objects=open_objects("s3://some-bucket/x", options=options, retrying=quick))
+    no_index = replace(store, index=open_database("postgresql://user:word@127.0.0.1:9/some-database", patience=0.1))
+    for away in (no_objects, no_index):
+        with serving(away, lambda: gate(tmp_path)) as endpoint:
+            answers = [endpoint.register(block)] + ([endpoint.list()] if away is no_index else [])
+        for answer in answers:
+            assert (answer.status, answer.code) == (503, "Unavailable")
+            assert not any(word in str(answer.body) for word in ("some-bucket", "some-database", "127.0.0.1"))
+    no_index.close()
+    with serving(store, lambda: gate(tmp_path)) as endpoint:
+        assert endpoint.register(block).outcomes() == [("Registered", None)]

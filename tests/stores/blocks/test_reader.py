@@ -164,19 +164,37 @@ def test_a_block_without_any_of_the_columns_has_its_rows_nevertheless(block_stor
     assert hosts == [None] * 50 + ["x", "y", "z"]
 
 
-def test_which_column_is_the_time_is_what_the_block_was_registered_by(block_store: BlockStore) -> None:
-    """Nothing in the block says it: without the name rows would be missing, and the registered times show that."""
-    moments = {"made": pa.array([10, 20], pa.timestamp("us")), "time": pa.array([910, 920], pa.timestamp("us"))}
-    table = pa.table({"service": ["a", "b"]} | moments)
-    enter(block_store, 1, table, time_column="made")
+TWO_TIMES = {
+    "service": ["a", "b"], "made": pa.array([10, 20], pa.timestamp("us")),
+    "time": pa.array([910, 920], pa.timestamp("us")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "made"])
+@pytest.mark.parametrize("metadata", [None, BlockMetadata(time_column="made")])
+def test_the_time_is_the_column_that_the_block_was_registered_by(
+    block_store: BlockStore, name: str, metadata: BlockMetadata | None
+) -> None:
+    """Also where nothing in the block says it, and another one would be taken without a name."""
+    enter(block_store, 1, pa.table(TWO_TIMES), time_column="made", metadata=metadata)
+    found = BlockReader(block_store, time_column=name).snapshot(BlockFilter(start=15, end=50))
+    assert [batch.column("service").to_pylist() for batch in found.batches()] == [["b"]]
+
+
+def test_another_column_is_refused_instead_of_rows_left_out(block_store: BlockStore) -> None:
+    enter(block_store, 1, pa.table(TWO_TIMES), time_column="made")
+    with pytest.raises(UnsuitableBlockError, match="not registered by the times in 'time': name another one"):
+        list(BlockReader(block_store, time_column="time").snapshot(BlockFilter(start=15)).batches())
+
+
+def test_a_block_of_which_nothing_tells_the_column_wants_its_name(block_store: BlockStore) -> None:
+    table = pa.table(TWO_TIMES | {"time": ["x", "y"], "seen": TWO_TIMES["time"]})
+    enter(block_store, 1, table, time_column="made", write_statistics=False)
     which = BlockFilter(start=15, end=50)
-    with pytest.raises(UnsuitableBlockError, match="not registered by the times in 'time': name it"):
+    with pytest.raises(UnsuitableBlockError, match="by which column it was registered does not show: name it"):
         list(BlockReader(block_store).snapshot(which).batches())
-    named = BlockReader(block_store, time_column="made").snapshot(which)
-    assert [batch.column("service").to_pylist() for batch in named.batches()] == [["b"]]
-    enter(block_store, 2, table, metadata=BlockMetadata(time_column="made"))
-    both = BlockReader(block_store, time_column="made").snapshot(which)
-    assert sum(batch.num_rows for batch in both.batches()) == 2
+    found = BlockReader(block_store, time_column="made").snapshot(which)
+    assert [batch.column("service").to_pylist() for batch in found.batches()] == [["b"]]
 
 
 def test_after_the_grace_the_error_says_what_to_do(block_store: BlockStore) -> None:

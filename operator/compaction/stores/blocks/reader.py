@@ -34,7 +34,13 @@ from compaction.stores.blocks.merge.schema import unified
 from compaction.stores.blocks.metadata import decode
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import Objects
-from compaction.stores.blocks.times import scale_of, stored_scale, time_column_of, times_of_footer
+from compaction.stores.blocks.times import (
+    registered_time_column,
+    scale_of,
+    stored_scale,
+    time_column_of,
+    times_of_footer,
+)
 
 BATCH_ROWS: Final = 1 << 16
 BUFFER_BYTES: Final = 1 << 20
@@ -54,7 +60,7 @@ class ReadableStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class BlockReader:
     """Reads a store. `columns`: only these, in this order; None is all. `time_column`: else the
-    one a block names, else the evident one, as at registration. `batch_rows`: rows of a batch at most.
+    one by which each block was registered, as far as that shows. `batch_rows`: rows of a batch at most.
     """
 
     store: ReadableStore
@@ -183,15 +189,21 @@ class _Rows:
         return (start is not None and self.block.min_time < start) or (end is not None and self.block.max_time > end)
 
     def _time_column(self) -> str:
-        try:
-            said = decode(self.footer.metadata).time_column
-        except ValueError as error:
-            raise CorruptBlockError(self.block.path, str(error)) from None
-        column = time_column_of(self.footer, self.reader.time_column or said or "")
+        wanted = self.reader.time_column
+        if not wanted:
+            try:
+                said = decode(self.footer.metadata).time_column
+            except ValueError as error:
+                raise CorruptBlockError(self.block.path, str(error)) from None
+            if (found := registered_time_column(self.block, self.footer, said or "")) is None:
+                raise UnsuitableBlockError(self.block.path, "by which column it was registered does not show: name it")
+            return found
+        column = time_column_of(self.footer, wanted)
         times = times_of_footer(self.footer, column)
         if times and self.footer.rows and not self.block.min_time <= times[0] <= times[1] <= self.block.max_time:
-            # It was registered by another column: by this one, rows would be missing.
-            raise UnsuitableBlockError(self.block.path, f"was not registered by the times in {column[:100]!r}: name it")
+            # By this column rows would be missing.
+            reason = f"was not registered by the times in {column[:100]!r}: name another one, or none"
+            raise UnsuitableBlockError(self.block.path, reason)
         return column
 
     def _groups(self, time: str) -> list[int]:
