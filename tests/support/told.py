@@ -36,7 +36,7 @@ def files_below(*directories: Path) -> bytes:
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes() if path.is_file() else b""
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return b""
 
 
