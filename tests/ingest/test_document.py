@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import BlockIndexError, BlockStoreError, IndexUnavailableError, TokenReviewUnavailableError
+from compaction.exceptions import BlockIndexError, IndexUnavailableError, TokenReviewUnavailableError
 from compaction.ingest.messages import Outcome, Problem
 from compaction.ingest.openapi import document
 from compaction.ingest.server import IngestServer, Limits
@@ -159,10 +159,14 @@ def test_every_answer_of_the_document_is_given(
         sweep(store, grace=0)
         forget_blocks(store.index, before=NOON * 2)
         endpoint.list(tenant="acme", version=1)
-        for error in (IndexUnavailableError("index", "away"), BlockIndexError("postgresql://secret-host/db", "odd")):
+        for error in (
+            IndexUnavailableError("index", "away"),
+            BlockIndexError("postgresql://secret-host/db", "odd"),
+            RuntimeError("nobody expects this of secret-host"),
+        ):
             with monkeypatch.context() as patch:
 
-                def fail(*_: Any, error: BlockStoreError = error, **__: Any) -> None:
+                def fail(*_: Any, error: Exception = error, **__: Any) -> None:
                     raise error
 
                 patch.setattr("compaction.ingest.server.page", fail)

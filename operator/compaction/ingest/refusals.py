@@ -47,6 +47,7 @@ _PASSING: Final = (
 )
 HANDLED: Final = (NotAuthenticatedError, NotAllowedError, TokenReviewUnavailableError, BlockStoreError)
 """Errors that `of_error` turns into answers."""
+FAILED_HERE: Final = "it failed here: the log of the service says why"
 _HTTP: Final[Mapping[int, Problem]] = {
     HTTPStatus.BAD_REQUEST: Problem.BAD_REQUEST,
     HTTPStatus.NOT_FOUND: Problem.NOT_FOUND,
@@ -76,7 +77,7 @@ def of_error(error: CompactionError, *, operation: str) -> web.Response:
         message = "the store, its index or the API server did not answer: send the same request again"
         return refusal(HTTPStatus.SERVICE_UNAVAILABLE, Problem.UNAVAILABLE, message)
     log.error("a request failed", operation=operation, error=str(error))
-    return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, Problem.FAILED, "it failed here: the log of the service says why")
+    return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, Problem.FAILED, FAILED_HERE)
 
 
 def of_http(error: web.HTTPException) -> web.Response:

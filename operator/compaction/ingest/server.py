@@ -36,7 +36,7 @@ from compaction.ingest.messages import (
 )
 from compaction.ingest.metrics import IngestMetrics
 from compaction.ingest.openapi import JSON, OPERATIONS, Name, document
-from compaction.ingest.refusals import HANDLED, of_error, of_http, refusal
+from compaction.ingest.refusals import FAILED_HERE, HANDLED, of_error, of_http, refusal
 from compaction.ingest.registering import register
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.pages import Page, page
@@ -108,6 +108,9 @@ class IngestServer:
             answer = of_http(error)
         except HANDLED as error:
             answer = of_error(error, operation=name)
+        except Exception:  # the boundary of a request: whatever it was, the caller gets the answer that is documented
+            log.exception("a request failed unexpectedly", operation=name)
+            answer = refusal(HTTPStatus.INTERNAL_SERVER_ERROR, Problem.FAILED, FAILED_HERE)
         finally:
             self.metrics.running.dec()
         self.metrics.requests.labels(name, str(answer.status)).inc()
