@@ -132,6 +132,8 @@ def test_of_rows_with_the_same_key_the_last_stays(
     assert receipt is not None
     assert receipt.fingerprint_before != receipt.fingerprint_after == str(made.fingerprint)
     assert (receipt.rows, receipt.duplicates, receipt.proves_equal) == (100, 100, True)
+    assert report.message.startswith("2 blocks merged into 1, 100 duplicates left out, such as (s0000, 1970-01-01 ")
+    assert run(connection, job, engine) == report, "kept with the receipt"
 
 
 def test_overlapping_duplicate_and_empty_blocks(

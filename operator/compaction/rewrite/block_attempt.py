@@ -34,7 +34,7 @@ from compaction.exceptions import (
 from compaction.rewrite.attempt import Attempt
 from compaction.rewrite.block_job import BlockJob
 from compaction.rewrite.block_outputs import blocks_of, discard
-from compaction.rewrite.block_report import Proof, failed, proof_of, receipt_of, skipped_source, succeeded
+from compaction.rewrite.block_report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
 from compaction.rewrite.block_rounds import Merged, Rounds
 from compaction.rewrite.block_store import ObjectsPlace
 from compaction.rewrite.block_task import MergeFailure, failure_of
@@ -123,7 +123,8 @@ class BlockAttempt(Attempt):
     def _commit(self, merged: Merged, *, seconds: float) -> None:
         outputs = blocks_of(self.store, merged.work, merged.parts)
         culprits = self.rounds.culprits
-        dropped = reduce(add, (part.result.duplicates.fingerprint for part in merged.parts), Fingerprint())
+        duplicates = [part.result.duplicates for part in merged.parts]
+        dropped = reduce(add, (one.fingerprint for one in duplicates), Fingerprint())
         receipt = receipt_of(
             token=self.token,
             worker=self.worker,
@@ -133,7 +134,8 @@ class BlockAttempt(Attempt):
             seconds=seconds,
             now=self.store.clock(),
         )
-        proof = Proof(receipt, tuple(skipped_source(block, culprits[block]) for block in sorted(culprits)))
+        skipped = tuple(skipped_source(block, culprits[block]) for block in sorted(culprits))
+        proof = Proof(receipt, skipped, left_out(duplicates))
         self._replace(
             Replacement(
                 job=self.job.name,

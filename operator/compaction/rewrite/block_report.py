@@ -11,11 +11,13 @@ from typing import Final
 
 from compaction.api.enums import JobReason
 from compaction.api.job import JobReceipt, SkippedSource
+from compaction.api.text import cut, printable
 from compaction.api.values import timestamp_from_epoch
 from compaction.rewrite.block_task import MergeFailure
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.stores.blocks.culprits import Culprit
 from compaction.stores.blocks.index.claims import JobRecord
+from compaction.stores.blocks.merge.settings import Duplicates
 from compaction.stores.blocks.model import Block, Fingerprint
 
 _WORST_FIRST: Final = (
@@ -27,25 +29,30 @@ _WORST_FIRST: Final = (
     JobReason.SOURCES_CHANGED,
 )
 
+EXAMPLES: Final = 3
+LONGEST_KEY: Final = 120
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is remembered of a commit: the receipt, and the sources that were set aside."""
+    """What is remembered of a commit: the receipt, the sources that were set aside, and what was left out, in words."""
 
     receipt: JobReceipt
     skipped: tuple[SkippedSource, ...] = ()
+    left_out: str = ""
 
     def to_json(self) -> str:
         """As the index keeps it."""
         skipped = [source.to_object() for source in self.skipped]
-        return json.dumps({"receipt": self.receipt.to_object(), "skipped": skipped}, separators=(",", ":"))
+        document = {"receipt": self.receipt.to_object(), "skipped": skipped, "leftOut": self.left_out}
+        return json.dumps(document, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Proof:
         """The inverse. Raises ValueError, KeyError or TypeError for anything else."""
         document = json.loads(text)
         skipped = tuple(SkippedSource.model_validate(source) for source in document["skipped"])
-        return cls(JobReceipt.model_validate(document["receipt"]), skipped)
+        return cls(JobReceipt.model_validate(document["receipt"]), skipped, str(document.get("leftOut", "")))
 
 
 def proof_of(record: JobRecord) -> Proof:
@@ -89,16 +96,27 @@ def receipt_of(
     )
 
 
+def left_out(duplicates: Sequence[Duplicates]) -> str:
+    """Of rows that were left out: how many, and the keys of some; empty when there are none."""
+    count = sum(one.fingerprint.rows for one in duplicates)
+    if not count:
+        return ""
+    keys = [example for one in duplicates for example in one.examples][:EXAMPLES]
+    named = ", ".join(cut(printable(f"({', '.join(map(str, key))})"), LONGEST_KEY) for key in keys)
+    return f"{count} duplicate{'s' * (count != 1)} left out, such as {named}"
+
+
 def succeeded(proof: Proof, *, token: int) -> JobReport:
     """The job is done, by this attempt or an earlier one whose report was lost."""
     receipt = proof.receipt
     count = len(receipt.sources)
-    done = f"{count} block{'s' * (count != 1)} merged into {len(receipt.outputs)}"
+    done = [f"{count} block{'s' * (count != 1)} merged into {len(receipt.outputs)}"]
+    done += [f"{len(proof.skipped)} set aside"] * bool(proof.skipped) + [proof.left_out] * bool(proof.left_out)
     return JobReport(
         token=token,
         outcome=Outcome.SUCCEEDED,
         reason=JobReason.COMPLETED,
-        message=f"{done}, {len(proof.skipped)} set aside" if proof.skipped else done,
+        message=", ".join(done),
         skipped=proof.skipped,
         receipt=receipt,
     )
