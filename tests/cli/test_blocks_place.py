@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from compaction.cli import blocks_options
 from compaction.cli.blocks import group
 from compaction.local.postgres import PostgresServer
-from support.block_commands import BlockCommands
+from support.block_commands import BlockCommands, in_folder
 from support.s3 import S3
 
 PASSWORD = "hunter2-and-more"
@@ -55,6 +55,30 @@ def test_no_store_is_wrong_usage() -> None:
     result = run("list")
     assert result.exit_code == 2
     assert "Give --store FOLDER" in result.stderr
+
+
+def test_a_registration_begins_no_store_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    result = run("register", "x.parquet", "--tenant", "t", "--store", tmp_path / "typo")
+    assert result.exit_code == 1
+    assert "there is no such folder" in result.stderr
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize("name", ["with space", "ünï", "a#b", "50%", "q?"])
+def test_folders_of_any_name_hold_a_store(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    blocks = in_folder(folder)
+    path = blocks.write(1)
+    result = run("register", path, "--tenant", "acme", "--store", folder)
+    if name == "q?":
+        assert result.exit_code == 2
+        assert "give --index too" in result.stderr
+        return
+    assert result.exit_code == 0, result.output
+    assert "1 block," in run("list", "--store", folder).stdout
+    assert run("plan", "--all", "--store", folder).exit_code == 0
+    assert run("register", folder / path, "--tenant", "acme", "--store", folder.as_uri()).exit_code == 0
 
 
 def test_an_object_store_needs_its_index() -> None:

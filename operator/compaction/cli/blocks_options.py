@@ -207,4 +207,6 @@ def _embedded_index(store: str) -> str:
             f"an object store has no place for its index: set {INDEX_VARIABLE}, or give --index without a password"
         )
     folder = Path(urllib.parse.unquote(parts.path) if parts.scheme else store).absolute()
+    if "?" in str(folder):
+        raise click.UsageError("an index cannot lie in a folder with '?' in its name: give --index too")
     return f"sqlite:///{folder / EMBEDDED_INDEX}"

@@ -15,7 +15,7 @@ from compaction.api.formatting import plural
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
-from compaction.exceptions import BlockFormatError, ObjectError, ObjectPathError
+from compaction.exceptions import BlockFormatError, NoBlockStoreError, ObjectError, ObjectPathError
 from compaction.stores.blocks.describe import describe
 from compaction.stores.blocks.foreign import assigned_id, parquet_files
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
@@ -65,6 +65,8 @@ def register(
     Example: compactor blocks register --store s3://lake/blocks --tenant acme --assign-ids 2026/11/
     """
     escape_tenant(tenant)
+    if place.folder is not None and not place.folder.is_dir():
+        raise NoBlockStoreError(f"{place.folder}: there is no such folder: blocks are registered where they lie")
     rows: list[dict[str, Any]] = []
     errors: list[BlockFormatError | ObjectError] = []
     with place.open() as store:

@@ -8,6 +8,7 @@ from compaction.api.formatting import format_bytes, plural
 from compaction.cli.output import Column, optional, optional_bytes
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.block_offers import work_of
+from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import Plan, PlannedJob
 from compaction.planning.reading import Reading
 
@@ -116,7 +117,8 @@ def receipt_row(job: LocalJob) -> dict[str, Any]:
 def outcome(data: dict[str, Any], result: RunResult) -> str:
     """One line below the receipts."""
     if not data["jobs"]:
-        text = "nothing is due"
+        others = any(row["reason"] == LeftOutReason.JOB_UNFINISHED for row in data["leftOut"])
+        text = "nothing is due that no open job has" if others else "nothing is due"
     else:
         good = sum(job["state"] == "Succeeded" for job in data["jobs"])
         merged, into = sum(job["merged"] for job in data["jobs"]), sum(job["into"] for job in data["jobs"])
