@@ -42,6 +42,9 @@ from compaction.stores.blocks.paths import parse_block_path
 PAGE: Final = 256
 """Blocks between two reports of progress, and in one change of the index."""
 SECOND: Final = 1_000_000
+EPOCH: Final = 1_577_836_800
+"""The beginning of 2020."""
+MOST_TOKENS: Final = 1 << 30
 
 
 class RebuildProgress(NamedTuple):
@@ -109,10 +112,10 @@ def rebuild_index(
 
 
 def _raise_tokens(index: IndexDatabase, now: int) -> None:
-    """Tokens count assignments and grow by one: seconds since 1970 are above all of them, also those of an index that
-    was made anew before, and far below what a Lease can hold.
+    """Tokens count assignments and grow by one: seconds are above all of them, also those of an index that was made
+    anew before. Counted from 2020, and never more than half of what a Lease can hold, whatever the clock says.
     """
-    floor = now // SECOND
+    floor = min(max(0, now // SECOND - EPOCH), MOST_TOKENS)
     index.change(
         lambda change: change.connection.execute(
             update(HEAD).where(HEAD.c.token_floor < floor).values(token_floor=floor)
