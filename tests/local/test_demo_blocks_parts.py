@@ -16,7 +16,7 @@ from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import ControlPlaneError
 from compaction.local.demo import servers
 from compaction.local.demo.blocks import scenario
-from compaction.local.demo.blocks.facts import Stray, compare, look
+from compaction.local.demo.blocks.facts import StoreFacts, Stray, compare, look
 from compaction.local.demo.blocks.leaks import find_leaks
 from compaction.local.demo.blocks.ledger import Entries, Ledger
 from compaction.local.demo.blocks.prover import proving
@@ -29,6 +29,7 @@ from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
 from support.block_churn import compact, sweep
+from support.block_index import a_block
 
 SMALL = Tenant("small", pause=0.001, rows=50, backlog=3)
 
@@ -146,6 +147,14 @@ def test_facts_tell_what_will_still_be_merged(cast: Cast) -> None:
     compact(cast.store, "j", list(facts.live), number=1)
     facts = look(cast.store)
     assert (facts.by_level, facts.mergeable, facts.tombstones) == ({SMALL.name: {1: 1}}, 0, 3)
+
+
+def test_what_is_left_alone_in_two_windows_is_not_merged() -> None:
+    hour = 3600 * 1_000_000
+    first, second, third = (a_block(number, min_time=hour * number) for number in (1, 2, 3))
+    assert StoreFacts((first, second)).mergeable == 2
+    assert StoreFacts((second, third)).mergeable == 0
+    assert StoreFacts((first, second), aside=frozenset({first.id})).mergeable == 0
 
 
 def test_a_block_without_an_object_is_stray(cast: Cast) -> None:

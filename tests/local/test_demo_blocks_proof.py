@@ -38,6 +38,7 @@ def test_every_claim_holds_for_a_good_run(story: Story) -> None:
         ("noisy: the rows read", lambda s: s.read(Fingerprint(9, 5))),
         ("at every instant", lambda s: s.prover.different.append("noisy: 9 rows")),
         ("at every instant", lambda s: setattr(s.prover, "proven", 0)),
+        ("at every instant", lambda s: s.prover.versions.pop()),
         ("kept writing", lambda s: s.change(moments=[])),
         ("equal fingerprints", lambda s: s.receipt(fingerprintAfter=str(Fingerprint(10, 4)))),
         ("equal fingerprints", lambda s: s.receipt(fingerprintBefore="", fingerprintAfter="")),
@@ -100,7 +101,7 @@ class Story:
         content = Fingerprint(10, 5)
         self.entries = Entries({NOISY.name: content}, {NOISY.name: 20}, frozenset({"lost"}))
         self.reading = Reading(1, {NOISY.name: content}, {NOISY.name: 1}, frozenset({"lost"}), self.entries, 0.1)
-        self.prover = Prover(None, Ledger(), proven=2, last=self.reading)  # type: ignore[arg-type]
+        self.prover = Prover(None, Ledger(), proven=2, last=self.reading, versions={1, 2})  # type: ignore[arg-type]
         self.after = StoreFacts((a_block(1, level=TOP_LEVEL, tenant=NOISY.name),), frozenset({"lost"}))
         self.changes: dict[str, Any] = {}
         equal = str(content)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from compaction.local.demo.blocks.scenario import TOP_LEVEL
+from compaction.local.demo.blocks.scenario import SPAN_HOURS, TOP_LEVEL
 from compaction.stores.blocks.index.tombstones import summary
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.store import MICROSECONDS, BlockStore
+
+_SPAN: Final = SPAN_HOURS * 3600 * MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,13 @@ class StoreFacts:
 
     @property
     def mergeable(self) -> int:
-        """Blocks that will be merged although nothing arrives: where only one is left below the top level, it waits for
-        another one, and where there are two, they are merged when they are old enough.
+        """Blocks that will be merged although nothing arrives: where only one of a window is left below the top level,
+        it waits for another one, and where there are two, they are merged when they are old enough.
         """
         waiting = Counter(
-            (block.tenant, block.shard) for block in self.live if block.level < TOP_LEVEL and block.id not in self.aside
+            (block.tenant, block.shard, block.min_time // _SPAN)
+            for block in self.live
+            if block.level < TOP_LEVEL and block.id not in self.aside
         )
         return sum(count for count in waiting.values() if count > 1)
 

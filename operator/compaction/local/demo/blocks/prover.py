@@ -63,7 +63,9 @@ class Reading:
 
 @dataclass
 class Prover:
-    """Reads and compares until `stopped`. `first` and `last` are the first and the newest reading."""
+    """Reads and compares until `stopped`. `versions`: the states of the index that were seen; `last`: the
+    newest reading.
+    """
 
     reader: BlockReader
     ledger: Ledger
@@ -71,10 +73,8 @@ class Prover:
     proven: int = 0
     expired: int = 0
     rows: int = 0
-    peak: int = 0
     versions: set[int] = field(default_factory=set)
     different: list[str] = field(default_factory=list)
-    first: Reading | None = None
     last: Reading | None = None
     error: CompactionError | None = None
 
@@ -101,11 +101,9 @@ class Prover:
             return None
         self.proven += reading.equal
         self.rows += reading.rows
-        self.peak = max(self.peak, reading.blocks)
         self.versions.add(reading.version)
         if not reading.equal and len(self.different) < REMEMBERED:
             self.different.append(reading.difference())
-        self.first = self.first or reading
         self.last = reading
         return reading
 

@@ -32,7 +32,6 @@ from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage
 from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
-from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 
@@ -105,11 +104,9 @@ class Cast:
             writer.write(writer.tenant.backlog)
             if writer.tenant is DAMAGED:
                 victim = writer.written[DAMAGED_BLOCK]
-                place = parse_block_path(victim.path)
-                assert place is not None
                 damage(self.store, victim.path)
-                self.ledger.lose(DAMAGED.name, place.id, victim.content)
-                self.lost = place.id
+                self.ledger.lose(DAMAGED.name, victim.id, victim.content)
+                self.lost = victim.id
         # S3 dates objects by the second; what is as old as the store itself is not taken for an orphan.
         time.sleep(1.0)
         self.orphan = self.writers[0].upload().path

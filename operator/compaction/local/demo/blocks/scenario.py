@@ -17,6 +17,8 @@ INDEX_SECRET: Final = "block-index"  # the name of a Secret
 LEVELS: Final = ((20, "5s"), (8, "8s"), (4, "10s"))
 TOP_LEVEL: Final = len(LEVELS)
 """What has come so far is not merged any more."""
+SPAN_HOURS: Final = 3
+"""Width of a window: only blocks of one window are merged, and a run may fall into two of them."""
 GRACE: Final = "12s"
 
 
@@ -49,6 +51,7 @@ def policy(url: str) -> dict[str, Any]:
         "credentialsSecretName": CREDENTIALS_SECRET,
         "index": {"secretName": INDEX_SECRET},
         "levels": [{"maxBlocks": blocks, "maxAge": age} for blocks, age in LEVELS],
+        "span": f"{SPAN_HOURS}h",
         "mergeMemory": "256Mi",
     }
     return {
@@ -61,8 +64,8 @@ def policy(url: str) -> dict[str, Any]:
             "limits": {"maxConcurrentJobs": 4},
             "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
             "cleanup": {"delay": GRACE},
-            "successfulJobsHistoryLimit": 100,
-            "failedJobsHistoryLimit": 100,
+            "successfulJobsHistoryLimit": 500,
+            "failedJobsHistoryLimit": 500,
         },
     }
 

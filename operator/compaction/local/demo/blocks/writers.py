@@ -34,8 +34,9 @@ _MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One block: its path, and the content as its writer knows it. `at`: epoch seconds."""
+    """One block: its id and path, and the content as its writer knows it. `at`: epoch seconds."""
 
+    id: str
     path: str
     content: Fingerprint
     at: float
@@ -76,9 +77,10 @@ class Writer:
     def upload(self) -> Written:
         """One block that nobody registers (yet)."""
         table = self._rows(time.time())
-        path = block_path(self.tenant.name, SHARD, str(ULID()))
+        block = str(ULID())
+        path = block_path(self.tenant.name, SHARD, block)
         self.store.objects.put(path, _parquet(table))
-        return Written(path, fingerprint(table), time.time())
+        return Written(block, path, fingerprint(table), time.time())
 
     def _one(self) -> None:
         block = self.upload()
