@@ -45,13 +45,15 @@ class BlockWorld(World):
         self.arrivals = 0
         self.tasks: list[RunStoreTask] = []
         self.look_in: float | None = None
+        self.scatter = 1
+        """Ids go up with arrivals; with a number prime to 1000, up and down."""
 
     def add_blocks(self, count: int, tenant: str = "t", *, level: int = 0) -> list[str]:
         """Blocks that have just arrived."""
         names = []
         for _ in range(count):
             self.arrivals += 1
-            name = ulid(self.arrivals)
+            name = ulid(self.arrivals * self.scatter % 1000)
             self.live[name] = QueuedBlock(name, tenant, 0, level, SIZE, 0, self.wall, self.arrivals)
             names.append(name)
         return names
