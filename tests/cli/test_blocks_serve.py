@@ -12,28 +12,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compaction.cli.main import main
 from compaction.ingest.server import IngestServer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.secrets import write_secrets
 from support.block_index import check
 from support.block_stores import content, upload
 from support.ingest import SECRET, Endpoint
 
 
 @contextmanager
-def process(store: BlockStoreConnection, secret: Path, log: Path, *options: str) -> Iterator[tuple[int, Endpoint]]:
+def process(secret: Path, log: Path, *place: str, **environment: str) -> Iterator[tuple[int, Endpoint]]:
     """The command, started; its process id, and a client."""
-    place = [f"--store={store.url}", "--port=0", f"--secret-file=writer={secret}", "--log-format=json", *options]
-    environment = {**os.environ, "COMPACTION_INDEX_URL": store.index_url}
-    if store.options:
-        file = log.with_suffix(".options")
-        file.write_text(json.dumps(dict(store.options)))
-        environment["COMPACTION_STORE_OPTIONS_FILE"] = str(file)
-    command = [sys.executable, "-m", "compaction.cli.main", "blocks", "serve", *place]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+    options = ["--port=0", f"--secret-file=writer={secret}", "--log-format=json", *place]
+    command = [sys.executable, "-m", "compaction.cli.main", "blocks", "serve", *options]
+    with subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         lines = []
         try:
@@ -53,6 +50,14 @@ def process(store: BlockStoreConnection, secret: Path, log: Path, *options: str)
             rest.join()
 
 
+def variables(store: BlockStoreConnection, directory: Path) -> dict[str, str]:
+    """How the command is told of a store by its environment."""
+    file = directory / "options.json"
+    file.write_text(json.dumps(dict(store.options)))
+    known = {"COMPACTION_STORE_URL": store.url, "COMPACTION_INDEX_URL": store.index_url}
+    return known | ({"COMPACTION_STORE_OPTIONS_FILE": str(file)} if store.options else {})
+
+
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
     file = tmp_path / "secret"
@@ -64,7 +69,7 @@ def test_it_serves_and_ends_when_it_is_told_to(
     connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    with process(connection, secret, log) as (pid, endpoint):
+    with process(secret, log, **variables(connection, tmp_path)) as (pid, endpoint):
         assert endpoint.call("GET", "/readyz").status == 200
         block = {"path": upload(block_store, 1), "tenant": "acme", "shard": 0}
         assert endpoint.register(block).outcomes() == [("Registered", None)]
@@ -78,6 +83,27 @@ def test_it_serves_and_ends_when_it_is_told_to(
     assert [one for one in secrets if len(one) > 8 and one in said and "http" not in one] == []
 
 
+def test_a_pod_is_told_of_the_store_by_a_policy_and_mounted_secrets(
+    connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
+) -> None:
+    """As manifests/components/block-ingest starts it."""
+    store: dict[str, Any] = {"url": connection.url, "index": {"secretName": "lake-index"}}
+    values: dict[str, dict[str, str]] = {"lake-index": {"url": connection.index_url}}
+    if connection.options:
+        store["credentialsSecretName"] = "lake-credentials"
+        values["lake-credentials"] = dict(connection.options)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    write_secrets(mounted, values)
+    policy = tmp_path / "policy.yaml"
+    kind = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CompactionPolicy", "metadata": {"name": "lake"}}
+    policy.write_text(json.dumps(kind | {"spec": {"store": {"blockStore": store}}}))
+    with process(secret, tmp_path / "log", f"--file={policy}", f"--secrets-dir={mounted}") as (_, endpoint):
+        block = {"path": upload(block_store, 1), "tenant": "acme", "shard": 0}
+        assert endpoint.register(block).outcomes() == [("Registered", None)]
+    assert len(block_store.live().blocks) == 1
+
+
 def test_killed_in_the_middle_nothing_is_half_registered(
     connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
 ) -> None:
@@ -87,7 +113,7 @@ def test_killed_in_the_middle_nothing_is_half_registered(
     groups = [[upload(block_store, 10 * group + part) for part in range(3)] for group in range(8)]
     never = upload(block_store, 999)
     answered: list[int] = []
-    with process(connection, secret, tmp_path / "first") as (pid, endpoint):
+    with process(secret, tmp_path / "first", **variables(connection, tmp_path)) as (pid, endpoint):
 
         def write() -> None:
             for number, paths in enumerate(groups):
@@ -109,7 +135,7 @@ def test_killed_in_the_middle_nothing_is_half_registered(
     live = {block.path for block in block_store.live().blocks}
     assert all(live.issuperset(groups[number]) for number in answered)
     assert all(live.isdisjoint(paths) or live.issuperset(paths) for paths in groups)
-    with process(connection, secret, tmp_path / "second") as (_, endpoint):
+    with process(secret, tmp_path / "second", **variables(connection, tmp_path)) as (_, endpoint):
         for paths in groups:
             assert endpoint.register(*({"path": one, "tenant": "acme", "shard": 0} for one in paths)).status == 200
     assert len(content(block_store)) == 2400
