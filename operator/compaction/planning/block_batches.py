@@ -16,14 +16,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable
-from itertools import count
-from typing import Final
+from typing import Final, cast
 
 from compaction.planning.block_rules import BlockReason, BlockRules, QueuedBlock
 
 NEVER: Final = math.inf
-_PURGE: Final = 32
-"""So many batches of a group may be empty before they are dropped."""
+_NONE: Final = cast("list[QueuedBlock]", ())
+"""The blocks of all batches that have none, in one place: nobody can add to it."""
 
 
 class Batch:
@@ -40,7 +39,7 @@ class Batch:
         self.level = level
         self.due = due
         self.bytes = 0
-        self.blocks: list[QueuedBlock] = []
+        self.blocks = _NONE
         self.ready: tuple[float, int] | None = None
 
 
@@ -69,13 +68,17 @@ class Group:
 
     def drop(self, batch: Batch) -> None:
         """The batch is gone. It does not change what its neighbours are, except in a group with a limit."""
-        batch.blocks, batch.ready = [], None
+        batch.blocks, batch.ready = _NONE, None
         if self.open[batch.level] is batch:
             self.open[batch.level] = None
         self.empty += 1
-        if self.empty >= _PURGE and self.empty * 2 > len(self.batches):
+        if self.empty * 2 > len(self.batches):
             self.batches = [one for one in self.batches if one.blocks]
             self.empty = 0
+
+    def __lt__(self, other: Group) -> bool:
+        """Which of two goes first when both are due at the same moment."""
+        return self.key < other.key
 
     @property
     def is_empty(self) -> bool:
@@ -93,8 +96,7 @@ class Cutter:
         self._on_ready = on_ready
         self._limit = rules.max_bytes_per_job or NEVER
         self._levels = tuple((rule.max_blocks, rule.max_age, rule.max_bytes or NEVER) for rule in rules.levels)
-        self._timers: list[tuple[float, int, Group]] = []
-        self._numbers = count()
+        self._timers: list[tuple[float, Group]] = []
 
     def append(self, group: Group, level: int, block: QueuedBlock) -> None:
         """Add a block that arrived after everything else that has happened in its group."""
@@ -123,12 +125,12 @@ class Cutter:
         """Everything that is due anywhere by `now`."""
         timers = self._timers
         while timers and timers[0][0] <= now:
-            self.run(heapq.heappop(timers)[2], now)
+            self.run(heapq.heappop(timers)[1], now)
 
     def next_due(self) -> float | None:
         """When something is due next; None when nothing waits for its time."""
         timers = self._timers
-        while timers and not any(one is not None and one.due == timers[0][0] for one in timers[0][2].open):
+        while timers and not any(one is not None and one.due == timers[0][0] for one in timers[0][1].open):
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
@@ -151,12 +153,18 @@ class Cutter:
         most_blocks, max_age, enough = self._levels[level]
         if batch is None:
             group.open[level] = batch = Batch(group, level, at + max_age)
-            group.batches.append(batch)
+            if group.batches:
+                group.batches.append(batch)
+            else:
+                group.batches = [batch]  # of exactly one: there may be as many groups as blocks
             if batch.due < group.next_due:
                 group.next_due = batch.due
-            heapq.heappush(self._timers, (batch.due, next(self._numbers), group))
+            heapq.heappush(self._timers, (batch.due, group))
         blocks = batch.blocks
-        blocks.append(block)
+        if blocks:
+            blocks.append(block)
+        else:
+            blocks = batch.blocks = [block]
         batch.bytes += size
         self._where[block[0]] = batch
         if len(blocks) >= most_blocks or batch.bytes >= enough:

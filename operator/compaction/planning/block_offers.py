@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from compaction.planning.block_rules import QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
+from compaction.planning.collector import collector_paused
 from compaction.planning.planner import LeftOut, PlannedJob
 
 
@@ -60,7 +61,14 @@ def offer(
         sensed_at: monotonic seconds of the look that the queue's content is from.
         existing: jobs of (level, tenant) that exist already.
     """
-    found = queue.ready(now, most=None if most is None else most + 1, existing=existing or {})
+    with collector_paused():
+        return _offer(queue, now, sensed_at, most, existing or {})
+
+
+def _offer(
+    queue: BlockQueue, now: float, sensed_at: float, most: int | None, existing: Mapping[tuple[int, str], int]
+) -> Offer:
+    found = queue.ready(now, most=None if most is None else most + 1, existing=existing)
     ready = found[:most]
     candidates = [_candidate("", one.level, one.blocks, one.bytes, turn, sensed_at) for turn, one in enumerate(ready)]
     for turn, held in enumerate(sorted(queue.held.values(), key=lambda one: one.lane), start=len(ready)):

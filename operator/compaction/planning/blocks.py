@@ -27,6 +27,7 @@ from types import MappingProxyType
 from compaction.planning.block_batches import NEVER, Batch, Cutter, Group
 from compaction.planning.block_order import ReadyLines
 from compaction.planning.block_rules import BlockReason, BlockRules, QueuedBlock
+from compaction.planning.collector import collector_paused
 
 _NO_JOBS: Mapping[tuple[int, str], int] = MappingProxyType({})
 
@@ -105,7 +106,8 @@ class BlockQueue:
 
     def push_all(self, blocks: Iterable[QueuedBlock]) -> int:
         """Many blocks, best in the order of arrival: the number of those that were new."""
-        return sum(map(self.push, blocks))
+        with collector_paused():
+            return sum(map(self.push, blocks))
 
     def remove(self, blocks: Iterable[str]) -> int:
         """Blocks are gone: replaced, expired, dropped or set aside. The number of those that were known."""
@@ -210,6 +212,7 @@ class BlockQueue:
     def _put_late(self, group: Group, block: QueuedBlock) -> None:
         if group.late is None:
             group.late = Batch(group, 0, 0.0)
+            group.late.blocks = []
         group.late.blocks.append(block)
         self._where[block.id] = group.late
         self._to_cut[group] = None

@@ -25,6 +25,7 @@ from types import MappingProxyType
 
 from compaction.api.names import name_stem
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, UnreferencedCandidate
+from compaction.planning.collector import collector_paused
 from compaction.planning.triggers import LogHistory, Trigger, split_due
 
 PLANNED_GROUPS_PER_JOB = 256
@@ -153,6 +154,17 @@ class Planner:
         left_out: Iterable[LeftOut] = (),
     ) -> Plan:
         """One plan over all candidates. `now` is epoch seconds (cooldown); `left_out` is no candidate to begin with."""
+        with collector_paused():
+            return self._plan(candidates, history, inventory, now, left_out)
+
+    def _plan(
+        self,
+        candidates: Iterable[Candidate],
+        history: Mapping[str, LogHistory],
+        inventory: JobInventory,
+        now: float,
+        left_out: Iterable[LeftOut],
+    ) -> Plan:
         ordered = tuple(sorted(candidates, key=lambda c: (c.level, c.turn, c.path)))
         tally = _Tally()
         for row in left_out:
@@ -240,26 +252,25 @@ class Planner:
             snapshot_index=candidate.snapshot_index,
             groups=groups,
             unreferenced=unreferenced,
-            cost_bytes=sum(group.copy_bytes for group in groups),
-            gain_bytes=sum(group.gain_bytes for group in groups) + sum(one.gain_bytes for one in unreferenced),
+            cost_bytes=sum([group.copy_bytes for group in groups]),
+            gain_bytes=sum([group.gain_bytes for group in groups]) + sum([one.gain_bytes for one in unreferenced]),
         )
 
     def _name(
         self, candidate: Candidate, groups: tuple[GroupCandidate, ...], unreferenced: tuple[UnreferencedCandidate, ...]
     ) -> str:
-        digest = hashlib.sha256()
-        for text in (self.owner_uid, candidate.path, str(candidate.snapshot_index)):
-            digest.update(text.encode() + b"\0")
+        said = [self.owner_uid, candidate.path, str(candidate.snapshot_index)]
         for group in groups:
-            digest.update(b"group\0")
-            if group.identities == group.sources:  # a name that stands for one content for ever
-                digest.update("\0".join(group.sources).encode() + b"\0")
-                continue
-            pairs = zip(group.sources, group.identities, strict=True)
-            digest.update("".join([f"{source}\0{identity}\0" for source, identity in pairs]).encode())
+            said.append("group")
+            if group.identities == group.sources:  # names that stand for one content for ever
+                said += group.sources
+            else:
+                for pair in zip(group.sources, group.identities, strict=True):
+                    said += pair
         for one in unreferenced:
-            digest.update(f"unreferenced\0{one.name}\0{one.identity}\0".encode())
-        return f"{name_stem(self.policy_name)}-{digest.hexdigest()[:10]}"
+            said += ("unreferenced", one.name, one.identity)
+        said.append("")
+        return f"{name_stem(self.policy_name)}-{hashlib.sha256(chr(0).join(said).encode()).hexdigest()[:10]}"
 
     def _within_queue(
         self, wanted: list[PlannedJob], inventory: JobInventory, tally: _Tally

@@ -6,6 +6,7 @@ not succeeded, its blocks are in no other batch, whatever the index says of clai
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from compaction.planning.block_rules import BlockRules, QueuedBlock
@@ -61,7 +62,7 @@ class WaitingBlocks:
 def _queued(entry: QueueEntry) -> QueuedBlock:
     return QueuedBlock(
         id=entry.id,
-        tenant=entry.tenant,
+        tenant=sys.intern(entry.tenant),  # one text for all of its blocks
         shard=entry.shard,
         level=entry.level,
         bytes=entry.bytes,

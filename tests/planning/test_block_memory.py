@@ -1,0 +1,54 @@
+"""What a block costs in the queue, counted by tracemalloc: at most 1 KiB, also where each is alone in its group."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from compaction.planning.block_rules import BlockRules, QueuedBlock
+from compaction.planning.blocks import BlockQueue
+
+RULES = BlockRules()
+BLOCKS = 20_000
+LATER = 1_800_000_000.0
+
+
+def block(number: int, window: int, tenant: str) -> QueuedBlock:
+    """As the index gives it: every value is an object of its own, except the tenant's name (waiting.py)."""
+    return QueuedBlock(
+        id=f"01ARZ3NDEK{number:016d}",
+        tenant=sys.intern(tenant),
+        shard=number % 8,
+        level=number % 3,
+        bytes=5_000_000 + number,
+        min_time=window * RULES.span,
+        arrived=1_700_000_000.0 + number * 0.01,
+        number=number + 1000,
+    )
+
+
+SHAPES: dict[str, Callable[[int], QueuedBlock]] = {
+    "few groups": lambda n: block(n, n % 4, "tenant"),
+    "one window each": lambda n: block(n, n + 1000, "tenant"),
+    "one tenant for two": lambda n: block(n, n % 2, f"tenant-{n // 2:06d}"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_block_takes_at_most_a_kibibyte_before_and_after_it_is_due(shape: str) -> None:
+    made = SHAPES[shape]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        queue = BlockQueue(RULES)
+        assert queue.push_all(made(number) for number in range(BLOCKS)) == BLOCKS
+        before = tracemalloc.get_traced_memory()[0] / BLOCKS
+        queue.advance(LATER)
+        after = tracemalloc.get_traced_memory()[0] / BLOCKS
+    finally:
+        tracemalloc.stop()
+    assert max(before, after) <= 1024, f"{before:,.0f} bytes, {after:,.0f} when due"
