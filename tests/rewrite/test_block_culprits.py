@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -224,3 +225,19 @@ def test_deduplication_by_columns_that_are_not_there_is_refused(
     claim(block_store, job, 1)
     report = run(connection, job, engine)
     assert (report.reason, "nothing" in report.message) == (JobReason.INVALID_JOB, True)
+
+
+def test_culprits_of_an_attempt_that_fails_for_another_reason_are_found_again(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Nothing was set aside by it, so its report names none."""
+    ids = fill(block_store, range(3))
+    missing(block_store, block_store.live().blocks[0])
+    job = job_of(connection, ids, deduplicate_by=("nothing",))
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.reason, report.skipped) == (JobReason.INVALID_JOB, ())
+    assert block_store.quarantined() == ()
+    claim(block_store, job, 2)
+    again = run(connection, replace(job, deduplicate_by=()), engine, token=2)
+    assert (again.outcome, len(again.skipped), len(block_store.quarantined())) == (Outcome.SUCCEEDED, 1, 1)

@@ -123,7 +123,9 @@ def succeeded(proof: Proof, *, token: int) -> JobReport:
 
 
 def failed(failures: Sequence[MergeFailure], skipped: Sequence[SkippedSource], *, token: int) -> JobReport:
-    """The attempt has committed nothing. Servers that were away, and attempts that were replaced, are not charged."""
+    """The attempt has committed nothing, so nothing is set aside: culprits are evidence only, when they are the reason.
+    Servers that were away, and attempts that were replaced, are not charged.
+    """
     worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.reason))
     others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return JobReport(
@@ -132,7 +134,7 @@ def failed(failures: Sequence[MergeFailure], skipped: Sequence[SkippedSource], *
         reason=worst.reason,
         message=worst.message + others,
         charged=worst.reason is not JobReason.STALE_TOKEN and not worst.passing,
-        skipped=tuple(skipped),
+        skipped=tuple(skipped) if worst.reason is JobReason.SOURCE_CORRUPT else (),
     )
 
 
