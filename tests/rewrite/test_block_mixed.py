@@ -89,6 +89,28 @@ def test_an_upload_that_is_taken_for_an_orphan(
     assert_tidy(block_store)
 
 
+def test_an_object_that_is_put_back_while_it_is_merged(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
+) -> None:
+    """Another version of the same bytes: nobody is to blame."""
+    ids = fill(block_store, range(3))
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+
+    class Restoring(FakeLease):
+        def ensure_held(self) -> None:
+            super().ensure_held()
+            if self.checks == 3:
+                path = block_store.live().blocks[1].path
+                block_store.objects.put(path, block_store.objects.get(path))
+
+    report = run(connection, job, engine, lease=Restoring())
+    assert (report.outcome, report.skipped) == (Outcome.SUCCEEDED, ())
+    assert content(block_store) == before
+    assert_tidy(block_store)
+
+
 def test_blocks_that_lie_elsewhere(
     connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
 ) -> None:

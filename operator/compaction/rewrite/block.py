@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +26,7 @@ from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange, key_ranges
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.objects import ObjectInfo
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.verify import verify
 
@@ -33,8 +34,8 @@ from compaction.stores.blocks.verify import verify
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMerge:
     """What to merge. `outputs`: paths, in the order of the keys, at least one; as many ranges are made at most, so some
-    may stay unused. `said`: what outputs say of themselves, but for what tells them apart. `bytes_per_second`: what all
-    tasks together may read and write.
+    may stay unused. `said`: what outputs say of themselves, but for what tells them apart. `objects`: what was looked
+    at, by path of the source. `bytes_per_second`: what all tasks together may read and write.
     """
 
     name: str
@@ -43,6 +44,7 @@ class BlockMerge:
     outputs: tuple[str, ...]
     settings: MergeSettings
     said: BlockMetadata = field(default_factory=BlockMetadata)
+    objects: Mapping[str, ObjectInfo] = field(default_factory=dict)
     bytes_per_second: int | None = None
 
 
@@ -94,7 +96,9 @@ def _tasks(work: BlockMerge, parallelism: int) -> list[MergeTask]:
     outputs = work.outputs[: len(ranges)]
     ids = tuple(place.id for place in map(parse_block_path, outputs) if place)
     said = replace(work.said, parts=len(ranges), outputs=ids)
-    task = MergeTask(work.store, work.sources, "", work.settings, said=said, bytes_per_second=share)
+    task = MergeTask(
+        work.store, work.sources, "", work.settings, said=said, objects=work.objects, bytes_per_second=share
+    )
     return [
         replace(task, keys=keys, output=output, said=replace(said, id=ids[part] if ids else None, part=part))
         for part, (keys, output) in enumerate(zip(ranges, outputs, strict=True))
@@ -107,7 +111,8 @@ def _ranges(work: BlockMerge) -> tuple[KeyRange, ...]:
     objects = work.store.open()
     key = work.settings.sort_key
     footers = [
-        read_footer(MergeInput(name=source.path, open=opener(objects, source.path)), key) for source in work.sources
+        read_footer(MergeInput(name=path, open=opener(objects, path, info=work.objects.get(path))), key)
+        for path in (source.path for source in work.sources)
     ]
     return key_ranges(footers, key[0], parts=len(work.outputs))
 

@@ -64,6 +64,7 @@ def plan_merge(
             sources=ids,
             ancestors=ancestry(_said(source.footer.metadata) for source in sources),
         ),
+        objects={source.block.path: source.footer.info for source in sources},
         bytes_per_second=bytes_per_second,
     )
 

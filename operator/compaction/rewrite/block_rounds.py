@@ -91,7 +91,8 @@ class Rounds:
             self.failures = outcome.failures
             if not self._may_go_on(sources, work, tag):
                 return None
-            sources = [source for source in sources if source.block.id not in self.culprits]
+            # Anew, also at those that are kept: an object that was put back meanwhile is another version.
+            sources = self._look([source.block for source in sources if source.block.id not in self.culprits])
         return None
 
     def _look(self, blocks: Sequence[Block]) -> list[Source]:

@@ -10,6 +10,7 @@ An upload under the output's id is not visible to anybody: the index knows it on
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +35,7 @@ from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects import ObjectInfo, Objects
 from compaction.stores.blocks.verify import read_back, verify
 from compaction.stores.segments.pace import UNLIMITED, Pace
 
@@ -43,9 +44,9 @@ from compaction.stores.segments.pace import UNLIMITED, Pace
 class MergeTask:
     """One output: the rows of the sources, in their order (a later one wins a duplicate), within a range of keys.
 
-    `output`: path of the object to write. `said`: what it says of itself, but for the fingerprint. `unsorted`: sources
-    that turned out not to be sorted as they say. `bytes_per_second`: this task's share of what the job may read and
-    write.
+    `objects`: what was looked at, by path; another version of a source is not merged. `output`: path of the object to
+    write. `said`: what it says of itself, but for the fingerprint. `unsorted`: sources that turned out not to be sorted
+    as they say. `bytes_per_second`: this task's share of what the job may read and write.
     """
 
     store: ObjectsPlace
@@ -55,6 +56,7 @@ class MergeTask:
     keys: KeyRange = WHOLE
     unsorted: frozenset[str] = frozenset()
     said: BlockMetadata = field(default_factory=BlockMetadata)
+    objects: Mapping[str, ObjectInfo] = field(default_factory=dict)
     bytes_per_second: int | None = None
 
 
@@ -160,7 +162,7 @@ def _said(task: MergeTask, merged: MergeResult) -> dict[str, str]:
 def _input(task: MergeTask, source: Block, objects: Objects, pace: Pace) -> MergeInput:
     return MergeInput(
         name=source.path,
-        open=opener(objects, source.path, pace),
+        open=opener(objects, source.path, pace, task.objects.get(source.path)),
         sort_key=() if source.path in task.unsorted else source.sort_key,
         fingerprint=source.fingerprint,
         first=task.keys.first,
@@ -168,6 +170,6 @@ def _input(task: MergeTask, source: Block, objects: Objects, pace: Pace) -> Merg
     )
 
 
-def opener(objects: Objects, path: str, pace: Pace = UNLIMITED) -> OpenFile:
-    """Gives an object as a file."""
-    return lambda: objects.reader(path, before=pace)
+def opener(objects: Objects, path: str, pace: Pace = UNLIMITED, info: ObjectInfo | None = None) -> OpenFile:
+    """Gives an object as a file; `info`: the version that it must be, and one request less."""
+    return lambda: objects.reader(path, info=info, before=pace)
