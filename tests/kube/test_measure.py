@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compaction.api.enums import JobReason
 from compaction.kube.cache import ObjectKey
 from compaction.kube.measure import Cleanup, measure
 from compaction.kube.metrics import Metrics
+from compaction.planning.reading import LogProblem
 from compaction.reconcile.actions import Decision
 from support.block_world import SIZE, BlockWorld
 from support.world import World
@@ -106,3 +109,17 @@ def test_segment_logs_have_none_of_them() -> None:
     metrics = Metrics()
     measured(world, metrics)
     assert (value(metrics, "compaction_debt_segments"), value(metrics, "compaction_blocks")) == (1, None)
+
+
+def test_a_store_that_cannot_be_read_has_not_lost_its_debt() -> None:
+    world, metrics = BlockWorld(), Metrics()
+    world.add_blocks(4)
+    world.settle()
+    measured(world, metrics)
+    assert world.reading is not None
+    problem = LogProblem("s3://lake/blocks", "StoreUnreachable", "no answer")
+    world.reading = replace(world.reading, candidates=(), blocks=None, problem=problem)
+    measured(world, metrics)
+    assert value(metrics, "compaction_debt_blocks") == 4
+    assert value(metrics, "compaction_debt_bytes") == 4 * SIZE
+    assert value(metrics, "compaction_logs") is None

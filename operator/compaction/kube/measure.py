@@ -52,9 +52,13 @@ def measure(
 
 
 def _measure_store(metrics: Metrics, key: ObjectKey, reading: Reading, now: float) -> None:
-    """What the last look found. Gauges that only one kind of store has are absent for the others."""
-    debt = debt_of(reading)
+    """What the last look found; one that found nothing out leaves what is known. Gauges that only one kind of store has
+    are absent for the others.
+    """
     metrics.log_errors.labels(*key).set(len(reading.problems))
+    if reading.problem is not None:
+        return
+    debt = debt_of(reading)
     metrics.debt_bytes.labels(*key).set(debt.bytes)
     metrics.set_level_debt(key, {str(one.level): one.bytes for one in debt.levels})
     metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - (debt.oldest_at or now)))
