@@ -213,6 +213,9 @@ def test_a_watch_merges_what_comes_and_deletes_what_was_replaced(
     watched.stop()
     assert watched.watch.objects.policy.status.succeeded == 2
     assert not [one for one in watched.news if one.warning]
+    said = [one.message for one in watched.news if one.reason == "Succeeded"]
+    assert said[0].startswith("2 blocks merged into 1 with token 1, ")
+    assert any(one.message.endswith(" deleted after their grace") for one in watched.news if one.reason == "Swept")
 
 
 def test_a_watch_sets_a_bad_block_aside_and_says_so(

@@ -35,5 +35,11 @@ def plural(count: int, noun: str, many: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
+def format_work(cost_bytes: int, gain_bytes: int) -> str:
+    """What jobs would do: `copy 48Mi, give back 149Mi`; what merging blocks gives back is known only afterwards."""
+    gain = f", give back {format_bytes(gain_bytes)}" if gain_bytes else ""
+    return f"copy {format_bytes(cost_bytes)}{gain}"
+
+
 def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"

@@ -7,7 +7,7 @@ from typing import Final
 
 from compaction.api.conditions import get_condition, is_true
 from compaction.api.enums import ConditionType, PlanApproval
-from compaction.api.formatting import format_bytes, plural
+from compaction.api.formatting import format_work, plural
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.reconcile.actions import Announce
 
@@ -38,8 +38,8 @@ def of_status(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
         news.append(News(new.reason, new.message, warning=is_true(after.conditions, ConditionType.STALLED)))
     plan = after.plan
     if plan is not None and plan.approval is PlanApproval.PENDING and plan.hash != _pending_hash(before):
-        cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
-        message = f"{plan.hash}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}"
+        work = format_work(plan.cost_bytes, plan.gain_bytes)
+        message = f"{plan.hash}: {plural(plan.jobs, 'job')}, {work}"
         news.append(News(PLAN_PENDING, message))
     return news
 

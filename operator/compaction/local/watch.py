@@ -293,7 +293,9 @@ class LocalWatch:
             due = None if swept.sweep_in is None else time.monotonic() + max(SWEEP_PAUSE, swept.sweep_in)
             self._memory = replace(self._memory, sweep_running=False, sweep_due=due)
             if swept.deleted:
-                self._say(News("Swept", f"{swept.deleted} replaced files deleted after their grace"))
+                blocks = self.objects.policy.spec.store.block_store is not None
+                what = plural(swept.deleted, "object") if blocks else f"{swept.deleted} replaced files"
+                self._say(News("Swept", f"{what} deleted after their grace"))
             return
         self._readings += 1
         request = request_of(task, self._readings, self.objects.policy, asked=time.monotonic())

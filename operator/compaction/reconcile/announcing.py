@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from compaction.api.enums import JobState
-from compaction.api.formatting import format_bytes, plural
+from compaction.api.formatting import format_bytes, format_work, plural
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.planning.planner import Plan
 from compaction.reconcile import skew
@@ -17,8 +17,8 @@ def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus, pla
     """Events on the policy: jobs were planned, sources were set aside, workers are of another version."""
     events = []
     if planned is not None and planned.jobs:
-        gain, cost = format_bytes(planned.gain_bytes), format_bytes(planned.cost_bytes)
-        message = f"{plural(len(planned.jobs), 'job')} planned ({planned.hash}): copy {cost}, give back {gain}"
+        work = format_work(planned.cost_bytes, planned.gain_bytes)
+        message = f"{plural(len(planned.jobs), 'job')} planned ({planned.hash}): {work}"
         events.append(Announce("Planned", message))
     known = {(entry.log, entry.segment) for entry in before.quarantined}
     for entry in after.quarantined:
@@ -41,5 +41,8 @@ def _succeeded(step: JobStep) -> Announce:
     what = "nothing was left to do"
     if receipt is not None:
         freed = format_bytes(receipt.bytes_reclaimed)
-        what = f"{plural(receipt.groups_committed, 'group')} committed with token {receipt.token}, {freed} reclaimed"
+        done = f"{plural(receipt.groups_committed, 'group')} committed"
+        if step.view.job.spec.sources.blocks is not None:
+            done = f"{plural(len(receipt.sources), 'block')} merged into {len(receipt.outputs)}"
+        what = f"{done} with token {receipt.token}, {freed} reclaimed"
     return Announce("Succeeded", what, job=step.view.identity)

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from compaction.api.enums import WaitReason
-from compaction.api.formatting import format_bytes, plural
+from compaction.api.formatting import format_work, plural
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount
 from compaction.api.policy import CompactionPolicy
 from compaction.api.values import format_timestamp, timestamp_from_epoch
@@ -57,11 +57,9 @@ def of_plans(policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *
     if plan is not None and is_pending(plan):
         void = approved_hash(policy)
         other = f"; {void}, which is approved, is not the plan any more" if void and void != plan.hash else ""
-        gain, cost = format_bytes(plan.gain_bytes), format_bytes(plan.cost_bytes)
-        message = (
-            f"plan {plan.hash} ({plural(plan.jobs, 'job')}: copy {cost}, give back {gain}) waits for the annotation "
-            f"compaction.dev/approve={plan.hash}{other}"
-        )
+        work = format_work(plan.cost_bytes, plan.gain_bytes)
+        what = f"plan {plan.hash} ({plural(plan.jobs, 'job')}: {work})"
+        message = f"{what} waits for the annotation compaction.dev/approve={plan.hash}{other}"
         return {WaitReason.APPROVAL_PENDING: Wait(1, message)}
     if unplanned and clock.anchor is not None and clock.due is None:
         after = f"the next plan is made at {when(clock.upcoming)}" if clock.upcoming is not None else "no plan follows"
