@@ -25,6 +25,8 @@ class Refusals:
         self._claims = snapshot.memory.claims
         self._policy = policy
         self._reading = _known(snapshot.reading, policy)
+        blocks = policy.spec.store.block_store
+        self._block_store = blocks.reference if blocks is not None else None
 
     def refuse(self, job: CompactionJob) -> Refusal | None:
         """Why a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
@@ -81,8 +83,8 @@ class Refusals:
         """Why the job is not one of the policy's store."""
         store, name = self._policy.spec.store, self._policy.metadata.name
         blocks, log = job.spec.sources.blocks, job.spec.sources.segment_log
-        if blocks is not None and store.block_store is not None:
-            if blocks.store == store.block_store.reference:
+        if blocks is not None and self._block_store is not None:
+            if blocks.store == self._block_store:
                 return None
             message = f"{blocks.store.url}, with the Secrets that the job names, is not the store of policy {name}"
             return Refusal(JobReason.OTHER_STORE, message)
