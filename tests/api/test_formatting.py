@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.formatting import format_age, format_bytes, plural
+from compaction.api.formatting import format_age, format_bytes, format_work, plural
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,8 @@ def test_ages(seconds: float, text: str) -> None:
 
 def test_plural() -> None:
     assert [plural(count, "group") for count in (0, 1, 2)] == ["0 groups", "1 group", "2 groups"]
+
+
+def test_work_says_what_comes_back_where_it_is_known() -> None:
+    assert format_work(48 << 20, 149 << 20) == "copy 48Mi, give back 149Mi"
+    assert format_work(48 << 20, 0) == "copy 48Mi"
