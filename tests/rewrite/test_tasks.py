@@ -1,0 +1,67 @@
+"""Tasks of an attempt: never more at once than the engine runs, each result with its number, and no task outlives the
+attempt.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from compaction.exceptions import LeaseLostError
+from compaction.rewrite.tasks import run_tasks, share_of
+from support.worker_ports import FakeLease, ThreadEngine
+
+
+def test_each_result_comes_with_the_number_of_its_task(engine: ThreadEngine) -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def work(number: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        with lock:
+            running -= 1
+        return number * number
+
+    with closing(run_tasks(work, range(20), engine=engine, lease=FakeLease(), tag="t")) as results:
+        found = dict(pair for arrived in results for pair in arrived)
+    assert found == {number: number * number for number in range(20)}
+    assert most <= engine.parallelism
+    assert engine.cancelled == []
+
+
+def test_whoever_ends_early_leaves_no_task(engine: ThreadEngine) -> None:
+    ended = threading.Event()
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        if number:
+            ended.wait(30)
+        done.append(number)
+        return number
+
+    with closing(run_tasks(work, range(6), engine=engine, lease=FakeLease(), tag="t")) as results:
+        assert next(results) == [(0, 0)]
+        ended.set()
+    assert engine.cancelled == ["t"]
+    assert len(done) <= 1 + engine.parallelism, "the others were never begun"
+
+
+def test_a_lost_lease_leaves_no_task(engine: ThreadEngine) -> None:
+    lease = FakeLease(lose_at=2)
+    with (
+        pytest.raises(LeaseLostError),
+        closing(run_tasks(lambda number: number, range(6), engine=engine, lease=lease, tag="t")) as results,
+    ):
+        for _ in results:
+            pass
+    assert len(engine.submitted) <= engine.parallelism
+
+
+def test_what_runs_side_by_side_shares_the_bytes() -> None:
+    assert share_of(None, parallel=4) is None
+    assert (share_of(100, parallel=4), share_of(3, parallel=4), share_of(7, parallel=0)) == (25, 1, 7)
