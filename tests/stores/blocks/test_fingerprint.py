@@ -264,6 +264,25 @@ def test_another_dictionary_under_the_same_column_is_noticed() -> None:
     assert grown.value == fingerprint(pa.table({"s": flat}))
 
 
+def test_dictionaries_that_are_looked_up_together_are_what_each_of_them_is() -> None:
+    """Small ones share a table, large ones have their own; nulls, other widths of indices, other dictionaries later."""
+    random, count = np.random.default_rng(7), 3 * SLICE_ROWS
+    grown, plain, widths = Fingerprinter(), [], (np.int8, np.int16, np.int32, np.int64, np.uint8)
+    for offset in (0, 5):
+        columns = {}
+        for place, (size, width) in enumerate(zip((3, 40, 2000, 1, 60), widths, strict=True)):
+            missing = random.integers(0, 9, count) == 0 if place % 2 else np.zeros(count, bool)
+            indices = pa.array((random.zipf(1.3, count) % size).astype(width), mask=missing)
+            words = pa.array([f"{place}-{word + offset}" for word in range(size)])
+            columns[f"c{place}"] = pa.DictionaryArray.from_arrays(indices, words)
+        columns["value"] = pa.array(random.integers(0, 100, count))
+        table = pa.table(columns)
+        grown.update(table)
+        plain.append(pa.table({name: column.cast(pa.string()) for name, column in columns.items() if name != "value"}))
+        plain[-1] = plain[-1].append_column("value", columns["value"])
+    assert grown.value == sum((fingerprint(one) for one in plain), Fingerprint())
+
+
 def test_schemas_may_change_from_batch_to_batch() -> None:
     grown = Fingerprinter()
     grown.update(pa.table({"a": pa.array([1], pa.int32())}))

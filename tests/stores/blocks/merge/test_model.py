@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.stores.blocks.fingerprint import fingerprint
-from compaction.stores.blocks.merge import budget, encodings
+from compaction.stores.blocks.merge import budget, encodings, keys
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
 from support.block_rows import Row, block, keep_last, merged, order_of, parquet, shown, table_of
@@ -112,13 +112,17 @@ def one_file(
 
 
 @contextmanager
-def small(rows: int, runs: int, sample: int) -> Iterator[None]:
-    """Batches, fan-in and sample as small as they get, so that a few rows take many rounds, levels and row groups."""
+def small(rows: int, runs: int, sample: int, *, whole: bool) -> Iterator[None]:
+    """Windows, fan-in and sample as small as they get, so that a few rows take many rounds, levels and row groups.
+    `whole`: row groups are read as they are, else in batches; rounds are merged, else sorted.
+    """
     with (
         mock.patch.object(budget, "_MOST_ROWS", rows),
         mock.patch.object(budget, "_LEAST_ROWS", 1),
         mock.patch.object(budget, "_MOST_RUNS", runs),
         mock.patch.object(budget.Budget, "chunk", 16 * rows),
+        mock.patch.object(budget.Budget, "reads_whole", return_value=whole),
+        mock.patch.object(keys, "_RUN_ROWS", 0 if whole else 1 << 40),
         mock.patch.object(encodings, "SAMPLE_ROWS", sample),
     ):
         yield
@@ -138,10 +142,13 @@ def merge_bytes(inputs: tuple[MergeInput, ...], options: MergeSettings) -> tuple
     runs=st.integers(2, 8),
     sample=st.integers(1, 30),
     group=st.integers(1, 30),
+    whole=st.booleans(),
 )
-def test_merge_equals_the_model(case: Case, deduplicate: bool, rows: int, runs: int, sample: int, group: int) -> None:
+def test_merge_equals_the_model(
+    case: Case, deduplicate: bool, rows: int, runs: int, sample: int, group: int, whole: bool
+) -> None:
     options = MergeSettings(sort_key=case.key, deduplicate=deduplicate, max_group_rows=group)
-    with small(rows, runs, sample):
+    with small(rows, runs, sample, whole=whole):
         file, result = merge_bytes(case.inputs, options)
     expected, dropped = merged(case.files, case.key), []
     if deduplicate:
