@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +123,25 @@ def test_replaced_blocks_are_deleted_after_the_grace(blocks: BlockCommands) -> N
     assert blocks.data("tombstones")["blocks"] == 0
     listed = [item["path"] for item in blocks.data("list")["items"]]
     assert [info.path for info in blocks.objects.list("acme")] == listed
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from compaction.cli.blocks_compact import interrupts
+with interrupts():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    finally:
+        for _ in range(int(sys.argv[1])):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_second_interrupt_does_not_wait_for_the_merge(again: int) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(again)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("interrupted: waiting for the merge that runs; again: do not wait\n")
+    assert ended.returncode == (130 if again else -signal.SIGINT)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -17,7 +20,7 @@ import click
 from compaction.cli.blocks_local import policy_of_place, secrets_of_place
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_policy_options import policy_options
-from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, report
 from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
@@ -55,9 +58,9 @@ def compact(
 ) -> None:
     """Merge what is due now, level by level, until nothing is: claim, merge, verify, commit.
 
-    What is replaced stays readable for the grace; what was replaced longer ago is deleted at the end. A block that
-    cannot be merged is named and set aside, the others are merged without it; the exit code is then 1. Blocks that an
-    open job of somebody else has are left to it.
+    What is replaced stays readable for the grace; what ended longer ago, replaced or by the policy's retention, is
+    deleted at the end. A block that cannot be merged is named and set aside, the others are merged without it; the exit
+    code is then 1. Blocks that an open job of somebody else has are left to it.
 
     Example: compactor blocks compact --store DIR --all --jobs 2
     """
@@ -74,7 +77,8 @@ def compact(
                 watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
                 others=others,
             )
-            result = run.run()
+            with interrupts():
+                result = run.run()
     show_result(policy, result, output)
     problems = problems_of(result)
     for problem in problems:
@@ -87,3 +91,30 @@ def compact(
 def _threads(secrets: Secrets, jobs: int) -> Iterator[JobRunner]:
     with ThreadEngine(max(jobs, os.cpu_count() or 1)) as engine:
         yield RunnerOfAllKinds(engine, holder=WORKER, secrets=secrets)
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """The first interrupt ends a run in order, which takes as long as a merge that is under way; the second one at
+    once: the claims are given up then too, and what the merge has on scratch stays there.
+    """
+    times = 0
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            click.echo("interrupted: waiting for the merge that runs; again: do not wait", err=True)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if times > 1:
+            # Threads cannot be ended, and Python would wait for them.
+            sys.stderr.flush()
+            os._exit(EXIT_INTERRUPTED)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)

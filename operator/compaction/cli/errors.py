@@ -16,6 +16,7 @@ from compaction.api.text import printable
 from compaction.exceptions import CompactionError
 
 EXIT_DATA_ERROR = 1
+EXIT_INTERRUPTED: Final = 130
 MOST_REPORTED: Final = 20
 
 

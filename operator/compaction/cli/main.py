@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from compaction.api.text import printable
-from compaction.cli.errors import describe
+from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
 from compaction.cli.lazy import LazyGroup
 from compaction.exceptions import CompactionError
 
@@ -41,9 +41,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("compaction.cli.demo:command", "Show the whole way from a policy to reclaimed bytes."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""
-
-EXIT_DATA_ERROR = 1
-EXIT_INTERRUPTED = 130
 
 
 class Compactor(LazyGroup):

@@ -30,7 +30,8 @@ class ThreadEngine:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        # Nobody waits for the end of what an interrupt has ended.
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     @property
     def parallelism(self) -> int:
