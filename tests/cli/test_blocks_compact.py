@@ -125,6 +125,26 @@ def test_replaced_blocks_are_deleted_after_the_grace(blocks: BlockCommands) -> N
     assert [info.path for info in blocks.objects.list("acme")] == listed
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--deduplicate", "nosuch"), "sort key column nosuch: none of the blocks has it"),
+        (("--memory", "1Mi"), "1048576 bytes of memory are too few for a merge, which takes 16777216"),
+    ],
+)
+def test_a_merge_that_cannot_be_is_refused_in_one_line(
+    blocks: BlockCommands, options: tuple[str, ...], said: str
+) -> None:
+    blocks.add(1, 2, 3, 4)
+    result = blocks.run("compact", "--all", *options, "-o", "json")
+    assert result.exit_code == 1
+    assert [(job["state"], job["reason"]) for job in json.loads(result.stdout)["jobs"]] == [("Faulty", "InvalidJob")]
+    (line,) = result.stderr.splitlines()
+    assert line.endswith(said)
+    with blocks.opened() as store:
+        assert store.open_jobs() == ()
+
+
 INTERRUPTED = """
 import os, signal, sys, time
 from compaction.cli.blocks_compact import interrupts

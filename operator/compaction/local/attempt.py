@@ -12,6 +12,7 @@ from compaction.exceptions import (
     BlockStoreError,
     ClaimRefusedError,
     EngineLostError,
+    InvalidAssignmentError,
     JobStoppedError,
     SecretError,
     SegmentLogError,
@@ -67,6 +68,8 @@ def attempt(
         except SegmentLogError as error:
             failure = failure_of(error, _sources(assignment))
             return JobReport(token, Outcome.FAILED, failure.reason, failure.message)
+        except InvalidAssignmentError as error:
+            return JobReport(token, Outcome.FAILED, JobReason.INVALID_JOB, str(error))
         except ClaimRefusedError as error:
             return JobReport(token, Outcome.SKIPPED, JobReason.SOURCES_CHANGED, str(error))
         except (BlockStoreError, SecretError) as error:
