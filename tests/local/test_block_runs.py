@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.api.enums import JobState
+from compaction.api.enums import JobReason, JobState
 from compaction.cli.main import main
 from compaction.cli.policy_file import PolicyFile
 from compaction.local.news import News
@@ -24,7 +24,7 @@ from compaction.local.run_job import RunResult
 from compaction.local.thread_engine import ThreadEngine
 from compaction.local.watch import LocalWatch
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.stores.adapters import open_store
 from compaction.stores.blocks.index.retention import Retention, expire
@@ -125,6 +125,33 @@ def test_blocks_that_expire_meanwhile_do_not_hold_back_the_others(blocks: BlockC
     assert [job.state for job in result.jobs] == [JobState.FAULTY, JobState.SUCCEEDED]
     assert live(blocks) == [(1, 100)]
     assert old not in {item["id"] for item in blocks.data("list")["items"]}
+
+
+def test_blocks_that_cannot_be_merged_with_one_another_do_not_hold_back_their_siblings(
+    blocks: BlockCommands, tmp_path: Path
+) -> None:
+    """The job is halved until they are apart, however often that is."""
+    pair = set(blocks.add(*range(1, 9))[:2])
+    path = policy_file(tmp_path / "policy.yaml", blocks, levels=[{"maxBlocks": 8, "maxAge": "1ms"}])
+    file = opened(path)
+
+    class Conflict(Runner):
+        def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+            sources = assignment.spec.sources.blocks
+            assert sources is not None
+            if pair <= set(sources.blocks):
+                return JobReport(assignment.token, Outcome.FAILED, JobReason.SOURCES_DIFFER, "one has int, one text")
+            return super().run(assignment, lease)
+
+    @contextmanager
+    def runner() -> Iterator[JobRunner]:
+        with ThreadEngine(2) as engine:
+            yield Conflict(engine, file, lambda assignment: None)
+
+    with closing(open_store(file.policy.spec, holder="local", secrets=file)) as store:
+        result = LocalRun(file.policy, store=store, open_runner=runner).run()
+    assert [job.state for job in result.jobs].count(JobState.FAULTY) == 3
+    assert live(blocks) == [(1, 50), (1, 50), (1, 100), (1, 200)]
 
 
 def test_an_interrupt_gives_the_blocks_back(blocks: BlockCommands, tmp_path: Path) -> None:

@@ -178,7 +178,9 @@ class LocalRun:
             return False
         mine = [job for job in self._jobs.values() if job.path == path]
         failed = any(job.state is not JobState.SUCCEEDED for job in mine)
-        return not mine or (failed and self._rounds[path] < self._spec.limits.max_attempts)
+        # Blocks never change: no job is planned twice, and halving ends by itself.
+        more = self._spec.store.block_store is not None or self._rounds[path] < self._spec.limits.max_attempts
+        return not mine or (failed and more)
 
     def _inventory(self) -> JobInventory:
         faulty = {job.name for job in self._jobs.values() if job.state is JobState.FAULTY}
