@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -43,3 +44,31 @@ def test_who_runs_without_it_goes_on_without_it() -> None:
     with collector_paused():
         pass
     assert not gc.isenabled()
+
+
+def test_many_objects_are_old_at_once_and_garbage_among_them_is_still_found() -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.me = self
+
+    gc.collect()
+    with collector_paused():
+        made = [[number] for number in range(100_000)]
+        rings = [weakref.ref(Ring()) for _ in range(3)]
+        frozen = gc.get_freeze_count()
+    assert (len(made), frozen, gc.get_freeze_count()) == (100_000, 0, 0)
+    assert gc.get_count()[0] < 50_000
+    gc.collect()
+    assert [ring() for ring in rings] == [None, None, None]
+
+
+def test_what_somebody_else_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with collector_paused():
+            made = [[number] for number in range(100_000)]
+        assert gc.get_freeze_count() >= before - 10  # those that ended meanwhile
+        assert made
+    finally:
+        gc.unfreeze()

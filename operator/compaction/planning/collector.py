@@ -9,6 +9,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_MANY: Final = 50_000
+"""Objects made in a pause from which on they are spared. What somebody else has frozen stays frozen."""
 
 
 @contextmanager
@@ -23,4 +27,9 @@ def collector_paused() -> Iterator[None]:
     try:
         yield
     finally:
+        if gc.get_count()[0] > _MANY and not gc.get_freeze_count():
+            # Hands what was made to the oldest generation as it is; else the first thing that the collector did would
+            # be to go through all of it, twice.
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
