@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.enums import JobReason
+from compaction.rewrite.block_task import of_culprit
 from compaction.rewrite.receipts import Outcome
-from compaction.stores.blocks.culprits import SourceFault
+from compaction.stores.blocks.culprits import Culprit, SourceFault
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
@@ -213,7 +214,7 @@ def test_columns_that_cannot_be_merged_are_refused(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.INVALID_JOB)
+    assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.SOURCES_DIFFER)
     assert "column value" in report.message
     assert orphans(block_store) == ()
 
@@ -241,3 +242,8 @@ def test_culprits_of_an_attempt_that_fails_for_another_reason_are_found_again(
     claim(block_store, job, 2)
     again = run(connection, replace(job, deduplicate_by=()), engine, token=2)
     assert (again.outcome, len(again.skipped), len(block_store.quarantined())) == (Outcome.SUCCEEDED, 1, 1)
+
+
+def test_a_source_that_does_not_fit_into_memory_is_not_called_corrupt() -> None:
+    assert of_culprit(Culprit("a", SourceFault.TOO_LARGE, "large")).reason is JobReason.MEMORY_TOO_SMALL
+    assert of_culprit(Culprit("a", SourceFault.MISSING, "gone")).reason is JobReason.SOURCE_CORRUPT

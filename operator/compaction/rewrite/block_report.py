@@ -25,6 +25,8 @@ _WORST_FIRST: Final = (
     JobReason.VERIFICATION_FAILED,
     JobReason.STORE_UNREADABLE,
     JobReason.INVALID_JOB,
+    JobReason.SOURCES_DIFFER,
+    JobReason.MEMORY_TOO_SMALL,
     JobReason.SOURCE_CORRUPT,
     JobReason.SOURCES_CHANGED,
 )

@@ -29,7 +29,7 @@ from compaction.exceptions import (
 )
 from compaction.rewrite.block_pace import PacedFile
 from compaction.rewrite.block_store import ObjectsPlace
-from compaction.stores.blocks.culprits import Culprit, culprit_of
+from compaction.stores.blocks.culprits import Culprit, SourceFault, culprit_of
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile
@@ -93,7 +93,7 @@ class MergeFailure:
 TaskResult = MergedPart | MergeFailure
 
 _REASONS: Final = {
-    SchemaConflictError: JobReason.INVALID_JOB,
+    SchemaConflictError: JobReason.SOURCES_DIFFER,
     SortKeyError: JobReason.INVALID_JOB,
     BlockVerificationError: JobReason.VERIFICATION_FAILED,
 }
@@ -129,7 +129,10 @@ def failure_of(error: BlockStoreError, output: str) -> MergeFailure:
 
 def of_culprit(culprit: Culprit, output: str = "") -> MergeFailure:
     """The failure that a source is at fault for."""
-    return MergeFailure(output, JobReason.SOURCE_CORRUPT, culprit.message, culprit)
+    large = culprit.fault is SourceFault.TOO_LARGE
+    return MergeFailure(
+        output, JobReason.MEMORY_TOO_SMALL if large else JobReason.SOURCE_CORRUPT, culprit.message, culprit
+    )
 
 
 def _merge(task: MergeTask, objects: Objects, pace: Pace) -> MergedPart:
