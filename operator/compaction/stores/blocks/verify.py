@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 
 from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import SLICE_ROWS, Fingerprinter
+from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.merge.footers import read_footer, reading
 from compaction.stores.blocks.merge.settings import MergeInput, OpenFile
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
 from compaction.stores.blocks.model import Fingerprint
 
 BATCH_ROWS: Final = 4 * SLICE_ROWS
+_ARRAYS: Final = 4 << 20
+"""More than the arrays of a batch take together."""
 
 
 def read_back(name: str, open_file: OpenFile) -> Fingerprint:
@@ -27,6 +30,7 @@ def read_back(name: str, open_file: OpenFile) -> Fingerprint:
 
     Raises UnreadableBlockError.
     """
+    keep_freed(_ARRAYS)
     footer = read_footer(MergeInput(name=name, open=open_file), ())
     coded = [column for column in footer.schema.names if _has_dictionaries(footer.chunks(column))]
     hasher, steady = Fingerprinter(), SteadyDictionaries()

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
-import numpy as np
-
+from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.merge.budget import Budget, is_measured, row_bytes
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.dedup import KeepLast
@@ -37,8 +36,6 @@ from compaction.stores.blocks.merge.settings import (
 from compaction.stores.blocks.merge.sorting import sorted_runs
 from compaction.stores.blocks.model import Fingerprint
 
-_MOST_KEPT: Final = 30 << 20
-"""glibc's thresholds follow allocations of up to 32 MiB."""
 Describe = Callable[[MergeResult], Mapping[str, str]]
 """What goes into the output's key-value metadata."""
 
@@ -60,7 +57,7 @@ def merge(
     """
     if not inputs:
         raise ValueError("nothing to merge")
-    _keep_what_is_freed(min(_MOST_KEPT, settings.memory_bytes // 16))
+    keep_freed(settings.memory_bytes // 16)
     footers = [read_footer(block, settings.sort_key) for block in inputs]
     schema = unified([(footer.input.name, footer.schema) for footer in footers])
     coded = [field.name for field in schema if is_codable(field.type) and _repeats(field.name, footers)]
@@ -77,16 +74,6 @@ def merge(
         for rows in work.rows():
             sink.add(rows)
         return work.finish(sink, describe)
-
-
-def _keep_what_is_freed(size: int) -> None:
-    """Have the allocator keep up to twice `size` bytes of freed memory for the next round, instead of asking the system
-    for the same pages again and again: a tenth of the CPU time where clearing pages is dear, as in virtual machines.
-
-    glibc raises its thresholds to the largest allocation that was ever freed (mallopt(3), M_MMAP_THRESHOLD); elsewhere
-    this does nothing. The memory is not touched.
-    """
-    np.empty(size, np.uint8)
 
 
 def _repeats(column: str, footers: Sequence[Footer]) -> bool:
