@@ -17,7 +17,7 @@ from compaction.stores.blocks.model import Fingerprint
 
 MEBIBYTE: Final = 1 << 20
 MIN_MEMORY: Final = 16 * MEBIBYTE
-OWN_MEMORY: Final = 64 * MEBIBYTE
+OWN_MEMORY: Final = 96 * MEBIBYTE
 """What a process takes for a merge besides `memory_bytes`, whatever these are: code, codecs, what allocators keep."""
 
 
