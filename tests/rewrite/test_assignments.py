@@ -308,7 +308,7 @@ def test_spec_that_cannot_be_understood(play: Play, monkeypatch: pytest.MonkeyPa
 
         async def newer(resource: Resource, name: str, **more: Any) -> Obj:
             item = await read(resource, name, **more)
-            item["spec"]["kind"] = "BlockRewrite"
+            item["spec"]["kind"] = "NextRewrite"
             return item
 
         monkeypatch.setattr(w.worker, "get", newer)
