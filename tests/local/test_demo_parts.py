@@ -17,6 +17,7 @@ from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import DemoError
 from compaction.local.demo import facts, proof, replicas, run, scenario, view
 from compaction.local.demo.cluster import Observation
+from compaction.local.demo.stage import Stage
 from compaction.local.process import ProcessId
 from compaction.stores.segments.generate import CorruptedAt, corrupt_entry, generate_log
 from compaction.stores.segments.view import open_log
@@ -136,7 +137,7 @@ def test_tables_render_for_a_terminal(story):
 def test_foreign_directory_is_not_touched(tmp_path):
     (tmp_path / "mine").write_text("keep me")
     with pytest.raises(DemoError, match="holds other files"):
-        run.Demo(directory=tmp_path, console=Console(file=io.StringIO())).run()
+        Stage(tmp_path, Console(file=io.StringIO())).perform(run.show)
     assert (tmp_path / "mine").read_text() == "keep me"
 
 

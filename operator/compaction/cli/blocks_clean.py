@@ -26,7 +26,8 @@ from compaction.stores.block_adapter import retention_of
 from compaction.stores.blocks.cleaning import Cleaned, expire_all, sweep
 from compaction.stores.blocks.index.retention import Expired, Retention, would_expire
 from compaction.stores.blocks.index.tombstones import standing, summary
-from compaction.stores.blocks.store import MICROSECONDS, BlockStore
+from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.store import BlockStore
 
 grace_option: Final = click.option(
     "--grace",
@@ -41,7 +42,7 @@ def grace_of(place: StorePlace, given: Duration | None) -> int:
     """Microseconds: as the option says, else the policy, else the default of a policy."""
     if given is None:
         given = place.policy.spec.cleanup.delay if place.policy is not None else DEFAULT_GRACE
-    return int(given * MICROSECONDS)
+    return int(given * SECOND)
 
 
 @click.command()
@@ -160,8 +161,8 @@ def retention(
 
 def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str, Duration]]) -> Retention:
     if keep is not None or tenants:
-        periods = {tenant: int(period * MICROSECONDS) for tenant, period in tenants}
-        return Retention(int((keep or 0.0) * MICROSECONDS), MappingProxyType(periods))
+        periods = {tenant: int(period * SECOND) for tenant, period in tenants}
+        return Retention(int((keep or 0.0) * SECOND), MappingProxyType(periods))
     store = place.policy.spec.store.block_store if place.policy is not None else None
     if store is None:
         raise click.UsageError("how long are data kept? Give --keep, --keep-tenant, or a policy (-f)")

@@ -13,8 +13,9 @@ from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_values import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.orphan_collector import Collected, OrphanSearch, collect_orphans, find_orphans
-from compaction.stores.blocks.store import MICROSECONDS, BlockStore
+from compaction.stores.blocks.store import BlockStore
 
 COLUMNS: Final = (
     Column("path", "Path"),
@@ -45,7 +46,7 @@ def orphans(
 
     Example: compactor blocks orphans --store DIR --older-than 48h --delete
     """
-    age = int(older_than * MICROSECONDS)
+    age = int(older_than * SECOND)
     with place.open() as store:
         if deleting:
             _show_collected(context, _collect_all(store, age), output)
@@ -66,7 +67,7 @@ def _collect_all(store: BlockStore, age: int) -> Collected:
 
 def _show_found(found: OrphanSearch, output: OutputFormat) -> None:
     rows: list[dict[str, Any]] = [
-        {"path": one.path, "bytes": one.bytes, "seconds": one.age // MICROSECONDS} for one in found.orphans
+        {"path": one.path, "bytes": one.bytes, "seconds": one.age // SECOND} for one in found.orphans
     ]
     if output is not OutputFormat.TABLE:
         data = {"protected": found.protected, "waiting": found.waiting, "more": found.more, "items": rows}

@@ -17,6 +17,7 @@ from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockErr
 from compaction.stores.blocks.footer import Footer, read_footer
 from compaction.stores.blocks.index.listing import BlockFilter, BlockRecord, streamed
 from compaction.stores.blocks.index.tables import BlockState
+from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.objects import Objects
 
 _SHOWN_COLUMNS = 40
@@ -102,7 +103,7 @@ def _object(
 def _footer(footer: Footer) -> dict[str, Any]:
     return {
         "bytes": footer.info.size,
-        "modified": time_text(int(footer.info.modified.timestamp() * 1_000_000)),
+        "modified": time_text(int(footer.info.modified.timestamp() * SECOND)),
         "etag": footer.info.etag,
         "rows": footer.rows,
         "rowGroups": len(footer.row_groups),

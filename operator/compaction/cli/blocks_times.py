@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from compaction.stores.blocks.model import SECOND
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HELP: Final = (
     "write a date (2026-11-21), a time in UTC (2026-11-21T10:30:00Z, also with an offset such as +01:00) or epoch "
@@ -58,4 +60,4 @@ def short_time(text: str | None) -> str:
 
 def age(since: int, now: int) -> int:
     """Whole seconds between two times in microseconds, never negative."""
-    return max(0, (now - since) // 1_000_000)
+    return max(0, (now - since) // SECOND)

@@ -10,8 +10,9 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from compaction.local.demo.blocks.run import BlocksDemo
-from compaction.local.demo.run import Demo
+from compaction.local.demo.blocks.run import show as show_blocks
+from compaction.local.demo.run import show as show_logs
+from compaction.local.demo.stage import Stage
 
 PLAIN_WIDTH = 160
 
@@ -54,14 +55,13 @@ def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Pat
     Exit codes: 0 every claim held, 1 one did not or it could not be carried through.
     """
     # The records of what was started must be found again from any directory.
-    kind = BlocksDemo if store == DemoStore.BLOCKS else Demo
-    demo = kind(directory=directory.absolute(), console=_console(), keep=keep, kubeconfig=kubeconfig)
+    stage = Stage(directory.absolute(), _console(), keep=keep, kubeconfig=kubeconfig)
     # A polite kill must clean up as Ctrl-C does.
     signal.signal(signal.SIGTERM, _interrupt)
     if down:
-        demo.stop()
+        stage.stop()
         return 0
-    return 0 if demo.run() else 1
+    return 0 if stage.perform(show_blocks if store == DemoStore.BLOCKS else show_logs) else 1
 
 
 def _console() -> Console:

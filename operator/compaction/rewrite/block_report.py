@@ -14,7 +14,7 @@ from compaction.api.job import JobReceipt, SkippedSource
 from compaction.api.text import cut, printable
 from compaction.api.values import timestamp_from_epoch
 from compaction.rewrite.block_task import MergeFailure
-from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.receipts import JobReport, Outcome, verdict
 from compaction.stores.blocks.culprits import Culprit
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.merge.settings import Duplicates
@@ -128,13 +128,12 @@ def failed(failures: Sequence[MergeFailure], skipped: Sequence[SkippedSource], *
     """The attempt has committed nothing, so nothing is set aside: culprits are evidence only, when they are the reason.
     Servers that were away, and attempts that were replaced, are not charged.
     """
-    worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.reason))
-    others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    worst, outcome, message = verdict(failures, worst_first=_WORST_FIRST)
     return JobReport(
         token=token,
-        outcome=Outcome.SKIPPED if worst.reason is JobReason.SOURCES_CHANGED else Outcome.FAILED,
+        outcome=outcome,
         reason=worst.reason,
-        message=worst.message + others,
+        message=message,
         charged=worst.reason is not JobReason.STALE_TOKEN and not worst.passing,
         skipped=tuple(skipped) if worst.reason is JobReason.SOURCE_CORRUPT else (),
     )

@@ -6,9 +6,10 @@ It travels as JSON in an annotation of the job's Lease; receipt and skipped sour
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from compaction.api.enums import JobReason
 from compaction.api.job import JobReceipt, SkippedSource
@@ -48,3 +49,24 @@ class JobReport:
         if self.receipt is not None:
             wire["receipt"] = self.receipt.to_object()
         return json.dumps(wire, separators=(",", ":"))
+
+
+class Failure(Protocol):
+    """A part of a job that was not done, and why."""
+
+    @property
+    def reason(self) -> JobReason: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+F = TypeVar("F", bound=Failure)
+
+
+def verdict(failures: Sequence[F], *, worst_first: Sequence[JobReason]) -> tuple[F, Outcome, str]:
+    """What several failures (at least one) come to: the worst of them, how the attempt ended, and the message."""
+    worst = min(failures, key=lambda failure: worst_first.index(failure.reason))
+    others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    outcome = Outcome.SKIPPED if worst.reason is JobReason.SOURCES_CHANGED else Outcome.FAILED
+    return worst, outcome, worst.message + others

@@ -10,7 +10,7 @@ from pathlib import Path
 from compaction.api.enums import JobReason
 from compaction.api.job import JobReceipt, SkippedSource
 from compaction.api.text import INT64_MAX
-from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.receipts import JobReport, Outcome, verdict
 from compaction.rewrite.task import GroupFailure
 from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
 
@@ -41,13 +41,12 @@ def report_of(
         return JobReport(
             token=token, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message=done, receipt=receipt
         )
-    worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.reason))
-    others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    worst, outcome, message = verdict(failures, worst_first=_WORST_FIRST)
     return JobReport(
         token=token,
-        outcome=Outcome.SKIPPED if worst.reason is JobReason.SOURCES_CHANGED else Outcome.FAILED,
+        outcome=outcome,
         reason=worst.reason,
-        message=worst.message + others,
+        message=message,
         charged=worst.reason not in _NOT_THE_JOBS_FAULT,
         skipped=tuple(_skipped(f, identities) for f in failures if f.reason is JobReason.SOURCE_CORRUPT),
         receipt=receipt,

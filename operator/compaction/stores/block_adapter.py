@@ -35,10 +35,10 @@ from compaction.planning.reading import BlockFigures, HeldJob, LogProblem, Queue
 from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
 from compaction.stores.block_cleaner import BlockCleaner
 from compaction.stores.blocks.connecting import connection_of
-from compaction.stores.blocks.index.queue import density
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import JobState
+from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.waiting import WaitingBlocks
 from compaction.stores.secrets import Secrets, reason_of
@@ -50,7 +50,6 @@ PATIENCE: Final = 10.0
 STRAY_CLAIM: Final = 3600.0
 """Seconds after which the claim of a job that nobody here has ever heard of is taken for a leftover."""
 UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, IndexUnavailableError)
-_MICROSECONDS: Final = 1_000_000
 
 
 class BlockStoreAdapter:
@@ -128,10 +127,11 @@ class BlockStoreAdapter:
             blocks=self._figures(store, waiting, offered),
             left_out=offered.left_out,
         )
+        upcoming = self._cleaner.upcoming(store)
         return Sensed(
             reading,
-            self._cleaner.next_in(store),
-            overdue=self._cleaner.overdue(store),
+            upcoming.next_in,
+            overdue=upcoming.overdue,
             look_in=None if due is None else max(0.0, due - now),
         )
 
@@ -147,7 +147,7 @@ class BlockStoreAdapter:
         now = store.now()
         for record in store.open_jobs():
             ours = record.job in self._known_jobs
-            old = now - record.changed_at > STRAY_CLAIM * _MICROSECONDS
+            old = now - record.changed_at > STRAY_CLAIM * SECOND
             if record.job not in jobs and (ours or old):
                 log.warning("the claim of a job that is no more is given up", job=record.job, token=record.token)
                 store.retire(record.job)
@@ -183,7 +183,7 @@ class BlockStoreAdapter:
         )
 
     def _figures(self, store: BlockStore, waiting: WaitingBlocks, offered: Offer) -> BlockFigures:
-        live = density(store.index, span=self._rules.span)
+        live = waiting.density()
         seen = {source for one in offered.candidates for group in one.groups for source in group.sources}
         batches: Counter[tuple[int, str]] = Counter()
         blocks: Counter[tuple[int, str]] = Counter()
@@ -290,7 +290,7 @@ def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
     levels = tuple(LevelRule(one.max_blocks, float(one.max_age), int(one.max_bytes)) for one in spec.levels)
     return BlockRules(
         levels=levels,
-        span=int(float(spec.span) * _MICROSECONDS),
+        span=int(float(spec.span) * SECOND),
         strict_gain=not spec.rewrite_single_blocks,
         max_bytes_per_job=max_bytes_per_job,
     )
@@ -300,8 +300,8 @@ def retention_of(spec: BlockStoreSpec) -> Retention:
     """What a policy says about how long blocks are kept."""
     keep = spec.retention
     return Retention(
-        default=0 if keep.default is None else int(float(keep.default) * _MICROSECONDS),
-        tenants={one.tenant: int(float(one.keep) * _MICROSECONDS) for one in keep.tenants},
+        default=0 if keep.default is None else int(float(keep.default) * SECOND),
+        tenants={one.tenant: int(float(one.keep) * SECOND) for one in keep.tenants},
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from compaction.exceptions import BlockStoreError
 from compaction.stores.adapter import SWEEP_AGAIN
 from compaction.stores.blocks.cleaning import expire_all, housekeeping, sweep
 from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tombstones import next_due
+from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.orphan_collector import collect_orphans
 from compaction.stores.blocks.store import BlockStore
 
@@ -24,7 +25,6 @@ ORPHANS_EVERY: Final = 6 * 3600.0
 """Seconds between searches for orphans: each lists the whole store."""
 FIRST_ORPHANS: Final = 900.0
 """A coordinator that has just begun has other things to do first."""
-_SECOND: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -37,30 +37,35 @@ class Cleanup:
     next_in: float = SWEEP_AGAIN
 
 
+class Upcoming(NamedTuple):
+    """Seconds until something is due, and for how many seconds the oldest deletion has been."""
+
+    next_in: float
+    overdue: float
+
+
 class BlockCleaner:
     """The clock of one store's cleaning. `grace` in seconds; `clock`: monotonic seconds."""
 
     def __init__(self, *, grace: float, retention: Retention, clock: Callable[[], float]) -> None:
-        self._grace = int(grace * _SECOND)
+        self._grace = int(grace * SECOND)
         self._retention = retention
         self._clock = clock
         self._expiry_due = clock()
         self._orphans_due = clock() + FIRST_ORPHANS
 
-    def next_in(self, store: BlockStore) -> float:
-        """Seconds until something is due. Raises BlockIndexError."""
+    def upcoming(self, store: BlockStore) -> Upcoming:
+        """When something is due, and what is late. Raises BlockIndexError."""
         now = self._clock()
         moments = [self._orphans_due - now]
         if self._keeps_for_a_time:
             moments.append(self._expiry_due - now)
+        overdue = 0.0
         if (due := next_due(store.index, grace=self._grace)) is not None:
-            moments.append((due - store.now()) / _SECOND)
-        return max(0.0, min(moments))
-
-    def overdue(self, store: BlockStore) -> float:
-        """For how many seconds the oldest deletion has been due. Raises BlockIndexError."""
-        due = next_due(store.index, grace=self._grace)
-        return 0.0 if due is None else max(0.0, (store.now() - due) / _SECOND)
+            deletion = (due - store.now()) / SECOND
+            moments.append(deletion)
+            overdue = max(0.0, -deletion)
+        return Upcoming(max(0.0, min(moments)), overdue)
 
     def run(self, store: BlockStore) -> Cleanup:
         """Do everything that is due. Failures of a part are in the result; it is tried again soon."""
@@ -72,7 +77,7 @@ class BlockCleaner:
         if now >= self._orphans_due:
             self._try(store, done, self._collect)
         try:
-            wait = self.next_in(store)
+            wait = self.upcoming(store).next_in
         except BlockStoreError as error:
             done.failures[store.objects.url] = str(error)
             wait = SWEEP_AGAIN

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from rich.console import Console
 
 from compaction.api.enums import JobState
 from compaction.local.demo import proof, scenario, view
@@ -25,68 +22,48 @@ QUARANTINED: Final = r'{range .status.quarantined[*]}{.reason}: {.message}{"\n"}
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 
 
-@dataclass(frozen=True, slots=True)
-class Demo:
-    """One run in `directory`. `kubeconfig`: a cluster of the user's instead of a control plane of our own."""
+def show(stage: Stage) -> bool:
+    """Show it all; True when every claim held. For `Stage.perform`."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        stage.step(
+            f"writing four logs below {stage.data} (512 MiB, one of them damaged) while the control plane starts"
+        )
+        logs: Future[tuple[Scenario, list[LogFacts]]] = pool.submit(_create_and_measure, stage.data)
+        cluster = stage.start_cluster(policy=POLICY)
+        story, before = logs.result()
+    for facts in before:
+        stage.step(f"{facts.path.name}: {facts.entries} readable live entries, sha256 {facts.fingerprint[:12]}")
+    stage.step(f"damaged on purpose: {story.damaged.name}/{story.damage.file}, live index {story.damage.index}")
+    replicas = stage.start_operator(cluster)
+    stage.apply_policy(cluster, scenario.policy(story.root))
+    with view.watching(stage.console) as shown:
+        seen = stage.watch(
+            cluster,
+            replicas,
+            shown.show,
+            # Nothing is left to do, and the old names are gone.
+            done=lambda seen: _settled(seen) and not any(waiting(log) for log in story.logs),
+        )
+    stage.command(cluster, "get", "cpol,cjob,lease")
+    after = {facts.path: measure(facts.path) for facts in before}
+    return _prove(stage, proof.prove_logs(before, after, seen), seen, story, replicas=replicas, cluster=cluster)
 
-    directory: Path
-    console: Console
-    keep: bool = False
-    kubeconfig: Path | None = None
 
-    @property
-    def stage(self) -> Stage:
-        return Stage(self.directory, self.console, self.keep, self.kubeconfig)
-
-    def run(self) -> bool:
-        """Show it all; True when every claim held. Raises as `Stage.perform`."""
-        return self.stage.perform(self._show)
-
-    def stop(self) -> None:
-        """See `Stage.stop`."""
-        self.stage.stop()
-
-    def _show(self) -> bool:
-        stage = self.stage
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            stage.step(
-                f"writing four logs below {stage.data} (512 MiB, one of them damaged) while the control plane starts"
-            )
-            logs: Future[tuple[Scenario, list[LogFacts]]] = pool.submit(_create_and_measure, stage.data)
-            cluster = stage.start_cluster(policy=POLICY)
-            story, before = logs.result()
-        for facts in before:
-            stage.step(f"{facts.path.name}: {facts.entries} readable live entries, sha256 {facts.fingerprint[:12]}")
-        stage.step(f"damaged on purpose: {story.damaged.name}/{story.damage.file}, live index {story.damage.index}")
-        replicas = stage.start_operator(cluster)
-        stage.apply_policy(cluster, scenario.policy(story.root))
-        with view.watching(self.console) as shown:
-            seen = stage.watch(
-                cluster,
-                replicas,
-                shown.show,
-                # Nothing is left to do, and the old names are gone.
-                done=lambda seen: _settled(seen) and not any(waiting(log) for log in story.logs),
-            )
-        stage.command(cluster, "get", "cpol,cjob,lease")
-        after = {facts.path: measure(facts.path) for facts in before}
-        return self._prove(proof.prove_logs(before, after, seen), seen, story, replicas=replicas, cluster=cluster)
-
-    def _prove(
-        self,
-        proofs: Sequence[proof.LogProof],
-        seen: Observation,
-        story: Scenario,
-        *,
-        replicas: Replicas,
-        cluster: Cluster,
-    ) -> bool:
-        checks = proof.checks(proofs, seen, story, replicas_alive=len(replicas.alive))
-        self.stage.command(cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
-        for table in (view.receipts_table(proofs), view.proof_table(proofs)):
-            self.console.print()
-            self.console.print(table)
-        return self.stage.conclude(cluster, checks)
+def _prove(
+    stage: Stage,
+    proofs: Sequence[proof.LogProof],
+    seen: Observation,
+    story: Scenario,
+    *,
+    replicas: Replicas,
+    cluster: Cluster,
+) -> bool:
+    checks = proof.checks(proofs, seen, story, replicas_alive=len(replicas.alive))
+    stage.command(cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
+    for table in (view.receipts_table(proofs), view.proof_table(proofs)):
+        stage.console.print()
+        stage.console.print(table)
+    return stage.conclude(cluster, checks)
 
 
 def _create_and_measure(root: Path) -> tuple[Scenario, list[LogFacts]]:

@@ -49,7 +49,7 @@ class Stage:
     keep: bool = False
     kubeconfig: Path | None = None
 
-    def perform(self, show: Callable[[], bool]) -> bool:
+    def perform(self, show: Callable[[Stage], bool]) -> bool:
         """Carry out `show` and stop everything, however it ends; with `keep`, only when it failed.
 
         Raises:
@@ -59,7 +59,7 @@ class Stage:
         self.step("stopping what an earlier run left" if self._clear() else "preparing")
         finished = False
         try:
-            held = show()
+            held = show(self)
             finished = True
             return held
         finally:

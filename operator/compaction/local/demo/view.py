@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -32,20 +32,28 @@ STYLES: Final = {
 MISSING: Final = "-"
 
 
+T = TypeVar("T")
+
+
+@contextmanager
+def live_or_plain(console: Console, live: Callable[[Live], T], plain: Callable[[Console], T]) -> Iterator[T]:
+    """The view for this console: redrawn in place on a terminal, plain lines in a pipe or a log."""
+    if not console.is_terminal:
+        yield plain(console)
+        return
+    with Live(console=console, refresh_per_second=4) as display:
+        yield live(display)
+
+
 class View(Protocol):
     """Shows one observation after the other."""
 
     def show(self, seen: Observation) -> None: ...
 
 
-@contextmanager
-def watching(console: Console) -> Iterator[View]:
-    """The view for this console: redrawn in place on a terminal, plain lines in a pipe or a log."""
-    if not console.is_terminal:
-        yield PlainLines(console)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        yield LiveTable(live)
+def watching(console: Console) -> AbstractContextManager[View]:
+    """See `live_or_plain`."""
+    return live_or_plain(console, LiveTable, PlainLines)
 
 
 class LiveTable:

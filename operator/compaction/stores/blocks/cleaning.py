@@ -23,11 +23,12 @@ from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import forget_gone
 from compaction.stores.blocks.index.retention import Expired, Retention, expire
 from compaction.stores.blocks.index.tombstones import BATCH, confirm, due, failed, forget_blocks, next_due
+from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.objects import Objects
 
 AT_ONCE: Final = 10_000
 """Blocks that one call deletes or expires at most: it is to end within minutes, and is simply called again."""
-REMEMBERED: Final = 7 * 86_400 * 1_000_000
+REMEMBERED: Final = 7 * 86_400 * SECOND
 """How long deleted blocks, closed jobs and collected orphans are remembered: longer than anybody repeats a call."""
 
 

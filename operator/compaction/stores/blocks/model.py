@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+SECOND: Final = 1_000_000
+"""Times are microseconds."""
 DIGEST_BITS: Final = 128
 _DIGESTS: Final = 1 << DIGEST_BITS
 

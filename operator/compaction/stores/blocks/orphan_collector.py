@@ -33,10 +33,11 @@ from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import condemn, condemned, confirm_gone, unknown_paths
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.metadata import BlockMetadata, decode
+from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.objects import ObjectInfo, Objects
 from compaction.stores.blocks.paths import is_staged, parse_block_path
 
-SAFETY_AGE: Final = 86_400 * 1_000_000
+SAFETY_AGE: Final = 86_400 * SECOND
 """Microseconds; a day is more than any writer needs to register what it has uploaded."""
 PAUSE_AFTER_BINDING: Final = 7 * SAFETY_AGE
 CLOCK_PATH: Final = "_compaction/clock"
@@ -188,7 +189,7 @@ def _pages(infos: Iterator[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
 
 
 def _micros(start: datetime, end: datetime) -> int:
-    return int((end - start).total_seconds() * 1_000_000)
+    return int((end - start).total_seconds() * SECOND)
 
 
 def _not_claimed(objects: Objects, index: IndexDatabase, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:

@@ -35,13 +35,12 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.index.tables import HEAD
 from compaction.stores.blocks.lineage import decide
-from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.model import SECOND, Block
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.paths import parse_block_path
 
 PAGE: Final = 256
 """Blocks between two reports of progress, and in one change of the index."""
-SECOND: Final = 1_000_000
 EPOCH: Final = 1_577_836_800
 """The beginning of 2020."""
 MOST_TOKENS: Final = 1 << 30

@@ -24,12 +24,11 @@ from compaction.stores.blocks.index.quarantine import Fault, Quarantined
 from compaction.stores.blocks.index.queue import QueueChanges, QueueReading, read_changes, read_queue
 from compaction.stores.blocks.index.registering import Registered
 from compaction.stores.blocks.index.replacing import Replaced, Replacement
-from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.model import SECOND, Block
 from compaction.stores.blocks.objects import Objects, open_objects
 
 DESCRIBED_AT_ONCE: Final = 8
 """Footers that are read beside one another when many blocks are registered."""
-MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class BlockStore:
 
     def now(self) -> int:
         """Epoch microseconds."""
-        return int(self.clock() * MICROSECONDS)
+        return int(self.clock() * SECOND)
 
     # -- writers and readers ------------------------------------------------------------------------------------------
 

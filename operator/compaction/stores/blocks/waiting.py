@@ -13,9 +13,8 @@ from compaction.planning.block_rules import BlockRules, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.reading import HeldJob
 from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.queue import QueueEntry, read_changes, read_queue
-
-_SECOND = 1_000_000
+from compaction.stores.blocks.index.queue import Density, QueueEntry, density, read_changes, read_queue
+from compaction.stores.blocks.model import SECOND
 
 
 class WaitingBlocks:
@@ -26,6 +25,7 @@ class WaitingBlocks:
         self._rules = rules
         self._version: int | None = None
         self._held: dict[str, frozenset[str]] = {}
+        self._density: tuple[int | None, Density] = (None, Density(0, 0))
         self.queue = BlockQueue(rules)
 
     def refresh(self, jobs: Iterable[HeldJob]) -> None:
@@ -43,6 +43,13 @@ class WaitingBlocks:
             self.queue.push_all(map(_queued, changes.entries))
             self._version = changes.version
         self._hold(jobs)
+
+    def density(self) -> Density:
+        """How many blocks readers have to open, counted when the index has changed. Raises BlockIndexError."""
+        if self._density[0] != self._version:
+            # Counted after `refresh` has seen its version: newer, if anything, and counted again at the next change.
+            self._density = self._version, density(self.index, span=self._rules.span)
+        return self._density[1]
 
     def _hold(self, jobs: Iterable[HeldJob]) -> None:
         """Lanes whose jobs are gone, or hold fewer blocks than before, give theirs back; then all that is held is."""
@@ -67,6 +74,6 @@ def _queued(entry: QueueEntry) -> QueuedBlock:
         level=entry.level,
         bytes=entry.bytes,
         min_time=entry.min_time,
-        arrived=entry.at / _SECOND,
+        arrived=entry.at / SECOND,
         number=entry.arrival,
     )

@@ -9,11 +9,11 @@ from typing import Final
 
 from compaction.local.demo.blocks.scenario import SPAN_HOURS, TOP_LEVEL
 from compaction.stores.blocks.index.tombstones import summary
-from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.model import SECOND, Block
 from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.store import MICROSECONDS, BlockStore
+from compaction.stores.blocks.store import BlockStore
 
-_SPAN: Final = SPAN_HOURS * 3600 * MICROSECONDS
+_SPAN: Final = SPAN_HOURS * 3600 * SECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
-
-from rich.console import Console
 
 from compaction.api.enums import JobState
 from compaction.exceptions import DemoError
@@ -44,38 +41,17 @@ BLOCKS_STATUS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksDemo:
-    """One run in `directory`. `kubeconfig`: a cluster of the user's instead of a control plane of our own."""
-
-    directory: Path
-    console: Console
-    keep: bool = False
-    kubeconfig: Path | None = None
-
-    @property
-    def stage(self) -> Stage:
-        return Stage(self.directory, self.console, self.keep, self.kubeconfig)
-
-    def run(self) -> bool:
-        """Show it all; True when every claim held. Raises as `Stage.perform`."""
-        return self.stage.perform(self._show)
-
-    def stop(self) -> None:
-        """See `Stage.stop`."""
-        self.stage.stop()
-
-    def _show(self) -> bool:
-        stage = self.stage
-        servers = start_servers(stage.servers, detached=stage.keep, report=stage.step)
-        connection = BlockStoreConnection(servers.url, servers.index_url, servers.objects.options())
-        with closing(BlockStore.open(connection)) as store, ThreadPoolExecutor(max_workers=1) as pool:
-            cast = Cast.of(store)
-            stage.step("three tenants write and register blocks, one of them is noisy, while the control plane starts")
-            backlog = pool.submit(cast.begin)
-            cluster = stage.start_cluster(policy=POLICY)
-            backlog.result()
-            return _Play(stage, servers, store, cluster, cast).perform()
+def show(stage: Stage) -> bool:
+    """Show it all; True when every claim held. For `Stage.perform`."""
+    servers = start_servers(stage.servers, detached=stage.keep, report=stage.step)
+    connection = BlockStoreConnection(servers.url, servers.index_url, servers.objects.options())
+    with closing(BlockStore.open(connection)) as store, ThreadPoolExecutor(max_workers=1) as pool:
+        cast = Cast.of(store)
+        stage.step("three tenants write and register blocks, one of them is noisy, while the control plane starts")
+        backlog = pool.submit(cast.begin)
+        cluster = stage.start_cluster(policy=POLICY)
+        backlog.result()
+        return _Play(stage, servers, store, cluster, cast).perform()
 
 
 @dataclass

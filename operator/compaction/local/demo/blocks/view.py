@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -23,7 +23,15 @@ from compaction.local.demo.blocks.ledger import Entries
 from compaction.local.demo.blocks.prover import Prover
 from compaction.local.demo.blocks.scenario import TOP_LEVEL
 from compaction.local.demo.cluster import Observation
-from compaction.local.demo.view import MISSING, POLICY_COLUMNS, STYLES, policy_cells, policy_table, table_of
+from compaction.local.demo.view import (
+    MISSING,
+    POLICY_COLUMNS,
+    STYLES,
+    live_or_plain,
+    policy_cells,
+    policy_table,
+    table_of,
+)
 
 JOB_COLUMNS: Final = ("JOB", "TENANT", "LEVEL", "BLOCKS", "SIZE", "STATE", "PROGRESS", "WORKER", "TOKEN")
 SHOWN_JOBS: Final = 12
@@ -49,14 +57,9 @@ class View(Protocol):
     def say(self, line: str) -> None: ...
 
 
-@contextmanager
-def watching(console: Console) -> Iterator[View]:
-    """The view for this console: redrawn in place on a terminal, plain lines in a pipe or a log."""
-    if not console.is_terminal:
-        yield PlainLines(console)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        yield LiveTables(live)
+def watching(console: Console) -> AbstractContextManager[View]:
+    """See `live_or_plain`."""
+    return live_or_plain(console, LiveTables, PlainLines)
 
 
 class LiveTables:

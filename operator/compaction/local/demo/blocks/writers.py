@@ -23,13 +23,12 @@ from compaction.exceptions import CompactionError
 from compaction.local.demo.blocks.ledger import Ledger
 from compaction.local.demo.blocks.scenario import SHARD, Tenant
 from compaction.stores.blocks.fingerprint import fingerprint
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import SECOND, Fingerprint
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore
 
 SERVICES: Final = tuple(f"service-{number:02}" for number in range(20))
 JOIN_SECONDS: Final = 30.0
-_MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,8 @@ class Writer:
     def _rows(self, now: float) -> pa.Table:
         """Measurements of the last seconds, sorted by service and time."""
         count, draw = self.tenant.rows, self._random
-        ends = int(now * _MICROSECONDS)
-        times = ends - draw.integers(0, 5 * _MICROSECONDS, count)
+        ends = int(now * SECOND)
+        times = ends - draw.integers(0, 5 * SECOND, count)
         services = draw.integers(0, len(SERVICES), count)
         order = np.lexsort((times, services))
         values = np.round(draw.gamma(2.0, 40.0, count), 1)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
 from compaction.exceptions import ClaimRefusedError, StaleTokenError
 from compaction.stores.blocks.index.engine import Change, IndexDatabase
@@ -204,8 +204,8 @@ def job_record(database: IndexDatabase, job: str) -> JobRecord | None:
     """What is remembered of a job, also its receipt: proof that it was committed, for whoever lost the answer."""
 
     def body(connection: Connection) -> JobRecord | None:
-        row = connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
-        return None if row is None else _record(connection, row)
+        found = _records(connection, JOBS.c.job == job)
+        return found[0] if found else None
 
     return database.read(body)
 
@@ -214,23 +214,30 @@ def open_jobs(database: IndexDatabase) -> tuple[JobRecord, ...]:
     """All jobs that hold a claim, by name: after a restart, those that nobody works on are to be retired."""
 
     def body(connection: Connection) -> tuple[JobRecord, ...]:
-        query = select(JOBS).where(JOBS.c.state == JobState.CLAIMED).order_by(JOBS.c.job)
-        return tuple(_record(connection, row) for row in connection.execute(query).all())
+        return _records(connection, JOBS.c.state == JobState.CLAIMED)
 
     return database.read(body)
 
 
-def _record(connection: Connection, row: Row[Any]) -> JobRecord:
-    sources = select(JOB_SOURCES.c.block).where(JOB_SOURCES.c.job == row.job).order_by(JOB_SOURCES.c.block)
-    return JobRecord(
-        job=row.job,
-        state=JobState(row.state),
-        token=row.token,
-        key=BlockKey(row.tenant, row.shard, row.level),
-        output_level=row.output_level,
-        sources=tuple(connection.execute(sources).scalars()),
-        changed_at=row.changed_at,
-        receipt=row.receipt,
+def _records(connection: Connection, which: ColumnElement[bool]) -> tuple[JobRecord, ...]:
+    """Jobs by name with their sources, in two queries however many there are: each look asks for all open ones."""
+    joined = JOB_SOURCES.join(JOBS, JOBS.c.job == JOB_SOURCES.c.job)
+    query = select(JOB_SOURCES.c.job, JOB_SOURCES.c.block).select_from(joined).where(which)
+    sources: dict[str, list[str]] = {}
+    for row in connection.execute(query.order_by(JOB_SOURCES.c.block)):
+        sources.setdefault(row.job, []).append(row.block)
+    return tuple(
+        JobRecord(
+            job=row.job,
+            state=JobState(row.state),
+            token=row.token,
+            key=BlockKey(row.tenant, row.shard, row.level),
+            output_level=row.output_level,
+            sources=tuple(sources.get(row.job, ())),
+            changed_at=row.changed_at,
+            receipt=row.receipt,
+        )
+        for row in connection.execute(select(JOBS).where(which).order_by(JOBS.c.job))
     )
 
 
