@@ -14,7 +14,7 @@ from compaction.api.job import CompactionJobSpec
 from compaction.api.policy import CompactionPolicySpec
 from compaction.exceptions import ClaimRefusedError, StaleTokenError
 from compaction.planning.block_rules import BlockReason
-from compaction.planning.reading import HeldJob
+from compaction.planning.reading import BlockFigures, HeldJob
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter
 from compaction.stores.adapters import open_store
 from compaction.stores.blocks.index.quarantine import Fault
@@ -161,6 +161,22 @@ def test_the_claim_of_a_deleted_job_is_given_up(ground: Ground) -> None:
     assert {job.job for job in ground.store.open_jobs()} == {"mine", "other"}
     ground.look()
     assert {job.job for job in ground.store.open_jobs()} == {"other"}
+
+
+def test_a_claim_made_while_a_look_waited_is_no_stray(ground: Ground) -> None:
+    """The look was asked for before the job was made, so it cannot know of it."""
+    fill(ground.store, [1])
+    ground.adapter.claim(ground.job(block_id(1)), job="mine", token=1)
+    ground.adapter.sense(SenseRequest(1, 1, ground.now - 60.0))
+    assert [job.job for job in ground.store.open_jobs()] == ["mine"]
+    ground.look()
+    assert ground.store.open_jobs() == ()
+
+
+def test_figures_follow_the_store(ground: Ground) -> None:
+    for number in (1, 2):
+        fill(ground.store, [number])
+        assert [ground.look().reading.blocks for _ in range(2)] == [BlockFigures(live=number, windows=1)] * 2
 
 
 def test_quarantine_is_the_index_s_and_is_ended_there(ground: Ground) -> None:

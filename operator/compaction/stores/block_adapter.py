@@ -99,7 +99,7 @@ class BlockStoreAdapter:
         self._known_jobs |= request.jobs.keys()
         if request.recover:
             self._release(store, request.released)
-            self._retire_strays(store, request.jobs)
+            self._retire_strays(store, request)
         waiting = self._waiting
         if waiting is None or waiting.index is not store.index:
             waiting = self._waiting = WaitingBlocks(store.index, self._rules)
@@ -142,16 +142,20 @@ class BlockStoreAdapter:
             except UnknownBlockError as error:
                 log.info("nothing to release from quarantine", block=block, error=str(error))
 
-    def _retire_strays(self, store: BlockStore, jobs: Mapping[str, HeldJob]) -> None:
-        """Claims of jobs that were deleted while they had one would keep their blocks for ever."""
+    def _retire_strays(self, store: BlockStore, request: SenseRequest) -> None:
+        """Claims of jobs that were deleted while they had one would keep their blocks for ever. Those made since the
+        look was asked for are of jobs that it cannot know.
+        """
+        waited = self._clock() - request.asked
         now = store.now()
-        for record in store.open_jobs():
-            ours = record.job in self._known_jobs
-            old = now - record.changed_at > STRAY_CLAIM * SECOND
-            if record.job not in jobs and (ours or old):
+        claimed = store.open_jobs()
+        for record in claimed:
+            age = (now - record.changed_at) / SECOND
+            stray = age > STRAY_CLAIM or (age > waited and record.job in self._known_jobs)
+            if stray and record.job not in request.jobs:
                 log.warning("the claim of a job that is no more is given up", job=record.job, token=record.token)
                 store.retire(record.job)
-        self._known_jobs &= jobs.keys()
+        self._known_jobs &= request.jobs.keys() | {record.job for record in claimed}
 
     def _outdated(
         self, store: BlockStore, waiting: WaitingBlocks, jobs: Mapping[str, HeldJob]
