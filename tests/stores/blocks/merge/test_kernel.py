@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -23,6 +24,7 @@ from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.merge import rounds
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
+from compaction.stores.blocks.model import Fingerprint
 from support.block_rows import block, parquet
 
 KEY = ("service", "time")
@@ -135,6 +137,33 @@ def test_column_of_strings_that_an_older_block_lacks_is_null_there() -> None:
     file, _ = run(block(parquet(newer, key=KEY)), block(parquet(table(200, seed=1), key=KEY)))
     assert file.metadata.row_group(0).column(3).statistics.null_count == 200
     assert fingerprint(file.read()) == fingerprint(newer) + fingerprint(table(200, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "values"),
+    [
+        (pa.struct([("a", pa.int8())]), pa.struct([("b", pa.string()), ("a", pa.int64())]), ({"a": 1}, {"b": "x"})),
+        (pa.list_(pa.struct([("a", pa.int8())])), pa.list_(pa.struct([("a", pa.int8()), ("b", pa.bool_())])), (
+            [{"a": 1}, None], [{"b": True}],
+        )),
+        (pa.map_(pa.string(), pa.int8()), pa.map_(pa.string(), pa.int32()), ([("k", 1)], [("k", 1 << 20)])),
+        (pa.struct([("a", pa.list_(pa.string()))]), pa.struct([("a", pa.large_list(pa.large_string()))]), (
+            {"a": ["x"]}, {"a": ["y", None]},
+        )),
+        (pa.decimal128(5, 2), pa.decimal128(20, 2), (Decimal("1.25"), Decimal("12345678901234567.89"))),
+    ],
+)  # fmt: skip
+def test_fields_that_were_added_and_types_that_were_widened_keep_every_value(
+    older: pa.DataType, newer: pa.DataType, values: tuple[object, object]
+) -> None:
+    """Inside of structs, lists and maps too; rows have the content that they were registered with."""
+    tables = [
+        table(90, seed=n, more=pa.array([value, None, value] * 30, kind))
+        for n, (kind, value) in enumerate(zip((older, newer), values, strict=True))
+    ]
+    file, result = run(*(block(parquet(one, key=KEY), str(n)) for n, one in enumerate(tables)))
+    assert fingerprint(file.read()) == result.read == sum(map(fingerprint, tables), Fingerprint())
+    assert file.metadata.num_rows == 180
 
 
 def test_types_without_a_common_one_are_refused_by_name() -> None:

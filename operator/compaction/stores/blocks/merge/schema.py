@@ -1,9 +1,13 @@
 """One schema for files whose schemas have evolved: columns that were added, types that were widened; else a refusal.
 
 What may differ: a column that some files lack is null there; integers widen to a type that holds both (never into
-floats, never uint64 with a signed one); float16 to float32 to float64; a column of nulls only takes any type; strings
-and binaries with 32-bit and 64-bit offsets, views, and their dictionaries are the same to us. Everything else names the
-column and both types.
+floats, never uint64 with a signed one); float16 to float32 to float64; decimals of one scale to the larger precision; a
+column of nulls only takes any type; strings, binaries and lists with 32-bit and 64-bit offsets, views, dictionaries and
+extension types over the same storage are the same to us. The same holds inside of structs, lists and maps, so a field
+that some structs lack is null there. Everything else names the column and both types.
+
+The rules are those of a join in a lattice: whether a set of types has a common one, and which, does not depend on the
+order in which they come (tests/stores/blocks/test_schema_classes.py). `schema_classes` relies on that.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ _OURS: Final = PREFIX.encode()
 _FLOATS: Final = (pa.float16(), pa.float32(), pa.float64())
 _SIGNED: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED: Final = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_DECIMAL128_DIGITS: Final = 38
 
 
 def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
@@ -77,10 +82,28 @@ def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The smallest type that holds the values of both exactly; None when there is none."""
     if one.equals(other):
         return one
+    one, other = _storage(one), _storage(other)
+    if one.equals(other) or pa.types.is_null(other):
+        return one
     if pa.types.is_null(one):
         return other
-    if pa.types.is_null(other):
-        return one
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        return _wider_decimal(one, other)
+    return _wider_number(one, other) or _wider_nested(one, other)
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    """The type without what Arrow adds to the values: extensions, dictionaries, run ends, 64-bit offsets, views."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _storage(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _storage(kind.value_type)
+    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return pa.list_(kind.value_field)
+    return without_dictionary(kind)
+
+
+def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     for family in (_FLOATS, _SIGNED, _UNSIGNED):
         if one in family and other in family:
             return max(one, other, key=family.index)
@@ -89,3 +112,47 @@ def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         needed = max(_SIGNED.index(signed), _UNSIGNED.index(unsigned) + 1)
         return _SIGNED[needed] if needed < len(_SIGNED) else None
     return None
+
+
+def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if one.scale != other.scale:
+        return None
+    digits = max(one.precision, other.precision)
+    return (pa.decimal128 if digits <= _DECIMAL128_DIGITS else pa.decimal256)(digits, one.scale)
+
+
+def _wider_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Of structs, lists and maps: what they hold is widened, each by itself."""
+    t = pa.types
+    if t.is_struct(one) and t.is_struct(other):
+        return _wider_struct(one, other)
+    if t.is_map(one) and t.is_map(other):
+        key, item = wider_type(one.key_type, other.key_type), _wider_field(one.item_field, other.item_field)
+        return None if key is None or item is None else pa.map_(key, item)
+    if t.is_fixed_size_list(one) and t.is_fixed_size_list(other) and one.list_size == other.list_size:
+        value = _wider_field(one.value_field, other.value_field)
+        return None if value is None else pa.list_(value, one.list_size)
+    if t.is_list(one) and t.is_list(other):
+        value = _wider_field(one.value_field, other.value_field)
+        return None if value is None else pa.list_(value)
+    return None
+
+
+def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The fields of both, in the order in which they first appear; one that is missing somewhere may be null."""
+    mine, theirs = ({field.name: field for field in struct.fields} for struct in (one, other))
+    if len(mine) != one.num_fields or len(theirs) != other.num_fields:
+        return None  # two fields of one name: nothing tells which of them is which
+    fields = []
+    for name, field in (mine | {name: field for name, field in theirs.items() if name not in mine}).items():
+        both = name in mine and name in theirs
+        wider = _wider_field(field, theirs[name]) if both else field.with_nullable(True)
+        if wider is None:
+            return None
+        fields.append(wider)
+    return pa.struct(fields)
+
+
+def _wider_field(one: pa.Field, other: pa.Field) -> pa.Field | None:
+    wider = wider_type(one.type, other.type)
+    return None if wider is None else one.with_type(wider).with_nullable(one.nullable or other.nullable)
