@@ -12,6 +12,7 @@ from compaction.rewrite.block_task import MergedPart
 from compaction.stores.blocks.index.orphans import condemn, confirm_gone
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import parse_block_path
+from compaction.stores.blocks.schema_classes import schema_text
 from compaction.stores.blocks.schemas import schema_id
 from compaction.stores.blocks.store import BlockStore
 
@@ -51,6 +52,7 @@ def _block(store: BlockStore, work: BlockMerge, part: MergedPart) -> Block:
         fingerprint=part.result.written,
         sort_key=work.settings.sort_key,
         schema_id=schema_id(part.result.schema),
+        schema=schema_text(part.result.schema),
     )
 
 

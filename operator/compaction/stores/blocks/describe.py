@@ -22,6 +22,7 @@ from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.paths import ULID_TEXT, parse_block_path
+from compaction.stores.blocks.schema_classes import schema_text
 from compaction.stores.blocks.times import scale_of, time_column_of, times_of_footer
 
 BATCH_ROWS: Final = 1 << 16
@@ -111,6 +112,7 @@ def describe_footer(
         fingerprint=fingerprint,
         sort_key=tuple(sort_key),
         schema_id=footer.schema_id,
+        schema=schema_text(footer.schema),
     )
 
 

@@ -6,7 +6,7 @@ changes gets another id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 SECOND: Final = 1_000_000
@@ -57,7 +57,9 @@ class Block:
     """One block: the ULID says when it was made, `path` is its key below the store's root.
 
     `sort_key` names the columns by which its rows are sorted, in order; empty when they are not. `schema_id` tells
-    schemas apart (a digest of names, types and nullability); blocks of different ids may still be merged.
+    schemas apart (a digest of names, types and nullability); blocks of different ids may still be merged. `schema`: the
+    schema itself (`schema_classes.schema_text`) of a block whose footer was read; "" for one that the index gave: it
+    keeps each schema once.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Block:
     fingerprint: Fingerprint
     sort_key: tuple[str, ...]
     schema_id: str
+    schema: str = field(default="", compare=False, repr=False)
 
     @property
     def key(self) -> BlockKey:

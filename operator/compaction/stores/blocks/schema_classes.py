@@ -77,7 +77,8 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
 
 def schema_text(schema: pa.Schema) -> str:
     """The schema as the index keeps it, without metadata: Arrow's own form, in base64."""
-    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
+    plain = pa.schema([field.remove_metadata() for field in schema])
+    return base64.b64encode(plain.serialize().to_pybytes()).decode()
 
 
 def schema_of_text(text: str) -> pa.Schema:

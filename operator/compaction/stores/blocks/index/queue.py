@@ -9,10 +9,11 @@ a reader at version v has seen every change up to v.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Row, func, select
 
 from compaction.stores.blocks.index.engine import IndexDatabase, head_version
 from compaction.stores.blocks.index.tables import BLOCKS, HEAD, BlockState
@@ -37,6 +38,7 @@ class QueueEntry(NamedTuple):
     rows: int
     bytes: int
     job: str | None
+    schema_id: str
 
     @property
     def key(self) -> BlockKey:
@@ -85,6 +87,7 @@ _ENTRY: Final = tuple(
     BLOCKS.c[name]
     for name in (
         "arrival", "enqueued_at", "id", "tenant", "shard", "level", "min_time", "max_time", "rows", "bytes", "job",
+        "schema_id",
     )
 )  # fmt: skip
 
@@ -100,7 +103,15 @@ def _read(connection: Connection, levels: int | None) -> QueueReading:
     if levels is not None:
         query = query.where(BLOCKS.c.level < levels)
     rows = connection.execution_options(stream_results=True, yield_per=_PAGE).execute(query)
-    return QueueReading(version, tuple(QueueEntry._make(row) for row in rows))
+    return QueueReading(version, tuple(_entries(rows)))
+
+
+def _entries(rows: Iterable[Row[Any]]) -> Iterator[QueueEntry]:
+    """Tenants and schemas are few, and a row each has a text of its own: there may be a million."""
+    texts: dict[str, str] = {}
+    for arrival, at, block, tenant, shard, level, low, high, count, size, job, schema in map(tuple, rows):
+        tenant, schema = texts.setdefault(tenant, tenant), texts.setdefault(schema, schema)
+        yield QueueEntry(arrival, at, block, tenant, shard, level, low, high, count, size, job, schema)
 
 
 def read_changes(database: IndexDatabase, since: int, *, levels: int | None = None) -> QueueChanges | None:
@@ -115,7 +126,7 @@ def _changes(connection: Connection, since: int, levels: int | None) -> QueueCha
     query = select(*_ENTRY).where(BLOCKS.c.version > since).order_by(BLOCKS.c.arrival, BLOCKS.c.id)
     if levels is not None:
         query = query.where(BLOCKS.c.level < levels)
-    touched = [QueueEntry._make(row) for row in connection.execute(query)]
+    touched = list(_entries(connection.execute(query)))
     return QueueChanges(
         head.version,
         tuple(entry for entry in touched if entry.arrival is not None),

@@ -15,6 +15,7 @@ from sqlalchemy import insert, select
 from compaction.exceptions import BlockConflictError
 from compaction.stores.blocks.index.engine import Change, IndexDatabase
 from compaction.stores.blocks.index.rows import CONTENT, block_of, checked, chunks, difference, row_of
+from compaction.stores.blocks.index.schemas import add_schemas_of
 from compaction.stores.blocks.index.tables import BLOCKS, CONDEMNED, BlockState
 from compaction.stores.blocks.model import Block
 
@@ -88,7 +89,7 @@ def _refuse_condemned(change: Change, blocks: Sequence[Block]) -> None:
 
 
 def insert_live(change: Change, blocks: Sequence[Block], now: int) -> None:
-    """New rows, live, at the end of the queue."""
+    """New rows, live, at the end of the queue, and the schemas of those whose footers were read."""
     if not blocks:
         return
     values: list[dict[str, Any]] = [
@@ -105,3 +106,4 @@ def insert_live(change: Change, blocks: Sequence[Block], now: int) -> None:
         for block, place in zip(blocks, change.places(len(blocks)), strict=True)
     ]
     change.connection.execute(insert(BLOCKS), values)
+    add_schemas_of(change, blocks)

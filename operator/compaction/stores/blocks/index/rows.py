@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 from ulid import ULID
@@ -140,7 +141,7 @@ def block_of(row: Any) -> Block:
 
 def difference(one: Block, other: Block) -> str:
     """The first field in which two blocks differ, with both values; for messages."""
-    for name in Block.__slots__:
+    for name in (one.name for one in fields(Block) if one.compare):
         mine, theirs = getattr(one, name), getattr(other, name)
         if mine != theirs:
             return f"{name} is {mine}, and was {theirs}"

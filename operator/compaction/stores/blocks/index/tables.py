@@ -190,3 +190,13 @@ CONDEMNED: Final = Table(
 )
 """Objects that no block refers to and that are being deleted (`gone_at` null) or were lately: none may become a block.
 """
+
+SCHEMAS: Final = Table(
+    "schemas",
+    METADATA,
+    Column("schema_id", KEY_TEXT, primary_key=True),
+    Column("content", Text, nullable=False),
+)
+"""The schemas of blocks, each once, as `Block.schema` has them; for planning, which keeps those apart that cannot be
+merged. One that is missing, of a block from before there was this table, is learnt from a footer.
+"""
