@@ -141,7 +141,18 @@ def test_columns() -> None:
     def narrow(crd: dict[str, Any]) -> list[str]:
         return [one["name"].upper() for one in version_of(crd)["additionalPrinterColumns"] if "priority" not in one]
 
-    assert narrow(POLICY_CRD) == ["STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
+    assert narrow(POLICY_CRD) == [
+        "STORE",
+        "READY",
+        "REASON",
+        "DEBT",
+        "OLDEST",
+        "ACTIVE",
+        "QUEUED",
+        "FAULTY",
+        "ETA",
+        "AGE",
+    ]
     assert narrow(JOB_CRD) == ["POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
 
 

@@ -180,12 +180,12 @@ def test_the_table_of_policies(cluster: Cluster) -> None:
     )
     cluster.write_status("cpol/logs", status.to_object())
     header, row = (line.split() for line in cluster.run("get", "cpol").splitlines())
-    assert header == ["NAME", "STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
-    assert row[:4] == ["logs", "SegmentLogs", "True", "163Mi"]
-    assert row[4][-1] in "dhy", "a date shows as an age"
-    assert row[5:9] == ["2", "5", "1", "2m10s"]
+    assert header == ["NAME", "STORE", "READY", "REASON", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
+    assert row[:5] == ["logs", "SegmentLogs", "True", "Scheduled", "163Mi"]
+    assert row[5][-1] in "dhy", "a date shows as an age"
+    assert row[6:10] == ["2", "5", "1", "2m10s"]
     wide = cluster.run("get", "cpol", "-o", "wide").splitlines()[0].split()
-    assert wide == [*header, "REASON", "WAITING", "PLAN", "APPROVAL", "WORKERS", "RECLAIMED", "MESSAGE"]
+    assert wide == [*header, "WAITING", "PLAN", "APPROVAL", "WORKERS", "RECLAIMED", "MESSAGE"]
     assert CompactionPolicy.from_object(cluster.read("cpol/logs")).status == status
 
 

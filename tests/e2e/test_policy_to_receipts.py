@@ -47,7 +47,7 @@ def test_policy_to_reclaimed_bytes(fleet: OperatorFleet, cluster: Cluster, logs:
     assert {"Planned", "WorkerLaunched", "Succeeded"} <= cluster.events()
     assert cluster.leases("job") == []
     columns = cluster.kubectl("get", "cpol").splitlines()[0].split()
-    assert columns == ["NAME", "STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
+    assert columns == ["NAME", "STORE", "READY", "REASON", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()
     assert "compaction_bytes_reclaimed_total{" in metrics
     eventually(lambda: not fleet.running_workers(), "the idle worker to end")

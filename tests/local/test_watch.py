@@ -181,12 +181,12 @@ def test_a_damaged_segment_is_set_aside_once_and_its_siblings_are_compacted(
     corrupt_entry(log, segment=damaged, record=0)
     watched = begin()
     watched.await_told("SourcesQuarantined")
+    watched.await_told("Succeeded")
     watched.stop()
     assert len(watched.told("Quarantined")) == 1
     (source,) = watched.watch.objects.policy.status.quarantined
     assert (source.log, source.segment) == (str(log), damaged)
     assert (log / damaged).is_file()
-    assert watched.told("Succeeded")
 
 
 class Hooked:

@@ -5,28 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lupa.lua51 import LuaRuntime
 
 from compaction.api.enums import JobReason, PolicyReason
 from compaction.planning.reading import LogProblem
+from support.argo import health
 from support.kstatus import KStatus, kstatus
-from support.rendered import MANIFESTS
 from support.world import World
 
-SCRIPT = (MANIFESTS / "examples" / "argocd" / "health.lua").read_text()
 SAME = {
     KStatus.CURRENT: {"Healthy", "Suspended"},
     KStatus.IN_PROGRESS: {"Progressing"},
     KStatus.FAILED: {"Degraded"},
 }
-
-
-def health(found: dict[str, Any]) -> tuple[str, str]:
-    """(status, message) for an object."""
-    lua = LuaRuntime(register_eval=False, register_builtins=False)
-    judge = lua.execute(f"return function(obj)\n{SCRIPT}\nend")
-    answer = judge(lua.table_from(found, recursive=True))
-    return str(answer["status"]), str(answer["message"])
 
 
 def policies() -> list[tuple[str, dict[str, Any]]]:
@@ -44,7 +34,7 @@ def policies() -> list[tuple[str, dict[str, Any]]]:
     world.add_log("/ra/a")
     world.wall += 3600
     world.rest()
-    note("Progressing")
+    note("Healthy")
     world.announce()
     world.rest()
     world.finish(world.only_job())

@@ -46,7 +46,7 @@ def test_a_plan_is_shown_and_waits() -> None:
     assert f"compaction.dev/approve={plan.hash}" in waiting.message
     ready = get_condition(world.status.conditions, "Ready")
     assert ready is not None
-    assert (ready.status, ready.reason) == ("True", "ApprovalPending")
+    assert (ready.status, ready.reason) == ("False", "ApprovalPending")
 
 
 def test_the_approved_plan_is_carried_out_exactly_and_once() -> None:

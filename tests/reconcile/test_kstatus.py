@@ -34,12 +34,20 @@ def test_a_policy_from_its_creation_to_its_deletion() -> None:
     world.add_log("/ra/a")
     world.wall += 3600
     world.rest()
-    assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.COMPACTING)
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.COMPACTING)
 
     world.announce()
     world.rest()
     job = world.only_job()
     assert (world.state(job), of_job(world, job)) == (P, KStatus.IN_PROGRESS)
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.COMPACTING)
+
+    world.change_spec(suspend=True)
+    world.rest()
+    assert world.state(job) is P
+    assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.SUSPENDING)
+    world.change_spec(suspend=False)
+    world.rest()
 
     world.finish(job)
     world.rest()
@@ -98,3 +106,35 @@ def test_a_job_that_is_tried_again_is_in_progress_and_one_that_gave_up_has_faile
     world.finish(job)
     world.settle()
     assert (world.state(job), of_job(world, job)) == (S, KStatus.CURRENT)
+
+
+def test_what_somebody_has_to_act_on_is_said_while_jobs_run() -> None:
+    """Under steady load jobs always run: what waits for somebody must not wait for them."""
+    world = World()
+    world.add_log("/ra/a")
+    world.rest()
+    world.announce()
+    world.rest()
+    job = world.only_job()
+    world.problems = (LogProblem("/ra/b", "CorruptSegment", "/ra/b/1.segment is damaged"),)
+    world.wall += 61
+    world.renew_all()
+    world.rest()
+    assert world.state(job) is P
+    assert (of_policy(world), ready_reason(world)) == (KStatus.FAILED, PolicyReason.LOGS_UNREADABLE)
+
+
+def test_debt_that_waits_for_its_schedule_is_no_reason_to_act() -> None:
+    world = World(trigger={"schedule": "0 0 29 2 *"})
+    world.rest()
+    world.add_log("/ra/a")
+    world.wall += 61
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.AWAITING_SCHEDULE)
+
+
+def test_a_plan_that_waits_for_approval_is_not_done_and_has_not_failed() -> None:
+    world = World(approval="Manual")
+    world.add_log("/ra/a")
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.APPROVAL_PENDING)

@@ -476,7 +476,7 @@ class TestReports:
         assert len(world.jobs) == 1, "the culprit is not planned again"
         ready = get_condition(status.conditions, "Ready")
         assert ready is not None
-        assert (ready.status, ready.reason) == ("True", PolicyReason.SOURCES_QUARANTINED)
+        assert (ready.status, ready.reason) == ("False", PolicyReason.SOURCES_QUARANTINED)
         assert bad in ready.message
 
         world.quarantine_identity["/ra/a", bad] = "mended"

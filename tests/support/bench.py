@@ -143,8 +143,9 @@ class Bench:
             finished = [job for job in await self.jobs() if job["status"].get("state") in ("Succeeded", "Faulty")]
             quiet = status.get("active") == 0 and status.get("queued") == 0
             counted = len(status.get("counted", ())) == len(finished) > 0
-            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ()))
-            return status if quiet and counted and ready else None
+            ready = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
+            looked = ready.get("reason") not in (None, "Compacting", "Sensing")
+            return status if quiet and counted and looked else None
 
         found: Obj = await self.until("a policy at rest", look)
         return found

@@ -100,13 +100,11 @@ class Cluster:
         def idle() -> Object | None:
             found = self.policy(name)
             status = found.get("status", {})
-            # Without jobs and debt, but Reconciling: its jobs have changed the store since it was looked at.
-            reconciling = any(
-                one["type"] == "Reconciling" and one["status"] == "True" for one in status.get("conditions", ())
-            )
+            # Without jobs and debt, but Compacting: its jobs have changed the store since it was looked at.
+            compacting = condition(found, "Ready").get("reason") in ("Compacting", "Sensing")
             active = status.get("active", 0) + status.get("queued", 0)
             done = status.get("lastSuccessTime") and status.get("debt", {}).get("bytes") == 0
-            return found if done and not active and not reconciling else None
+            return found if done and not active and not compacting else None
 
         return eventually(idle, f"policy {name} without debt")
 

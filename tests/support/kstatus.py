@@ -34,3 +34,38 @@ def kstatus(found: Mapping[str, Any]) -> KStatus:
 
 
 _ABNORMAL = {"Reconciling": KStatus.IN_PROGRESS, "Stalled": KStatus.FAILED}
+
+
+class Verdict(StrEnum):
+    """What a tool that waits for an object does next."""
+
+    PASSES = "passes"
+    WAITS = "waits"
+    FAILS = "fails"
+
+
+def flux_wait(found: Mapping[str, Any]) -> Verdict:
+    """Flux with `wait: true` or a health check (fluxcd/pkg `ssa/manager_wait.go`): goes on when all objects are
+    Current, gives up at once when one has Failed, and waits for the rest until its timeout.
+    """
+    return {KStatus.CURRENT: Verdict.PASSES, KStatus.FAILED: Verdict.FAILS}.get(kstatus(found), Verdict.WAITS)
+
+
+def argo_sync(health: str) -> Verdict:
+    """A wave of an Argo CD sync (gitops-engine `pkg/sync/sync_context.go`): Healthy ends it, Degraded fails it, and
+    anything else, Suspended too, keeps it waiting.
+    """
+    return {"Healthy": Verdict.PASSES, "Degraded": Verdict.FAILS}.get(health, Verdict.WAITS)
+
+
+def kubectl_wait(found: Mapping[str, Any], condition: str) -> Verdict:
+    """`kubectl wait --for=condition=...` (kubectl `pkg/cmd/wait/condition.go`): until the condition is True and not of
+    an older generation. It never gives up by itself.
+    """
+    generation, status = found["metadata"].get("generation", 0), found.get("status") or {}
+    for one in status.get("conditions") or []:
+        if one["type"] == condition:
+            observed = one.get("observedGeneration", status.get("observedGeneration"))
+            current = observed is None or observed >= generation
+            return Verdict.PASSES if current and one["status"] == "True" else Verdict.WAITS
+    return Verdict.WAITS

@@ -16,12 +16,13 @@ for _, condition in ipairs(status.conditions or {}) do
     ready = condition
   end
 end
-if ready == nil or ready.status ~= "True" then
+if ready == nil then
   return health
 end
-health.status = "Healthy"
-if ready.reason == "Suspended" then
-  health.status = "Suspended"
-end
 health.message = ready.reason .. ": " .. (ready.message or "")
+if ready.reason == "Suspended" or ready.reason == "ApprovalPending" then
+  health.status = "Suspended" -- it rests until a person decides
+elseif ready.status == "True" then
+  health.status = "Healthy"
+end
 return health

@@ -147,10 +147,12 @@ class PolicyReason(StrEnum):
     """Reasons in the conditions of a CompactionPolicy."""
 
     SCHEDULED = "Scheduled"  # valid and sensed; nothing is due
+    AWAITING_SCHEDULE = "AwaitingSchedule"  # there is debt; plans are made at the times of trigger.schedule only
     NO_LOGS_FOUND = "NoLogsFound"  # valid and sensed; include and exclude select nothing that holds segment files
-    COMPACTING = "Compacting"  # jobs are queued or running
-    SENSING = "Sensing"  # no look at the store has finished yet
-    SUSPENDED = "Suspended"  # spec.suspend is true: no new jobs
+    COMPACTING = "Compacting"  # jobs are queued or running, or their store is scanned again after the last one
+    SENSING = "Sensing"  # no scan of the store with this spec has ended yet
+    SUSPENDING = "Suspending"  # spec.suspend is true, and jobs that were running then still run
+    SUSPENDED = "Suspended"  # spec.suspend is true: no job runs, and none starts
     APPROVAL_PENDING = "ApprovalPending"  # a plan waits until the annotation compaction.dev/approve names its hash
     OUTSIDE_WINDOW = "OutsideWindow"  # jobs wait for the next of trigger.windows
     INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field

@@ -55,7 +55,10 @@ class CompactionPolicy(ApiModel):
         short_name="cpol",
         columns=(
             PrinterColumn("Store", ".status.store", "Kind of the store"),
-            PrinterColumn("Ready", f"{_READY}.status", "Whether the policy is in force and nothing is left to do"),
+            PrinterColumn(
+                "Ready", f"{_READY}.status", "Whether the policy goes on without anybody; False: somebody has to act"
+            ),
+            PrinterColumn("Reason", f"{_READY}.reason", "What the policy does, or what is wrong"),
             PrinterColumn("Debt", ".status.debt.summary", "Bytes that compaction would give back, or merge"),
             PrinterColumn("Oldest", ".status.oldestDebtAt", "Age of the oldest debt", ColumnType.DATE),
             PrinterColumn("Active", ".status.active", "Jobs that run", ColumnType.INTEGER),
@@ -68,7 +71,6 @@ class CompactionPolicy(ApiModel):
             ),
             PrinterColumn("ETA", ".status.eta", "Time until the debt is worked off"),
             PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the policy", ColumnType.DATE),
-            PrinterColumn("Reason", f"{_READY}.reason", "Reason of the condition Ready", wide=True),
             PrinterColumn("Waiting", ".status.waiting.reason", "What the next step waits for", wide=True),
             PrinterColumn("Plan", ".status.plan.hash", "Hash of the newest plan", wide=True),
             PrinterColumn("Approval", ".status.plan.approval", "Whether the plan is approved", wide=True),

@@ -168,7 +168,8 @@ class CompactionPolicyStatus(ApiModel):
     """Generation of the spec (metadata.generation) that this status describes. -1 until the operator has seen the
     policy."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
-    """Conditions of the policy: Ready always; Reconciling while jobs run or wait; Stalled while someone has to act."""
+    """Conditions of the policy: Ready always (True while the policy does its work, False when somebody has to act);
+    Reconciling until the spec is carried out; Stalled while nothing goes on before somebody acts."""
     store: StoreKind | None = None
     """Kind of the store that the policy compacts."""
     debt: DebtStatus | None = None

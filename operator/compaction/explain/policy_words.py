@@ -25,13 +25,22 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "Workers take the waiting jobs as slots become free, and every job commits by itself.",
     ),
     PolicyReason.SENSING: Meaning(
-        "No look at the store has ended since the spec or the logs changed.",
+        "No look at the store has ended with the spec as it is.",
         "The coordinator looks at the store, and plans when the look has ended.",
         "If it lasts, see whether an operator runs at all: kubectl get lease -A | grep compaction-coordinator",
     ),
+    PolicyReason.AWAITING_SCHEDULE: Meaning(
+        "There is debt, and the next plan is made at the next time of trigger.schedule.",
+        "At that time the coordinator scans the store and makes a plan from the scan.",
+        f"For a plan after every scan remove trigger.schedule: {_EDIT}",
+    ),
+    PolicyReason.SUSPENDING: Meaning(
+        "The policy is being suspended: jobs that were running when spec.suspend became true still run.",
+        "The policy is Suspended when the last of them has ended; no other job starts.",
+    ),
     PolicyReason.SUSPENDED: Meaning(
         "The policy rests, because spec.suspend is true.",
-        "Running jobs finish and the store is still looked at, but no new job is made or assigned.",
+        "No job runs, the store is still looked at, and no new job is made or assigned.",
         'Let it go on: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
     ),
     PolicyReason.APPROVAL_PENDING: Meaning(

@@ -16,10 +16,10 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
-from compaction.api.conditions import set_stalled
 from compaction.api.enums import PolicyReason
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.standing import conditions_for
 from compaction.exceptions import CompactionError
 from compaction.kube.assign import Outcome
 from compaction.kube.cache import Change, Delta, ObjectKey, key_of
@@ -243,7 +243,7 @@ class PolicyController:
         except ValidationError:
             before = CompactionPolicyStatus()
         generation = body["metadata"].get("generation", 0)
-        conditions = set_stalled(
+        conditions = conditions_for(
             before.conditions,
             reason=PolicyReason.INVALID_SPEC,
             message=f"{where}: {problem['msg']}",

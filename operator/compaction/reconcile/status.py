@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from compaction.api.conditions import Conditions, set_ready, set_reconciling, set_stalled
+from compaction.api.conditions import Conditions
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason
 from compaction.api.formatting import format_bytes, plural
 from compaction.api.plan_status import WaitCount, Waiting
@@ -21,6 +21,7 @@ from compaction.api.policy import (
     QuarantinedSource,
 )
 from compaction.api.policy_status import WorkerStatus
+from compaction.api.standing import conditions_for
 from compaction.api.values import timestamp_from_epoch
 from compaction.planning.debt import Debt, debt_of
 from compaction.reconcile import evictions
@@ -166,38 +167,41 @@ def _waiting(facts: Facts, counts: _Counts) -> Waiting | None:
 
 
 def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
-    stalled = _stalled(facts, counts)
-    arguments: dict[str, Any] = {
-        "observed_generation": facts.policy.metadata.generation,
-        "now": facts.now.time,
-    }
-    before = facts.policy.status.conditions
-    if stalled is not None:
-        return set_stalled(before, reason=stalled[0], message=stalled[1], **arguments)
-    reading = facts.reading
+    reason, message = _stalled(facts, counts) or _going_on(facts, counts, debt)
+    return conditions_for(
+        facts.policy.status.conditions,
+        reason=reason,
+        message=message,
+        observed_generation=facts.policy.metadata.generation,
+        now=facts.now.time,
+    )
+
+
+def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, str]:
+    """What the policy does, when nothing keeps it from that: the spec is carried out, jobs first, then what is left."""
+    reading, location = facts.reading, facts.policy.spec.store.location
     if reading is None or reading.generation != facts.policy.metadata.generation:
-        message = f"{facts.policy.spec.store.location} was not looked at yet with this spec"
-        return set_reconciling(before, reason=PolicyReason.SENSING, message=message, **arguments)
+        return PolicyReason.SENSING, f"{location} was not looked at yet with this spec"
     if facts.policy.spec.suspend:
-        message = f"suspended: {counts.active} jobs still run, {counts.queued} wait; set spec.suspend to false to go on"
-        return set_ready(before, reason=PolicyReason.SUSPENDED, message=message, **arguments)
+        if counts.active:
+            message = f"{plural(counts.active, 'job')} still run and no other one starts; {counts.queued} wait"
+            return PolicyReason.SUSPENDING, message
+        return PolicyReason.SUSPENDED, f"no job runs, {counts.queued} wait; set spec.suspend to false to go on"
     if counts.queued and not counts.active and not facts.clock.window.is_open:
-        message = f"{plural(counts.queued, 'job')} wait: {for_window(facts.clock)}"
-        return set_ready(before, reason=PolicyReason.OUTSIDE_WINDOW, message=message, **arguments)
+        return PolicyReason.OUTSIDE_WINDOW, f"{plural(counts.queued, 'job')} wait: {for_window(facts.clock)}"
     if counts.active or counts.queued:
         bytes_left = format_bytes(debt.bytes if debt is not None else 0)
         gain = "to merge" if facts.policy.spec.store.block_store is not None else "to give back"
-        message = f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} {gain}"
-        return set_reconciling(before, reason=PolicyReason.COMPACTING, message=message, **arguments)
+        return PolicyReason.COMPACTING, f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} {gain}"
     if any(at >= reading.started for at in facts.memory.finished.values()):
-        message = f"jobs have finished since {facts.policy.spec.store.location} was looked at; looking again"
-        return set_reconciling(before, reason=PolicyReason.SENSING, message=message, **arguments)
-    reason, message = _settled(facts, debt)
-    return set_ready(before, reason=reason, message=message, **arguments)
+        return PolicyReason.COMPACTING, f"jobs have finished since {location} was looked at; looking again"
+    return _settled(facts, debt)
 
 
 def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
-    """What a person has to act on, if anything does not go on by itself."""
+    """What a person has to act on, if anything does not go on by itself: whatever else goes on meanwhile, because under
+    steady load something always does.
+    """
     reading = facts.reading
     if reading is not None and reading.problem is not None:
         return reading.problem.reason, reading.problem.message
@@ -205,12 +209,12 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
         return PolicyReason.LAUNCH_FAILED, facts.stuck
     if facts.memory.launch_failures >= STALLED_AFTER_LAUNCHES and counts.queued:
         return PolicyReason.LAUNCH_FAILED, f"no worker could be started: {facts.memory.launch_error}"
-    if counts.active or counts.queued:
-        return None
     if reading is not None and reading.problems:
         first = reading.problems[0]
         more = f" ({len(reading.problems)} logs in all, see status.logErrors)" if len(reading.problems) > 1 else ""
         return PolicyReason.LOGS_UNREADABLE, f"{first.reason}: {first.message}{more}"
+    if facts.quarantined:
+        return PolicyReason.SOURCES_QUARANTINED, _set_aside(facts)
     stuck = [step for step in facts.steps if step.state is JobState.FAULTY and not _explained(step)]
     if stuck:
         message = f"{len(stuck)} jobs used up their attempts, first {stuck[0].name}: {last_reason(stuck[0])}; mend the "
@@ -219,6 +223,14 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
             f"{message}cause, then retry them, raise limits.maxAttempts, or delete them",
         )
     return None
+
+
+def _set_aside(facts: Facts) -> str:
+    logs = facts.policy.spec.store.segment_logs is not None
+    first = facts.quarantined[-1]
+    what, end = ("segments", "restore the file") if logs else ("blocks", "release or drop the block")
+    message = f"{len(facts.quarantined)} damaged {what} are set aside, newest {first.log}/{first.segment}: "
+    return f"{message}{first.message}; {end} to end its quarantine"
 
 
 def _explained(step: JobStep) -> bool:
@@ -235,14 +247,9 @@ def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
     approval = next((row for row in facts.waits if row.reason == WaitReason.APPROVAL_PENDING), None)
     if approval is not None:
         return PolicyReason.APPROVAL_PENDING, approval.message
-    if facts.quarantined:
-        first = facts.quarantined[-1]
-        what, end = ("segments", "restore the file") if store is not None else ("blocks", "release or drop the block")
-        message = f"{len(facts.quarantined)} damaged {what} are set aside, newest {first.log}/{first.segment}: "
-        return PolicyReason.SOURCES_QUARANTINED, f"{message}{first.message}; {end} to end its quarantine"
     awaited = next((row for row in facts.waits if row.reason == WaitReason.AWAITING_SCHEDULE), None)
     if awaited is not None:
-        return PolicyReason.SCHEDULED, awaited.message
+        return PolicyReason.AWAITING_SCHEDULE, awaited.message
     left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
     return PolicyReason.SCHEDULED, f"{_looked_at(facts.reading)} looked at, nothing to do now{left}"
 
