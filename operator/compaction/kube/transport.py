@@ -5,7 +5,11 @@ What is repeated, and what never is:
 * reads, after any transport error or 5xx;
 * any call that never left this machine (connection refused);
 * any call the server refused unprocessed (429, or 503 with Retry-After);
+* a creation on a path that the server does not serve yet (below), until the deadline;
 * once, after a 401, with credentials that were read again.
+
+A new definition is in discovery and Established before the server answers on its path; until then it says a bare 404,
+without a Status. A 404 with a Status names what is missing (the namespace, the object) and is final.
 
 aiohttp itself may resend a PUT or DELETE on a kept-alive connection that the server had closed, so the answer to a
 versioned PUT may be a conflict with one's own write: on `ConflictError` read again and compare with what was meant.
@@ -84,6 +88,7 @@ class Transport:
         """Send, retry within the deadline, and return the parsed answer."""
         budget = self._deadline if deadline is None else deadline
         attempt, renewed_token = 0, False
+        unserved: errors.ApiError | None = None
         try:
             async with asyncio.timeout(budget):
                 while True:
@@ -99,9 +104,13 @@ class Transport:
                         pause = _pause(error, method=request.method, attempt=attempt)
                         if pause is None:
                             raise
+                        unserved = error if _unserved(error, request.method) else None
                     attempt += 1
                     await asyncio.sleep(pause * self._rng.uniform(1.0, 1.3))
+                    unserved = None  # the next try may be processed, and its answer lost
         except TimeoutError as error:
+            if unserved is not None:
+                raise unserved from error  # nothing was sent since: it is certain that nothing was created
             what = f"{request.method} {request.path}"
             raise errors.ApiUnavailableError(f"{what}: no answer within {budget:g} s") from error
 
@@ -168,9 +177,11 @@ class Transport:
 
 def _pause(error: errors.ApiError, *, method: str, attempt: int) -> float | None:
     """Seconds to wait before the next try, or None when the call must not be repeated."""
+    backoff: float = min(0.1 * 2**attempt, 2.0)
+    if _unserved(error, method):
+        return backoff
     if attempt >= MAX_RETRIES:
         return None
-    backoff: float = min(0.1 * 2**attempt, 2.0)
     refused_unprocessed = error.status == 429 or (error.status == 503 and error.retry_after is not None)
     if refused_unprocessed:
         return max(backoff, error.retry_after or 0.0)
@@ -178,6 +189,11 @@ def _pause(error: errors.ApiError, *, method: str, attempt: int) -> float | None
         return backoff
     broken_read = method == "GET" and isinstance(error, errors.ApiUnavailableError)
     return backoff if broken_read else None
+
+
+def _unserved(error: errors.ApiError, method: str) -> bool:
+    """Whether the server has no handler for the path of a creation: it processed nothing."""
+    return method == "POST" and isinstance(error, errors.NotFoundError) and not error.reason
 
 
 _BY_REASON: Final[Mapping[str, type[errors.ApiError]]] = {

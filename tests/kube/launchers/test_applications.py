@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import Launcher, WorkerEnding, WorkerTrouble
-from compaction.exceptions import LaunchError
-from compaction.kube.client import ApiClient
+from compaction.exceptions import LaunchError, LaunchUncertainError
+from compaction.kube.client import ApiCall, ApiClient
 from compaction.kube.config import load_connection
 from compaction.kube.launchers.apache import apache_application
 from compaction.kube.launchers.applications import DRIVER_CONTAINER
@@ -252,6 +252,44 @@ def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
             define(kubectl, shared_fixtures)
             seconds += 60
             assert await kind_of_next("logs-w-5") == "SparkApplication, launcher kubeflow"
+
+    asyncio.run(work())
+
+
+def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is_is_named(
+    control_plane: Any, restricted: str, shared_fixtures: Path, spark_operators: None
+) -> None:
+    """Discovery lists a new definition before the server answers on its path."""
+    kubectl = control_plane.kubectl
+    kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
+
+    async def work() -> None:
+        calls: list[ApiCall] = []
+        refused = asyncio.Event()
+
+        def observe(call: ApiCall) -> None:
+            calls.append(call)
+            if (call.verb, call.code) == ("create", "404"):
+                refused.set()
+
+        async def launch(name: str, deadline: float) -> WorkerRef:
+            connection = load_connection(control_plane.kubeconfig)
+            async with ApiClient(connection, observe=observe, deadline=deadline) as client:
+                objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w")
+                request = request_of({}, name=name, namespace=restricted)
+                return await objects.launch_as(Launcher.KUBEFLOW, request)
+
+        with pytest.raises(LaunchError, match=r"logs-w-1 could not be made.*404 page not found") as never:
+            await launch("logs-w-1", deadline=1)
+        assert not isinstance(never.value, LaunchUncertainError), (
+            "nothing was processed: the next try may have its name"
+        )
+        assert [call.code for call in calls].count("404") > 1
+        refused.clear()
+        waiting = asyncio.create_task(launch("logs-w-2", deadline=120))
+        await refused.wait()
+        await asyncio.to_thread(define, kubectl, shared_fixtures)
+        assert (await waiting).detail == "SparkApplication, launcher kubeflow"
 
     asyncio.run(work())
 
