@@ -344,3 +344,34 @@ def test_a_policy_of_an_older_schema_is_named_and_hides_no_other(capsys: pytest.
     assert [policy.metadata.name for policy in found] == ["good"]
     told = capsys.readouterr().err
     assert told.startswith("error: CompactionPolicy storage/bad is not valid: spec.store.segmentLogs.root: ")
+
+
+def test_flags_of_the_cluster_stand_before_or_after_the_verb_and_after_wins(cluster: Cluster, editor: User) -> None:
+    make(cluster, policy_object("logs"))
+    first, second = editor.prints("-n", cluster.namespace, "status"), editor.prints("status", "-n", cluster.namespace)
+    assert columns_of(first)[0]["NAME"] == columns_of(second)[0]["NAME"] == "logs"
+    assert "logs" in editor.prints("-n", "elsewhere", "why", "logs", "-n", cluster.namespace)
+    assert "not permitted" in editor.refused("-n", "elsewhere", "why", "logs")
+    assert "Error: give either" in editor.refused("-n", "elsewhere", "-A", "status", code=2)
+    assert "not permitted" in editor.refused("-A", "status"), "this user reads one namespace"
+    assert "logs" in editor.prints("-A", "status", "-n", cluster.namespace)
+    assert "logs" in editor.plugin("-n", cluster.namespace, "why", "logs").stdout
+
+
+def test_impersonation_is_the_api_servers_to_allow(
+    cluster: Cluster, control_plane: Any, user: Callable[[str], User]
+) -> None:
+    make(cluster, policy_object("logs"))
+    user("compaction-viewer")
+    admin = User(control_plane.binaries.kubectl, control_plane.kubeconfig)
+    viewer = f"compaction-viewer-{cluster.namespace}"
+    where = ("-n", cluster.namespace)
+    assert "logs" in admin.prints(*where, "--as", viewer, "status")
+    refused = admin.refused(*where, "--as", viewer, "quarantine", "release", "logs", "--all")
+    assert "no segment is set aside" in refused
+    stranger = admin.refused(*where, "status", "--as", "stranger", "--as-group", "strangers")
+    assert "not permitted" in stranger
+    assert '"stranger"' in stranger
+    assert "logs" in admin.prints(*where, "status", "--as", "stranger", "--as-group", "system:masters")
+    assert "--as-group needs --as" in admin.refused(*where, "status", "--as-group", "strangers", code=2)
+    assert "cannot impersonate" in user("compaction-editor").refused("status", "--as", viewer)

@@ -14,14 +14,15 @@ from compaction.api.enums import Approval, PlanApproval
 from compaction.api.formatting import plural
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy import CompactionPolicy, PlanStatus
-from compaction.cli.cluster import Target, ask, cluster_options
+from compaction.cli.cluster import ask, cluster_options
+from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.plan import show_work, summary
 from compaction.exceptions import ClusterCommandError
 from compaction.kube.client import COMPACTION_POLICIES
 
 
 @click.command("approve")
-@click.argument("policy")
+@click.argument("policy", shell_complete=complete("policies"))
 @click.argument("plan_hash", metavar="[HASH]", required=False)
 @click.option("-y", "--yes", is_flag=True, help="Approve the current plan, whatever it is, without being asked.")
 @cluster_options()

@@ -19,7 +19,8 @@ from compaction.cli.blocks_shapes import (
     tombstone_object,
 )
 from compaction.cli.blocks_times import time_text
-from compaction.cli.blocks_values import DurationParameter, TenantDuration
+from compaction.cli.blocks_values import TenantDuration
+from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
 from compaction.stores.block_adapter import retention_of

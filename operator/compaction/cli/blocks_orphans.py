@@ -10,7 +10,7 @@ import click
 from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.values import Duration
 from compaction.cli.blocks_options import StorePlace, store_options
-from compaction.cli.blocks_values import DurationParameter
+from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
 from compaction.stores.blocks.model import SECOND

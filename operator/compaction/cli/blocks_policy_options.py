@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from compaction.cli.blocks_values import DurationParameter, LevelsParameter
+from compaction.cli.blocks_values import LevelsParameter
+from compaction.cli.durations import DurationParameter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

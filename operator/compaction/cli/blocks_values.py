@@ -1,4 +1,4 @@
-"""What options of `compactor blocks` are written like: durations, periods of tenants, levels."""
+"""What options of `compactor blocks` are written like: periods of tenants, levels."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from typing import Any
 import click
 
 from compaction.api.values import Duration
-
-
-class DurationParameter(click.ParamType[Duration]):
-    """`30s`, `12m`, `744h`, as in a policy."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Duration:
-        if isinstance(value, Duration):
-            return value
-        try:
-            return Duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+from compaction.cli.durations import DurationParameter
 
 
 class TenantDuration(click.ParamType[tuple[str, Duration]]):

@@ -11,8 +11,7 @@ import asyncio
 import functools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import click
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from compaction.api.base import ApiModel
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
+from compaction.cli.cluster_flags import Target, cluster_flags, target_of
 from compaction.cli.errors import errors_as_exit_code, report
 from compaction.exceptions import (
     ApiError,
@@ -32,7 +32,7 @@ from compaction.exceptions import (
     UnauthorizedError,
 )
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
-from compaction.kube.config import load_connection
+from compaction.kube.config import Connection, load_connection
 from compaction.kube.resources import Obj, Resource
 from compaction.leases.record import Lease
 
@@ -44,43 +44,18 @@ Model = TypeVar("Model", bound=ApiModel)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Which cluster and namespace a command is for, as its flags say. `namespace` None: that of the context."""
-
-    kubeconfig: Path | None
-    context: str | None
-    namespace: str | None
-    all_namespaces: bool = False
-
-
 def cluster_options(*, all_namespaces: bool = False) -> Callable[[Command], Command]:
-    """The flags `-n`, `--context`, `--kubeconfig` (and `-A`), passed to the command as `target: Target`."""
+    """The flags of `cluster_flags` (with `-A` where asked for), passed to the command as `target: Target`."""
 
     def decorate(command: Command) -> Command:
+        @cluster_flags(all_namespaces=all_namespaces)
         @functools.wraps(command)
-        def wrapped(*, kubeconfig: Path | None, context: str | None, namespace: str | None, **rest: Any) -> Any:
-            everywhere = bool(rest.pop("all_namespaces", False))
-            if everywhere and namespace is not None:
-                raise click.UsageError("give either --namespace NAME or --all-namespaces")
+        def wrapped(**params: Any) -> Any:
+            target = target_of(click.get_current_context(), params, all_namespaces=all_namespaces)
             with errors_as_exit_code():
-                return command(target=Target(kubeconfig, context, namespace, everywhere), **rest)
+                return command(target=target, **params)
 
-        options = [
-            click.option("-n", "--namespace", metavar="NAME", help="Namespace; default: that of the context."),
-            click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one."),
-            click.option(
-                "--kubeconfig",
-                type=click.Path(dir_okay=False, path_type=Path),
-                help="Default: KUBECONFIG, then the pod's service account, then ~/.kube/config.",
-            ),
-        ]
-        if all_namespaces:
-            options.append(click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces."))
-        result: Any = wrapped
-        for option in reversed(options):
-            result = option(result)
-        return result  # type: ignore[no-any-return]
+        return wrapped  # type: ignore[return-value]
 
     return decorate
 
@@ -171,9 +146,17 @@ class Cluster:
             raise ClusterCommandError(_invalid(body, error)) from error
 
 
+def connect(target: Target) -> Connection:
+    """How to reach the target's API server. Raises ConnectionConfigError."""
+    if target.groups and target.user is None:
+        raise click.UsageError("--as-group needs --as")
+    found = load_connection(target.kubeconfig, context=target.context, namespace=target.namespace)
+    return replace(found, user=target.user, groups=target.groups)
+
+
 def ask(target: Target, question: Callable[[Cluster], Awaitable[Answer]]) -> Answer:
     """Connect, ask, disconnect. Raises ClusterCommandError and ConnectionConfigError."""
-    connection = load_connection(target.kubeconfig, context=target.context, namespace=target.namespace)
+    connection = connect(target)
 
     async def asking() -> Answer:
         async with ApiClient(connection, user_agent=USER_AGENT) as client:

@@ -14,11 +14,12 @@ import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from compaction.api.text import printable
+from compaction.cli.cluster_flags import cluster_flags, remember
 from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
 from compaction.cli.lazy import LazyGroup
 from compaction.exceptions import CompactionError
@@ -42,6 +43,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""
 
+CLUSTER_COMMANDS: Final = frozenset({"status", "why", "plan", "approve", "retry", "quarantine"})
+"""Those that read and write objects of a cluster as a person does."""
+
 
 class Compactor(LazyGroup):
     """All commands."""
@@ -49,10 +53,16 @@ class Compactor(LazyGroup):
     commands_by_name = COMMANDS
 
 
-@click.group(cls=Compactor, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("compactor", cls=Compactor, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("compaction-operator"), prog_name="compactor")
-def cli() -> None:
-    """Keep storage compacted: policies in YAML, rewrites on Spark, commits with a fencing token."""
+@cluster_flags(all_namespaces=True)
+@click.pass_context
+def cli(context: click.Context, /, **_: object) -> None:
+    """Keep storage compacted: policies in YAML, rewrites on Spark, commits with a fencing token.
+
+    The flags -n to -A are for the commands that talk to a cluster, which also take them after their names.
+    """
+    remember(context, CLUSTER_COMMANDS)
 
 
 def called_as(program: str) -> str:

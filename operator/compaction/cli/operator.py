@@ -9,6 +9,7 @@ import click
 
 from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
 from compaction.api.values import Quantity
+from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
 from compaction.kube.config import runs_in_a_pod
 from compaction.kube.controller import PolicyController
@@ -48,9 +49,9 @@ class Bytes(click.ParamType[int]):
 @click.option("--identity", default=None, help="Name of this replica in the Lease (unique; default: host, pid, uuid).")
 @click.option("--lease-namespace", help="Namespace of the election's Lease. Default: the watched one.")
 @click.option("--lease-name", default=COORDINATOR_LEASE, show_default=True, help="Name of the election's Lease.")
-@click.option("--lease-duration", type=click.IntRange(min=1), default=15, show_default=True, metavar="SECONDS")
-@click.option("--renew-deadline", type=float, default=10.0, show_default=True, metavar="SECONDS")
-@click.option("--retry-period", type=float, default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--lease-duration", type=DurationParameter(least=1, whole=True), default="15s", show_default=True)
+@click.option("--renew-deadline", type=DurationParameter(), default="10s", show_default=True)
+@click.option("--retry-period", type=DurationParameter(), default="2s", show_default=True)
 @click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address for probes and metrics.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
 @click.option("--health-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0: any free one.")
@@ -69,7 +70,7 @@ class Bytes(click.ParamType[int]):
     help="Bytes per second that all rewrites together read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "
     "Default: no limit.",
 )
-@click.option("--resync", type=click.FloatRange(min=1.0), default=300.0, show_default=True, metavar="SECONDS")
+@click.option("--resync", type=DurationParameter(least=1), default="5m", show_default=True)
 @click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 @click.option(
@@ -86,7 +87,7 @@ def command(
     identity: str | None,
     lease_namespace: str | None,
     lease_name: str,
-    lease_duration: int,
+    lease_duration: float,
     renew_deadline: float,
     retry_period: float,
     bind_address: str,
@@ -108,7 +109,7 @@ def command(
         raise click.UsageError("give either --namespace NAME or --all-namespaces")
     try:
         election = ElectionSettings(
-            lease_duration=lease_duration, renew_deadline=renew_deadline, retry_period=retry_period
+            lease_duration=int(lease_duration), renew_deadline=renew_deadline, retry_period=retry_period
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -15,7 +15,8 @@ from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
-from compaction.cli.cluster import Cluster, Target, ask, cluster_options
+from compaction.cli.cluster import Cluster, ask, cluster_options
+from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.cli.status_view import is_current, job_data, show_jobs, sorted_jobs
 from compaction.explain.left_out_words import LEFT_OUT_WORDS
@@ -38,7 +39,7 @@ _LEFT_OUT: Final = (
 
 
 @click.command("plan")
-@click.argument("policy")
+@click.argument("policy", shell_complete=complete("policies"))
 @cluster_options()
 @output_option()
 def command(*, policy: str, target: Target, output: OutputFormat) -> None:

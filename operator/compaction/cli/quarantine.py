@@ -16,7 +16,8 @@ from compaction.api.names import ANNOTATION_RELEASE
 from compaction.api.policy import CompactionPolicy
 from compaction.api.text import mark_of
 from compaction.api.values import format_timestamp
-from compaction.cli.cluster import Cluster, Target, ask, cluster_options, nothing_found
+from compaction.cli.cluster import Cluster, ask, cluster_options, nothing_found
+from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
 from compaction.exceptions import ClusterCommandError
 from compaction.kube.client import COMPACTION_POLICIES
@@ -41,7 +42,7 @@ def group() -> None:
 
 
 @group.command("list")
-@click.argument("policy", required=False)
+@click.argument("policy", required=False, shell_complete=complete("policies"))
 @cluster_options(all_namespaces=True)
 @output_option(wide=True)
 def list_command(*, policy: str | None, target: Target, output: OutputFormat) -> None:
@@ -82,7 +83,7 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
 
 
 @group.command("release")
-@click.argument("policy")
+@click.argument("policy", shell_complete=complete("policies"))
 @click.argument("segments", metavar="[LOG/SEGMENT]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every segment that is set aside now.")
 @cluster_options()

@@ -13,7 +13,8 @@ import click
 from compaction.api.enums import JobState
 from compaction.api.job import CompactionJob
 from compaction.api.names import ANNOTATION_RETRY
-from compaction.cli.cluster import Cluster, Target, ask, cluster_options
+from compaction.cli.cluster import Cluster, ask, cluster_options
+from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.exceptions import ClusterCommandError
 from compaction.kube.client import COMPACTION_JOBS
@@ -28,7 +29,7 @@ _NOT_PARKED: Final = {
 
 
 @click.command("retry")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete("jobs"))
 @cluster_options()
 def command(*, jobs: tuple[str, ...], target: Target) -> int:
     """Give the parked (Faulty) jobs JOB... their attempts anew. Mend the cause first: `why JOB` names it."""

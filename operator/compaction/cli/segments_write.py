@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from compaction.api.formatting import format_bytes
+from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
 from compaction.cli.segments_options import (
@@ -114,10 +115,10 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
 @click.option("--sweep", "sweeping", is_flag=True, help="Then delete what was replaced longer than the grace ago.")
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
-    default=600.0,
+    type=DurationParameter(),
+    default="10m",
     show_default=True,
-    help="Seconds that replaced names stay readable.",
+    help="How long replaced names stay readable.",
 )
 @output_option()
 @click.pass_context

@@ -15,7 +15,8 @@ import click
 
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
-from compaction.cli.cluster import Cluster, Target, ask, cluster_options, nothing_found
+from compaction.cli.cluster import Cluster, ask, cluster_options, nothing_found
+from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import OutputFormat, TableStream, emit, output_option, print_table
 from compaction.cli.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs
 from compaction.exceptions import ApiUnavailableError, GoneError
@@ -24,7 +25,7 @@ RECONNECT_SECONDS: Final = 2.0
 
 
 @click.command("status")
-@click.argument("policy", required=False)
+@click.argument("policy", required=False, shell_complete=complete("policies"))
 @cluster_options(all_namespaces=True)
 @click.option("-w", "--watch", is_flag=True, help="Then print the row of a policy anew at each change.")
 @output_option(wide=True)

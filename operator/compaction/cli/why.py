@@ -14,7 +14,8 @@ from typing import Final
 import click
 
 from compaction.api.text import printable
-from compaction.cli.cluster import Cluster, Target, ask, cluster_options
+from compaction.cli.cluster import Cluster, ask, cluster_options
+from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import ClusterCommandError
 from compaction.explain.explanation import Explanation
@@ -35,7 +36,7 @@ _KINDS: Final = {
 
 
 @click.command("why")
-@click.argument("name", metavar="POLICY|JOB")
+@click.argument("name", metavar="POLICY|JOB", shell_complete=complete("policies jobs"))
 @cluster_options()
 @output_option()
 def command(*, name: str, target: Target, output: OutputFormat) -> None:

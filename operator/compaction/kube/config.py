@@ -82,7 +82,10 @@ def file_token(path: Path) -> TokenProvider:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Everything a client needs: base URL without a trailing slash, TLS, credentials, the default namespace."""
+    """Everything a client needs: base URL without a trailing slash, TLS, credentials, the default namespace.
+
+    `user`, `groups`: who the server is asked to take us for (impersonation); None: who the credentials say.
+    """
 
     server: str
     ssl_context: ssl.SSLContext | None = field(repr=False)
@@ -90,6 +93,8 @@ class Connection:
     namespace: str = "default"
     proxy: str | None = None
     server_hostname: str | None = None
+    user: str | None = None
+    groups: tuple[str, ...] = ()
 
 
 def own_server(env: Mapping[str, str] = os.environ) -> str:

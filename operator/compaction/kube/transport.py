@@ -154,11 +154,15 @@ class Transport:
         if self._session is None:  # not in __init__: a session must be born inside the loop that uses it
             connector = aiohttp.TCPConnector(limit=64, ssl=self._connection.ssl_context or True)
             self._session = aiohttp.ClientSession(connector=connector)
-        headers = {"User-Agent": self._user_agent, "Accept": "application/json"}
-        if (authorization := self._connection.token.header()) is not None:
-            headers["Authorization"] = authorization
+        connection = self._connection
+        headers = [("User-Agent", self._user_agent), ("Accept", "application/json")]
+        if (authorization := connection.token.header()) is not None:
+            headers.append(("Authorization", authorization))
         if request.body is not None:
-            headers["Content-Type"] = request.content_type
+            headers.append(("Content-Type", request.content_type))
+        if connection.user is not None:
+            headers.append(("Impersonate-User", connection.user))
+            headers += [("Impersonate-Group", group) for group in connection.groups]
         return self._session.request(
             request.method,
             self._connection.server + request.path,
