@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("compaction.cli.segments_write:plan", "Say what a compaction would do, and why not more."),
     "compact": ("compaction.cli.segments_write:compact", "Compact a log now."),
     "clump": ("compaction.cli.segments_clump:clump", "Re-write sparse live entries side by side at the head."),
+    "generate": ("compaction.cli.segments_generate:generate", "Write a log to try the other commands on."),
     "recover": ("compaction.cli.segments_write:recover", "Finish or undo a compaction that died half-way."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""

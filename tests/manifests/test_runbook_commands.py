@@ -1,0 +1,152 @@
+"""Every command of every runbook, run as it stands there; only the words in capitals are replaced.
+
+The API server is real and has a policy with a damaged segment and a job that gave up. No kubelet runs: `kubectl logs`
+of a pod ends with the API server's word that the pod has no node yet, which is as far as that command gets here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.cluster import Cluster
+from support.command_users import PROGRAMS, RBAC
+from support.explained import condition
+from support.manifests import job_object, policy_object
+from support.pages import blocks_of, inline_commands_of
+from support.rendered import ROOT
+
+pytestmark = pytest.mark.apiserver
+
+PAGES = sorted((ROOT / "docs" / "runbooks").glob("Compaction*.md"))
+SEGMENT = "0000000000000007.segment"
+PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|JOB|DIR|POD|LOG/SEGMENT)\b")
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "logs-w-1", "labels": {"compaction.dev/component": "worker"}},
+    "spec": {"containers": [{"name": "worker", "image": "worker:1"}]},
+}
+DEPLOYMENT = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "compaction-operator"},
+    "spec": {
+        "selector": {"matchLabels": {"app": "operator"}},
+        "template": {"metadata": {"labels": {"app": "operator"}}, "spec": {"containers": POD["spec"]["containers"]}},
+    },
+}
+LEASE = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "compaction-coordinator"},
+    "spec": {"holderIdentity": "replica-a"},
+}
+STATUS = {
+    "observedGeneration": 1,
+    "conditions": [condition("Ready", "Compacted")],
+    "quarantined": [
+        {
+            "log": "/data/ra/a",
+            "segment": SEGMENT,
+            "reason": "SourceCorrupt",
+            "message": "corrupt entry",
+            "since": "2026-11-01T00:00:00Z",
+        }
+    ],
+    "plan": {
+        "hash": "4d5e00c0ffee1234",
+        "jobs": 1,
+        "costBytes": 41,
+        "gainBytes": 163,
+        "createdAt": "2026-11-01T00:00:00Z",
+        "leftOut": [{"reason": "Cooldown", "count": 2, "example": "/data/ra/b"}],
+    },
+}
+FAULTY = {
+    "state": "Faulty",
+    "conditions": [condition("Failed", "TooManyAttempts", message="3 attempts failed, last: no space")],
+    "finishedAt": "2026-11-01T00:00:00Z",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OnCall:
+    """Somebody with a shell, kubectl with the plugin on PATH, and the alert's labels at hand."""
+
+    cluster: Cluster
+    words: dict[str, str]
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        plane = self.cluster.plane
+        environment = os.environ | {
+            "KUBECONFIG": str(plane.kubeconfig),
+            "PATH": f"{PROGRAMS}:{plane.binaries.kubectl.parent}:{os.environ['PATH']}",
+            "KUBE_EDITOR": "true",
+        }
+        written = PLACEHOLDER.sub(lambda found: self.words[found.group()], command)
+        return subprocess.run(
+            ["bash", "-c", written],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+
+
+@pytest.fixture
+def on_call(control_plane: Any, namespace: str, tmp_path: Path) -> OnCall:
+    cluster = Cluster(control_plane, namespace)
+    cluster.kubectl("apply", "-f", str(RBAC))
+    objects = [policy_object("logs"), job_object("logs-1"), POD, DEPLOYMENT, LEASE]
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
+    write_statuses(cluster)
+    account = f"{namespace}:compaction-operator"
+    cluster.kubectl(
+        "create", "rolebinding", "operator", "--clusterrole=compaction-operator", f"--serviceaccount={account}"
+    )
+    words = {"NAMESPACE": namespace, "OPERATOR-NAMESPACE": namespace, "POLICY": "logs", "JOB": "logs-1"}
+    words |= {"DIR": str(tmp_path / "log"), "POD": "logs-w-1", "LOG/SEGMENT": f"/data/ra/a/{SEGMENT}"}
+    shell = OnCall(cluster, words)
+    generated = shell.run("compactor segments generate DIR --segments 3 --entries 64")
+    assert generated.returncode == 0, generated.stderr
+    return shell
+
+
+def write_statuses(cluster: Cluster) -> None:
+    for name, status in (("cpol/logs", STATUS), ("cjob/logs-1", FAULTY)):
+        patch = json.dumps({"status": status})
+        cluster.kubectl("patch", name, "--type=merge", "--subresource=status", "-p", patch)
+
+
+def commands_of_runbook(page: Path) -> list[str]:
+    """What a person pastes, deletions last; a name of a command alone, without any argument, is no command to paste."""
+    lines = [line for block in blocks_of(page) for line in block]
+    lines += [code for code in inline_commands_of(page, "kubectl", "compactor") if PLACEHOLDER.search(code)]
+    return sorted(dict.fromkeys(lines), key=lambda line: line.startswith("kubectl delete"))
+
+
+def test_there_are_commands_to_run() -> None:
+    assert len(PAGES) >= 8
+    assert all(len(commands_of_runbook(page)) >= 2 for page in PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_works_as_it_stands(page: Path, on_call: OnCall) -> None:
+    failed = []
+    for command in commands_of_runbook(page):
+        answer = on_call.run(command)
+        quiet_grep = "| grep" in command and answer.returncode == 1 and "error" not in answer.stderr.lower()
+        no_node = "does not have a host assigned" in answer.stderr
+        if answer.returncode and not quiet_grep and not no_node:
+            failed.append(f"{command}: {answer.returncode} {answer.stdout}{answer.stderr}")
+    assert failed == []
