@@ -28,6 +28,7 @@ from compaction.cli.run_view import problems_of, show_result
 from compaction.exceptions import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalRun
+from compaction.local.this_process import this_process
 from compaction.local.thread_engine import ThreadEngine
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.runner import RunnerOfAllKinds
@@ -39,9 +40,7 @@ from compaction.stores.secrets import Secrets
 @store_options()
 @policy_options
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Merges at the same time.")
-@click.option(
-    "--take-over", is_flag=True, help="First give up the claims of all open jobs: nobody works on them any more."
-)
+@click.option("--take-over", is_flag=True, help="First give up the claims of all open jobs, also those of a cluster.")
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
 @output_option()
 @click.pass_context
@@ -60,14 +59,16 @@ def compact(
 
     What is replaced stays readable for the grace; what ended longer ago, replaced or by the policy's retention, is
     deleted at the end. A block that cannot be merged is named and set aside, the others are merged without it; the exit
-    code is then 1. Blocks that an open job of somebody else has are left to it.
+    code is then 1. Blocks that an open job of another process has are left to it, and named; those of a process that
+    has ended, or has given no sign of life for a minute, are taken over.
 
     Example: compactor blocks compact --store DIR --all --jobs 2
     """
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
     policy, secrets = policy_of_place(place, options, jobs=jobs), secrets_of_place(place)
-    with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store:
-        others = OpenJobs(blocks)
+    here = this_process()
+    with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets, here=here)) as store:
+        others = OpenJobs(blocks, here)
         others.tell(take_over=take_over)
         with ProgressBar() as bar:
             run = LocalRun(
@@ -79,8 +80,9 @@ def compact(
             )
             with interrupts():
                 result = run.run()
+        parked = others.parked()
     show_result(policy, result, output)
-    problems = problems_of(result)
+    problems = [*problems_of(result), *parked]
     for problem in problems:
         report(CompactionError(problem))
     if problems:

@@ -25,7 +25,9 @@ from compaction.cli.run_watch import LOCK_TIMEOUT, keep_compacted
 from compaction.exceptions import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalRun, no_runner
+from compaction.local.this_process import this_process
 from compaction.stores.adapters import open_store
+from compaction.stores.blocks.holders import ThisProcess
 
 
 @click.command("run")
@@ -46,9 +48,7 @@ from compaction.stores.adapters import open_store
     type=click.Path(file_okay=False, path_type=Path),
     help="Where Secrets of the policy are that its file does not hold: DIR/NAME/KEY.",
 )
-@click.option(
-    "--take-over", is_flag=True, help="Block stores: first give up all open jobs; nobody works on them any more."
-)
+@click.option("--take-over", is_flag=True, help="Block stores: first give up all open jobs, also those of a cluster.")
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
 @output_option()
 def command(
@@ -74,17 +74,17 @@ def command(
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
     with errors_as_exit_code():
         file = PolicyFile(source, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
-        policy = file.policy
+        policy, here = file.policy, this_process()
         if watch and not take_over:
             # Not looked at here: a watch begins also while the index is away.
-            keep_compacted(file, output)
+            keep_compacted(file, output, here)
             return
-        with open_jobs_of(policy, file) as others:
+        with open_jobs_of(policy, file, here=here, taking=not dry_run) as others:
             others.tell(take_over=take_over and not dry_run)
             if watch:
-                keep_compacted(file, output)
+                keep_compacted(file, output, here)
                 return
-            problems = _dry_run(file, others, output) if dry_run else _run(file, others, output)
+            problems = _dry_run(file, others, output) if dry_run else _run(file, others, output, here)
     for problem in problems:
         report(CompactionError(problem))
     sys.exit(1 if problems else 0)
@@ -97,13 +97,13 @@ def _dry_run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[s
         run = LocalRun(policy, store=store, open_runner=no_runner, others=others)
         reading, plan = run.look(recover=False)
     show_plan(policy, reading, plan, output)
-    return [problem.message for problem in reading.problems]
+    return [*(problem.message for problem in reading.problems), *others.parked()]
 
 
-def _run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[str]:
+def _run(file: PolicyFile, others: OpenJobs, output: OutputFormat, here: ThisProcess) -> list[str]:
     """What is wrong, one line for each thing; everything else was compacted."""
     policy = file.policy
-    with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
+    with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file, here=here)) as store:
         with ProgressBar() as bar:
             run = LocalRun(
                 policy,
@@ -114,4 +114,4 @@ def _run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[str]:
             )
             result = run.run()
         show_result(policy, result, output)
-    return problems_of(result)
+    return [*problems_of(result), *others.parked()]

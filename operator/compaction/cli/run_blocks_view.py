@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from compaction.api.enums import JobState
 from compaction.api.formatting import format_bytes, plural
 from compaction.cli.output import Column, optional, optional_bytes
 from compaction.local.run_job import LocalJob, RunResult
@@ -31,6 +32,7 @@ RECEIPTS: Final = (
     Column("bytesBefore", "Before", optional_bytes, right=True),
     Column("bytesAfter", "After", optional_bytes, right=True),
     Column("verified", "Verified", optional),
+    Column("failure", "Reason", optional),
 )
 SET_ASIDE: Final = (Column("segment", "Set aside"), Column("reason", "Reason"), Column("message", "Message"))
 
@@ -90,6 +92,7 @@ def receipt_row(job: LocalJob) -> dict[str, Any]:
         "state": str(job.state),
         "reason": last.reason if last is not None else "",
         "message": last.message if last is not None else "",
+        "failure": last.reason if last is not None and job.state is not JobState.SUCCEEDED else None,
         "blocks": list(work.sources),
         "merged": 0,
         "into": 0,
@@ -123,6 +126,8 @@ def outcome(data: dict[str, Any], result: RunResult) -> str:
         good = sum(job["state"] == "Succeeded" for job in data["jobs"])
         merged, into = sum(job["merged"] for job in data["jobs"]), sum(job["into"] for job in data["jobs"])
         text = f"{good} of {plural(len(data['jobs']), 'job')} succeeded, {merged} blocks merged into {into}"
+        if result.lost:
+            text += f"; {plural(len(result.lost), 'job')} left to another process"
     if result.swept.deleted:
         text += f"; {plural(result.swept.deleted, 'object')} deleted after the grace"
     live = result.reading.blocks.live if result.reading.blocks is not None else None

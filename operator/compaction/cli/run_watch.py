@@ -24,17 +24,20 @@ from compaction.local.news import PLAN_PENDING, News
 from compaction.local.run import WORKER
 from compaction.local.watch import LocalWatch
 from compaction.stores.adapters import open_store
+from compaction.stores.blocks.holders import ThisProcess
 
 LOCK_TIMEOUT: Final = 30.0
 """Seconds that a local run waits for a log's lock: there is nothing else it could do meanwhile."""
 
 
-def keep_compacted(file: PolicyFile, output: OutputFormat) -> None:
+def keep_compacted(file: PolicyFile, output: OutputFormat, here: ThisProcess) -> None:
     """Run until a signal, telling on standard error what happens; then print the summary."""
     with ProgressBar() as bar:
         watch = LocalWatch(
             file.policy,
-            open_store=lambda policy: open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file),
+            open_store=lambda policy: open_store(
+                policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file, here=here
+            ),
             open_runner=lambda policy: spark(policy, bar, file),
             reread=file.reread,
             tell=lambda news: bar.line(_line(news, file)),

@@ -30,7 +30,7 @@ def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
     except LockHeldError as error:
         return Refused(WaitReason.LOCK_HELD, str(error))
     except ClaimRefusedError as error:
-        busy = error.reason == Refusal.SOURCE_CLAIMED  # until that job has ended
+        busy = error.reason in (Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD)  # until that job has ended
         return Refused(WaitReason.LOG_BUSY if busy else WaitReason.STORE_ERROR, str(error), terminal=not busy)
     except NotALogDirectoryError as error:
         return Refused(WaitReason.STORE_ERROR, str(error), terminal=True)

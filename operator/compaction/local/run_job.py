@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from compaction.api.enums import JobReason, JobState
 from compaction.api.job import CompactionJobSpec, CompactionJobStatus
@@ -67,14 +68,28 @@ class RunResult:
 
     @property
     def failed(self) -> tuple[LocalJob, ...]:
-        """Jobs that did not succeed and whose work was not done by a later one either."""
-        return tuple(job for job in self.jobs if job.state is not JobState.SUCCEEDED and not self._is_redone(job))
+        """Jobs that did not succeed, whose work was not done by a later one either, and is not another process's."""
+        lost = {job.name for job in self.lost}
+        unfinished = [job for job in self.jobs if job.state is not JobState.SUCCEEDED and job.name not in lost]
+        return tuple(job for job in unfinished if not self._is_redone(job))
+
+    @property
+    def lost(self) -> tuple[LocalJob, ...]:
+        """Jobs of blocks that another process claimed, did or made obsolete first. Nothing is wrong with them: it was
+        a race, and what was left of their blocks was planned again.
+        """
+        if self.reading.blocks is None:
+            return ()
+        return tuple(job for job in self.jobs if job.state is JobState.FAULTY and _reason(job) in _LOST)
 
     def _is_redone(self, job: LocalJob) -> bool:
         done = [other for other in self.jobs if other.state is JobState.SUCCEEDED and other.path == job.path]
         covered = {name for other in done for name in other.sources}
         changed = _reason(job) == JobReason.SOURCES_CHANGED  # its successors have other sources
         return bool(done) and (changed or covered >= set(job.sources))
+
+
+_LOST: Final = frozenset({JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED})
 
 
 def _reason(job: LocalJob) -> str:

@@ -33,8 +33,10 @@ from compaction.planning.block_offers import Offer, offer
 from compaction.planning.block_rules import BlockRules, LevelRule
 from compaction.planning.reading import BlockFigures, HeldJob, LogProblem, QueuedBlocks, Reading
 from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
+from compaction.stores.block_claims import BlockClaims
 from compaction.stores.block_cleaner import BlockCleaner
 from compaction.stores.blocks.connecting import connection_of
+from compaction.stores.blocks.holders import HolderHeartbeat, ThisProcess
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import JobState
@@ -47,13 +49,15 @@ log = structlog.get_logger(__name__)
 
 PATIENCE: Final = 10.0
 """Seconds for which a look or a claim waits for a database that is away: the next one is not far."""
-STRAY_CLAIM: Final = 3600.0
-"""Seconds after which the claim of a job that nobody here has ever heard of is taken for a leftover."""
 UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, IndexUnavailableError)
 
 
 class BlockStoreAdapter:
-    """Implements `StoreAdapter`. Keep it while the spec stays: it has the queue, which a new one has to read anew."""
+    """Implements `StoreAdapter`. Keep it while the spec stays: it has the queue, which a new one has to read anew.
+
+    `here`: the process that claims jobs where no cluster does; it gives signs of life from the first look that may
+    change something until `close`.
+    """
 
     def __init__(
         self,
@@ -63,12 +67,15 @@ class BlockStoreAdapter:
         max_bytes_per_job: int,
         max_jobs_queued: int,
         secrets: Secrets,
+        here: ThisProcess | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._spec = spec
         self._most = max_jobs_queued
         self._secrets = secrets
+        self._claims = BlockClaims(here)
+        self._heartbeat = HolderHeartbeat(self._renew)
         self._clock = clock
         self._wall = wall
         self._rules = rules_of(spec, max_bytes_per_job=max_bytes_per_job)
@@ -78,7 +85,6 @@ class BlockStoreAdapter:
         self._users = 0
         self._closed = False
         self._waiting: WaitingBlocks | None = None
-        self._known_jobs: set[str] = set()
         self._cleaner = BlockCleaner(grace=grace, retention=retention_of(spec), clock=clock)
 
     # -- looks --------------------------------------------------------------------------------------------------------
@@ -96,10 +102,13 @@ class BlockStoreAdapter:
             return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
 
     def _sense(self, request: SenseRequest, store: BlockStore) -> Sensed:
-        self._known_jobs |= request.jobs.keys()
+        self._claims.hear_of(request.jobs)
         if request.recover:
+            if self._claims.holder is not None:
+                self._heartbeat.start()
             self._release(store, request.released)
-            self._retire_strays(store, request)
+            waited = (self._clock() - request.asked) * SECOND
+            self._claims.retire_strays(store, request.jobs, waited=waited)
         waiting = self._waiting
         if waiting is None or waiting.index is not store.index:
             waiting = self._waiting = WaitingBlocks(store.index, self._rules)
@@ -141,21 +150,6 @@ class BlockStoreAdapter:
                 store.release(block)
             except UnknownBlockError as error:
                 log.info("nothing to release from quarantine", block=block, error=str(error))
-
-    def _retire_strays(self, store: BlockStore, request: SenseRequest) -> None:
-        """Claims of jobs that were deleted while they had one would keep their blocks for ever. Those made since the
-        look was asked for are of jobs that it cannot know.
-        """
-        waited = self._clock() - request.asked
-        now = store.now()
-        claimed = store.open_jobs()
-        for record in claimed:
-            age = (now - record.changed_at) / SECOND
-            stray = age > STRAY_CLAIM or (age > waited and record.job in self._known_jobs)
-            if stray and record.job not in request.jobs:
-                log.warning("the claim of a job that is no more is given up", job=record.job, token=record.token)
-                store.retire(record.job)
-        self._known_jobs &= request.jobs.keys() | {record.job for record in claimed}
 
     def _outdated(
         self, store: BlockStore, waiting: WaitingBlocks, jobs: Mapping[str, HeldJob]
@@ -236,24 +230,38 @@ class BlockStoreAdapter:
         sources = spec.sources.blocks
         if sources is None:
             raise InvalidAssignmentError(f"job {job}: {spec.kind} names no blocks")
-        self._known_jobs.add(job)
+        self._claims.hear_of((job,))
         try:
             with self._store() as store:
-                store.claim(job=job, token=token, sources=sources.blocks, output_level=spec.level + 1)
+                store.claim(
+                    job=job,
+                    token=token,
+                    sources=sources.blocks,
+                    output_level=spec.level + 1,
+                    holder=self._claims.holder,
+                )
         except ClaimRefusedError as error:
             if error.reason != Refusal.JOB_COMMITTED:
                 raise
 
     def retire(self, lane: str, job: str) -> None:
-        """See `StoreAdapter`."""
+        """See `StoreAdapter`. A process gives up its own claims only: one that was taken over has none."""
+        holder = self._claims.holder
         with self._store() as store:
-            store.retire(job)
+            store.retire(job, holder=None if holder is None else holder.id)
 
     def close(self) -> None:
         """See `StoreAdapter`. A coordinator ends without waiting for its threads: the last of them closes the store."""
+        self._heartbeat.stop()
+        if self._opened is not None:
+            self._claims.sign_out(self._opened[1])
         with self._opening:
             self._closed = True
             self._let_go()
+
+    def _renew(self) -> None:
+        with self._store() as store:
+            self._claims.renew(store)
 
     @contextmanager
     def _store(self) -> Iterator[BlockStore]:

@@ -19,6 +19,7 @@ from compaction.stores.blocks.describe import describe
 from compaction.stores.blocks.identity import bind
 from compaction.stores.blocks.index import claims, listing, quarantine, registering, replacing
 from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE, IndexDatabase, open_database
+from compaction.stores.blocks.index.holders import Holder
 from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter, BlockRecord, Listing
 from compaction.stores.blocks.index.quarantine import Fault, Quarantined
 from compaction.stores.blocks.index.queue import QueueChanges, QueueReading, read_changes, read_queue
@@ -128,15 +129,23 @@ class BlockStore:
         """The largest token that was ever accepted for the job."""
         return claims.high_water(self.index, job)
 
-    def claim(self, *, job: str, token: int, sources: Sequence[str], output_level: int) -> claims.Claimed:
+    def claim(
+        self, *, job: str, token: int, sources: Sequence[str], output_level: int, holder: Holder | None = None
+    ) -> claims.Claimed:
         """From now on only `token` may commit for the job. Raises StaleTokenError, ClaimRefusedError."""
         return claims.claim(
-            self.index, job=job, token=token, sources=sources, now=self.now(), output_level=output_level
+            self.index,
+            job=job,
+            token=token,
+            sources=sources,
+            now=self.now(),
+            output_level=output_level,
+            holder=holder,
         )
 
-    def retire(self, job: str) -> None:
-        """Nothing may be committed for the job any more; its blocks are free."""
-        claims.retire(self.index, job, now=self.now())
+    def retire(self, job: str, *, token: int | None = None, holder: str | None = None) -> bool:
+        """Nothing may be committed for the job any more; its blocks are free. See `claims.retire`."""
+        return claims.retire(self.index, job, now=self.now(), token=token, holder=holder)
 
     def replace(self, result: Replacement) -> Replaced:
         """Commit a result: see `index.replacing.replace`."""

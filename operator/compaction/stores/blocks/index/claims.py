@@ -4,7 +4,9 @@ Invariants:
 * tokens of a job strictly increase, also over its retirement and after it was forgotten (`token_floor`);
 * only the newest claim of a job counts (`replacing` compares for equality), so two coordinators that hand out the same
   token cannot both succeed: the second one's claim is refused;
-* a block belongs to a job from the claim until the job is committed or retired, or until the block is gone.
+* a block belongs to a job from the claim until the job is committed or retired, or until the block is gone;
+* what a local process (`Holder`) has claimed, another one claims only after it was taken over (`retire`): two that plan
+  the same job do not fence each other off.
 """
 
 from __future__ import annotations
@@ -18,12 +20,23 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, u
 
 from compaction.exceptions import ClaimRefusedError, StaleTokenError
 from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.holders import Holder, HolderRecord, forget_holders, record_of, sign_in, silence
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.rows import CONTENT, MAX_INTEGER, MAX_LEVEL, block_of, chunks, text_problem
-from compaction.stores.blocks.index.tables import BLOCKS, HEAD, JOB_SOURCES, JOBS, QUARANTINE, BlockState, JobState
+from compaction.stores.blocks.index.tables import (
+    BLOCKS,
+    HEAD,
+    HOLDERS,
+    JOB_SOURCES,
+    JOBS,
+    QUARANTINE,
+    BlockState,
+    JobState,
+)
 from compaction.stores.blocks.model import Block, BlockKey
 
 MOST_SOURCES: Final = 10_000
+_HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "started", "lease"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What is remembered of a job. `receipt` only when it was committed."""
+    """What is remembered of a job. `receipt`: of a committed one. `holder`: of one that a local process claimed."""
 
     job: str
     state: JobState
@@ -48,6 +61,7 @@ class JobRecord:
     sources: tuple[str, ...]
     changed_at: int
     receipt: str | None
+    holder: HolderRecord | None = None
 
 
 def high_water(database: IndexDatabase, job: str) -> int:
@@ -62,10 +76,17 @@ def _high_water(connection: Connection, job: str) -> int:
 
 
 def claim(
-    database: IndexDatabase, *, job: str, token: int, sources: Sequence[str], now: int, output_level: int | None = None
+    database: IndexDatabase,
+    *,
+    job: str,
+    token: int,
+    sources: Sequence[str],
+    now: int,
+    output_level: int | None = None,
+    holder: Holder | None = None,
 ) -> Claimed:
     """From now on only `token` may commit for the job, and only these sources. `output_level` None: one above the
-    highest of theirs.
+    highest of theirs. `holder`: the local process that claims it; None for a cluster.
 
     A job that was retired may be claimed again. An earlier claim of the same job is over, whatever it was for.
 
@@ -84,13 +105,17 @@ def claim(
         if before is not None and before.claim == mark:
             return Claimed(job, token, _rows(change, wanted), before.output_level)
         _check_token(database, change, before, job, token)
+        _check_holder(before, job, holder)
         blocks = _claimable(change, job, wanted)
         highest = max(block.level for block in blocks)
         level = highest + 1 if output_level is None else output_level
         if level <= highest:
             raise _refused(job, Refusal.MALFORMED, f"outputs of level {level} from sources of level {highest}")
         key = BlockKey(blocks[0].tenant, blocks[0].shard, highest)
-        _store(change, before, _job_row(change, job, token, mark, key, level, now), wanted)
+        row = _job_row(change, job, token, mark, key, level, now)
+        if holder is not None:
+            sign_in(change, holder)
+        _store(change, before, row | {"holder": None if holder is None else holder.id}, wanted)
         return Claimed(job, token, blocks, level)
 
     return database.change(body)
@@ -116,6 +141,12 @@ def _check_token(database: IndexDatabase, change: Change, before: Row[Any] | Non
     largest = _high_water(change.connection, job)
     if token <= largest:
         raise StaleTokenError(database.name, job, token, largest)
+
+
+def _check_holder(before: Row[Any] | None, job: str, holder: Holder | None) -> None:
+    if before is None or before.state != JobState.CLAIMED or holder is None or before.holder in (None, holder.id):
+        return
+    raise _refused(job, Refusal.JOB_HELD, "another process claimed it first, and works on it")
 
 
 def _rows(change: Change, ids: Sequence[str]) -> tuple[Block, ...]:
@@ -187,17 +218,27 @@ def release(change: Change, job: str) -> None:
     change.connection.execute(update(BLOCKS).where(BLOCKS.c.job == job).values(job=None, version=change.version))
 
 
-def retire(database: IndexDatabase, job: str, *, now: int) -> None:
+def retire(database: IndexDatabase, job: str, *, now: int, token: int | None = None, holder: str | None = None) -> bool:
     """Nothing may be committed for the job any more, until it is claimed again; its blocks are free for other jobs.
-    Repeating is harmless, and so is retiring one that is unknown or committed.
+    Repeating is harmless, and so is retiring one that is unknown or committed. False: nothing was to be closed.
+
+    `token`: only the claim with this token, `holder`: only one of this holder. Who was taken over and wakes up, or has
+    seen a claim that is no more, closes nobody else's.
     """
+    mine = (JOBS.c.job == job) & (JOBS.c.state == JobState.CLAIMED)
+    if token is not None:
+        mine &= JOBS.c.token == token
+    if holder is not None:
+        mine &= JOBS.c.holder == holder
 
-    def body(change: Change) -> None:
-        closing = update(JOBS).where(JOBS.c.job == job, JOBS.c.state == JobState.CLAIMED)
-        if change.connection.execute(closing.values(state=JobState.RETIRED.value, changed_at=now)).rowcount:
+    def body(change: Change) -> bool:
+        closing = update(JOBS).where(mine).values(state=JobState.RETIRED.value, changed_at=now)
+        closed = bool(change.connection.execute(closing).rowcount)
+        if closed:
             release(change, job)
+        return closed
 
-    database.change(body)
+    return database.change(body)
 
 
 def job_record(database: IndexDatabase, job: str) -> JobRecord | None:
@@ -236,17 +277,24 @@ def _records(connection: Connection, which: ColumnElement[bool]) -> tuple[JobRec
             sources=tuple(sources.get(row.job, ())),
             changed_at=row.changed_at,
             receipt=row.receipt,
+            holder=record_of(row),
         )
-        for row in connection.execute(select(JOBS).where(which).order_by(JOBS.c.job))
+        for row in connection.execute(
+            select(JOBS, *_HOLDER, silence(connection))
+            .select_from(JOBS.outerjoin(HOLDERS, HOLDERS.c.holder == JOBS.c.holder))
+            .where(which)
+            .order_by(JOBS.c.job)
+        )
     )
 
 
 def forget_jobs(database: IndexDatabase, *, before: int, limit: int = 1000) -> int:
     """Forget jobs that were committed or retired before a time; returns how many. Their tokens stay in the floor, so no
-    token is ever handed out twice; their receipts are gone.
+    token is ever handed out twice; their receipts are gone. So are holders that were last seen before that time.
     """
 
     def body(change: Change) -> int:
+        forget_holders(change, before=before)
         old = (JOBS.c.state != JobState.CLAIMED) & (JOBS.c.changed_at < before)
         rows = change.connection.execute(select(JOBS.c.job, JOBS.c.token).where(old).limit(limit)).all()
         if not rows:

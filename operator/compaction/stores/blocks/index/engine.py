@@ -123,6 +123,22 @@ class IndexDatabase:
 
         return self._patiently(once)
 
+    def aside(self, body: Callable[[Connection], T]) -> T:
+        """Run `body` as a write that changes nothing of what readers and planners see: it has no version, and waits for
+        no change. It may run more than once.
+
+        Raises:
+            IndexUnavailableError, IndexSchemaError, BlockIndexError
+        """
+
+        def once() -> T:
+            with self._writers.begin() as connection:
+                if self._postgres:
+                    connection.execute(self._limits)
+                return body(connection)
+
+        return self._patiently(once)
+
     def ordered(self, body: Callable[[Connection], T]) -> T:
         """Run `body` in a transaction that may change tables; the only one of its kind. For `schema`."""
 

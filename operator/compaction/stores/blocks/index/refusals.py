@@ -16,6 +16,8 @@ class Refusal(StrEnum):
     """The job was given up: its sources may be in other jobs by now."""
     JOB_COMMITTED = "JobCommitted"
     """Another attempt, or another result of this one, was committed."""
+    JOB_HELD = "JobHeld"
+    """Another local process has claimed the job and was not taken over."""
     SOURCE_UNKNOWN = "SourceUnknown"
     SOURCE_GONE = "SourceGone"
     """Replaced, expired or dropped: a result made of it would bring deleted rows back."""

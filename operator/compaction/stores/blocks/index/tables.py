@@ -138,11 +138,13 @@ JOBS: Final = Table(
     Column("changed_at", BigInteger, nullable=False),
     Column("arguments", KEY_TEXT),
     Column("receipt", Text),
+    Column("holder", KEY_TEXT),
     CheckConstraint("state IN ('claimed', 'committed', 'retired')", name="state"),
     CheckConstraint("(state = 'committed') = (receipt IS NOT NULL AND arguments IS NOT NULL)", name="receipt"),
 )
 """`claim`: marks the call that made the claim, so that it knows its own when its answer was lost. `claim_version`: the
-change that made it. `arguments`: a digest of what was committed, by which a repetition is known.
+change that made it. `arguments`: a digest of what was committed, by which a repetition is known. `holder`: the local
+process that made the claim; null for a cluster's.
 """
 Index("ix_jobs_state", JOBS.c.state, JOBS.c.changed_at)
 
@@ -154,6 +156,19 @@ JOB_SOURCES: Final = Table(
     PrimaryKeyConstraint("job", "block"),
 )
 """What each job was claimed for. It outlives the claim on a block, so that a late result is told what became of it."""
+
+HOLDERS: Final = Table(
+    "holders",
+    METADATA,
+    Column("holder", KEY_TEXT, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("place", KEY_TEXT, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("started", KEY_TEXT, nullable=False),
+    Column("lease", BigInteger, nullable=False),
+    Column("renewed_at", BigInteger, nullable=False),
+)
+"""Local processes that claim jobs (`holders`). `renewed_at`: the last sign of life, by the clock of the database."""
 
 TOMBSTONES: Final = Table(
     "tombstones",
