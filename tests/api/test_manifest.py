@@ -131,6 +131,16 @@ def test_hostile_yaml_is_refused_in_a_line(damage: str, says: str) -> None:
     assert "\n" not in refusal
 
 
+def test_a_list_is_not_too_short_because_its_only_item_is_wrong() -> None:
+    """Pydantic does not count an item that is not valid; whoever wrote one is not short of one."""
+    block_store = "blockStore: {url: 's3://b', index: {secretName: i}, levels: [%s]}"
+    text = POLICY.replace("segmentLogs: {root: /data/ra, maxBytesPerSegment: 64Mi}", block_store)
+    one_wrong = refusal_of(text % "{maxBlocks: 1, maxAge: 36s}")
+    assert "levels[0].maxBlocks: must be greater than or equal to 2" in one_wrong
+    assert len(one_wrong.splitlines()) == 1
+    assert "at least 1 item" in refusal_of(text % "")
+
+
 def test_of_many_problems_the_first_are_told() -> None:
     includes = ", ".join(["5"] * 5000)
     refusal = refusal_of(POLICY.replace("root: /data/ra,", f"root: /data/ra, exclude: [{includes}],"))

@@ -50,6 +50,10 @@ def test_policy_to_reclaimed_bytes(fleet: OperatorFleet, cluster: Cluster, logs:
     assert columns == ["NAME", "STORE", "READY", "REASON", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()
     assert "compaction_bytes_reclaimed_total{" in metrics
+    told = [line for line in replica.output.splitlines() if "job attempt ended" in line]
+    assert sorted(job["metadata"]["name"] for job in jobs) == sorted(
+        job["metadata"]["name"] for job in jobs for line in told if f"job={job['metadata']['name']}" in line
+    ), "each assignment in the log has its end, once"
     eventually(lambda: not fleet.running_workers(), "the idle worker to end")
     assert cluster.leases("worker") == []
 

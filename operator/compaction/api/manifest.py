@@ -95,9 +95,10 @@ def _policy(document: Mapping[str, Any], source: str) -> CompactionPolicy:
         # Strict JSON is what the API server takes: no "5" for 5, no 1 for true.
         return CompactionPolicy.model_validate_json(json.dumps(checked, default=str), strict=True, extra="forbid")
     except ValidationError as error:
-        problems = [f"{where}: {_advice(details)}" for details in error.errors(include_url=False)[:_SHOWN_PROBLEMS]]
-        if error.error_count() > _SHOWN_PROBLEMS:
-            problems.append(f"{where}: and {error.error_count() - _SHOWN_PROBLEMS} problems more")
+        found = _own_problems(error.errors(include_url=False))
+        problems = [f"{where}: {_advice(details)}" for details in found[:_SHOWN_PROBLEMS]]
+        if len(found) > _SHOWN_PROBLEMS:
+            problems.append(f"{where}: and {len(found) - _SHOWN_PROBLEMS} problems more")
         raise InvalidManifestError("\n".join(problems)) from error
     except ValueError as error:
         raise InvalidManifestError(f"{where}: a value cannot be written as JSON: {error}") from error
@@ -108,6 +109,20 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(member) for key, member in value.items() if member is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _own_problems(found: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without lists that are "too short" only because Pydantic does not count an item that has a problem of its own."""
+    wrong = [details["loc"] for details in found]
+    return [
+        details
+        for details in found
+        if details["type"] != "too_short" or not any(_is_below(details["loc"], place) for place in wrong)
+    ]
+
+
+def _is_below(list_place: tuple[int | str, ...], place: tuple[int | str, ...]) -> bool:
+    return len(place) > len(list_place) and place[: len(list_place)] == list_place
 
 
 def _advice(details: ErrorDetails) -> str:

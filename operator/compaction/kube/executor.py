@@ -18,6 +18,9 @@ from typing import Any, Final
 
 import structlog
 
+from compaction.api.enums import AttemptOutcome
+from compaction.api.job import CompactionJobStatus
+from compaction.api.job_status import Attempt
 from compaction.api.names import (
     COMPONENT_JOB,
     LABEL_PLAN,
@@ -155,6 +158,8 @@ class Executor:
             return
         if action.status is not None and not await self._assignments.write_status(action.job, action.status):
             return
+        if action.ended is not None and action.status is not None:
+            _log_end(action.job.name, action.status, action.ended)
         if action.lease is not None:
             await self._delete_lease(action.lease)
         if action.retire:
@@ -268,4 +273,20 @@ def pod_request(policy: CompactionPolicy, *, memory: int) -> PodRequest:
         root=logs.root if logs is not None else "",
         volume=logs.volume if logs is not None else None,
         memory=memory,
+    )
+
+
+def _log_end(job: str, status: CompactionJobStatus, attempt: Attempt) -> None:
+    """One line for the end of each attempt, beside that of its assignment; a warning unless the job succeeded."""
+    write = log.info if attempt.outcome is AttemptOutcome.SUCCEEDED else log.warning
+    write(
+        "job attempt ended",
+        job=job,
+        token=attempt.token,
+        worker=attempt.worker,
+        outcome=attempt.outcome.value,
+        reason=attempt.reason,
+        message=attempt.message,
+        state=status.state.value,
+        bytes_reclaimed=status.receipt.bytes_reclaimed if status.receipt is not None else 0,
     )

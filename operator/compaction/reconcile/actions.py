@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from compaction.api.job import CompactionJobSpec, CompactionJobStatus
+from compaction.api.job_status import Attempt
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.planning.reading import HeldJob
 from compaction.reconcile.allowance import NO_WISH, Wish
@@ -34,13 +35,17 @@ NO_PREMISE: Final = Premise()
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Write a job's status and then (when `lease` is given) delete its Lease, if the premise holds."""
+    """Write a job's status and then (when `lease` is given) delete its Lease, if the premise holds.
+
+    `ended`: the attempt that ends with this write; None for a write that ends none.
+    """
 
     job: Identity
     status: CompactionJobStatus | None
     lease: Identity | None = None
     premise: Premise = NO_PREMISE
     retire: str = ""
+    ended: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)

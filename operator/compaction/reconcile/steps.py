@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compaction.api.enums import JobReason, JobState, WorkerEnding
+from compaction.api.enums import AttemptOutcome, JobReason, JobState, WorkerEnding
 from compaction.api.job import CompactionJob, CompactionJobStatus, SkippedSource
+from compaction.api.job_status import Attempt
 from compaction.api.names import ANNOTATION_RETRY
 from compaction.api.text import mark_of
 from compaction.planning.transitions import JobEvent
@@ -111,6 +112,15 @@ class JobStep:
         """True when this step ended the job."""
         return is_finished(self.status) and not is_finished(self.view.job.status)
 
+    @property
+    def ended_now(self) -> Attempt | None:
+        """The attempt that this step ended; None when it ended none."""
+        before = self.view.job.status.attempts
+        last = self.status.attempts[-1] if self.status.attempts else None
+        if last is None or last.outcome is AttemptOutcome.RUNNING or (before and before[-1] == last):
+            return None
+        return last
+
     def deletion(self, reason: str) -> DeleteJob:
         """The deletion of the job, with its Lease."""
         return DeleteJob(self.view.identity, self.log, reason, self.view.lease.identity if self.view.lease else None)
@@ -125,6 +135,7 @@ class JobStep:
             lease=self.drop,
             premise=self.premise,
             retire=self.log if self.finished_now and self.state is JobState.FAULTY and not self.refused else "",
+            ended=self.ended_now,
         )
 
 
