@@ -156,6 +156,28 @@ def test_other_segments_stay_where_they_are() -> None:
     assert len(world.status.quarantined) == 1
     assert world.state(job) is JobState.FAULTY
     assert world.status.released == "/ra/a/0000000000000009.segment"
+    ignored = [message for reason, message in world.events if reason == "ReleaseIgnored"]
+    assert len(ignored) == 1, "said once"
+    assert "no quarantined source is named '/ra/a/0000000000000009.segment'" in ignored[0]
+
+
+@pytest.mark.parametrize("value", [f"/ra/a/{SEGMENT}", "all"])
+def test_a_release_that_names_what_is_quarantined_is_no_warning(value: str) -> None:
+    world, job = assigned_world()
+    world.quarantine_identity["/ra/a", SEGMENT] = "id"
+    corrupt(world, job)
+    world.annotate(release=value)
+    world.rest()
+    assert "ReleaseIgnored" not in {reason for reason, _ in world.events}
+
+
+def test_nonsense_in_a_release_is_said_on_a_policy_without_quarantine_too() -> None:
+    world, _ = assigned_world()
+    world.annotate(release="nonsense, \x1b[31m")
+    world.rest()
+    (message,) = [message for reason, message in world.events if reason == "ReleaseIgnored"]
+    assert "'nonsense'" in message
+    assert "\x1b" not in message
 
 
 def test_a_released_segment_whose_job_is_forgotten_is_planned_anew() -> None:

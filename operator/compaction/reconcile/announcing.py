@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from compaction.api.enums import JobState
 from compaction.api.formatting import format_bytes, format_work, plural
 from compaction.api.policy import CompactionPolicyStatus
+from compaction.api.text import MESSAGE_LIMIT, cut, printable
 from compaction.planning.planner import Plan
-from compaction.reconcile import skew
+from compaction.reconcile import quarantine, skew
 from compaction.reconcile.actions import Announce
 from compaction.reconcile.steps import JobStep
 
@@ -27,6 +28,18 @@ def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus, pla
             events.append(Announce("Quarantined", f"{where} is set aside: {entry.message}", warning=True))
     events += skew.announced(before.conditions, after.conditions)
     return events
+
+
+def of_release(value: str, policy: CompactionPolicyStatus, steps: Iterable[JobStep]) -> list[Announce]:
+    """The Event for a new value of annotation compaction.dev/release that names what is not quarantined."""
+    sources = {(one.log, one.segment) for one in policy.quarantined}
+    sources |= {(step.log, source.segment) for step in steps for source in step.status.skipped}
+    strangers = quarantine.unmatched(value, sources)
+    if not strangers:
+        return []
+    named = printable(cut(", ".join(repr(one) for one in strangers), MESSAGE_LIMIT))
+    message = f"no quarantined source is named {named}: see status.quarantined; write LOG/SEGMENT, a block's id, or all"
+    return [Announce("ReleaseIgnored", message, warning=True)]
 
 
 def of_jobs(steps: Iterable[JobStep]) -> list[Announce]:

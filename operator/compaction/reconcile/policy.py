@@ -33,6 +33,7 @@ from compaction.reconcile import (
     waits,
 )
 from compaction.reconcile.actions import (
+    Announce,
     AssignJob,
     Decision,
     DeleteJob,
@@ -47,7 +48,7 @@ from compaction.reconcile.refusals import Refusals, with_waits
 from compaction.reconcile.skew import skew_of
 from compaction.reconcile.steps import JobStep, StepRules, log_of, take_step
 from compaction.reconcile.teardown import orphaned, tear_down
-from compaction.reconcile.timing import noted, pending_release, timing
+from compaction.reconcile.timing import noted, pending_release, release_look, timing
 
 
 def reconcile(snapshot: Snapshot) -> Decision:
@@ -139,6 +140,7 @@ class _Reconcile:
                 *announcing.of_jobs(steps),
                 *workers.events,
                 *announcing.of_policy(self.policy.status, after, planned),
+                *self._release_events(steps),
             ),
             wish=assigned.wish,
             requeue_after=self._next_look(assigned.seconds, workers.next_look, gap, _next_expiry(steps)),
@@ -272,6 +274,13 @@ class _Reconcile:
         waiting = any(is_finished(step.view.job.status) and self._is_released(step.view.job) for step in steps)
         before = self.policy.status.released
         return mark_of(self.release) if self.release and not waiting else before
+
+    def _release_events(self, steps: Iterable[JobStep]) -> list[Announce]:
+        """Said when the release is first seen: what it lifts is gone from the status before it is done."""
+        new = self.memory.looks - self.snapshot.memory.looks
+        if not self.release or release_look(self.release) not in new:
+            return []
+        return announcing.of_release(self.release, self.policy.status, steps)
 
     # -- status -------------------------------------------------------------------------------------------------------
 

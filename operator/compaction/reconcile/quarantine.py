@@ -33,6 +33,13 @@ def is_released(value: str, log: str, segment: str) -> bool:
     return "all" in named or alone or str(PurePosixPath(log) / segment) in named
 
 
+def unmatched(value: str, known: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The parts of a value of annotation compaction.dev/release that name none of the `known` sources (log, name)."""
+    sources = tuple(known)
+    parts = dict.fromkeys(part.strip() for part in value.split(","))
+    return tuple(part for part in parts if not any(is_released(part, log, name) for log, name in sources))
+
+
 def released(quarantined: Iterable[QuarantinedSource], value: str) -> frozenset[tuple[str, str]]:
     """Which of these sources (lane, name) that value of the annotation names."""
     if not value:

@@ -76,10 +76,15 @@ def noted(policy: CompactionPolicy, memory: Memory, clock: Timing, now: Moment) 
     if approved and plan is not None and plan.approval is PlanApproval.PENDING and plan.hash == approved:
         wanted.add(f"approve {approved}")
     if release := pending_release(policy):
-        wanted.add(f"release {release}")
+        wanted.add(release_look(release))
     if wanted - memory.looks:
         memory = replace(memory, look_wanted=now.monotonic)
     return replace(memory, looks=frozenset(wanted), planned_for=clock.anchor)
+
+
+def release_look(value: str) -> str:
+    """What the memory calls the look that a value of annotation compaction.dev/release asks for."""
+    return f"release {value}"
 
 
 def pending_release(policy: CompactionPolicy) -> str:

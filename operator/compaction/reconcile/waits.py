@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
+from typing import Final
 
 from compaction.api.enums import WaitReason
 from compaction.api.formatting import format_work, plural
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount
 from compaction.api.policy import CompactionPolicy
+from compaction.api.text import cut, printable
 from compaction.api.values import format_timestamp, timestamp_from_epoch
 from compaction.reconcile.actions import CreateJob
 from compaction.reconcile.approval import is_pending
@@ -29,6 +31,8 @@ class Wait:
 
 Waits = Mapping[WaitReason, Wait]
 NO_WAITS: Waits = MappingProxyType({})
+MAX_TOLD: Final = 64
+"""Characters of an annotation's value in a message."""
 
 
 def of_new_jobs(created: Sequence[CreateJob]) -> Waits:
@@ -56,7 +60,8 @@ def of_plans(policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *
     """What the next plan waits for: somebody's approval, or its time. `unplanned` logs have debt that is due."""
     if plan is not None and is_pending(plan):
         void = approved_hash(policy)
-        other = f"; {void}, which is approved, is not the plan any more" if void and void != plan.hash else ""
+        named = printable(cut(void, MAX_TOLD))
+        other = f"; {named}, which is approved, is not the plan any more" if void and void != plan.hash else ""
         work = format_work(plan.cost_bytes, plan.gain_bytes)
         what = f"plan {plan.hash} ({plural(plan.jobs, 'job')}: {work})"
         message = f"{what} waits for the annotation compaction.dev/approve={plan.hash}{other}"
