@@ -681,6 +681,10 @@ class UnsuitableBlockError(BlockFormatError):
     """A sound Parquet file that cannot be a block: no time column, a name twice, encrypted, too large a footer."""
 
 
+class NoBlockIdError(UnsuitableBlockError):
+    """A file whose name is not that of a block, so that it needs an id of its own."""
+
+
 class InvalidTenantError(BlockStoreError):
     """A tenant's name that cannot be part of a path: empty, or too long."""
 

@@ -70,12 +70,47 @@ def test_a_lake_of_other_writers_is_registered_under_ids_of_its_paths(blocks: Bl
         blocks.objects.put(name, parquet(rows(10, start=number)))
     blocks.objects.put("lake/_temporary/c.parquet", b"not finished")
     blocks.objects.put("lake/_SUCCESS", b"")
-    assert "has no id" in blocks.run("register", "lake/", "--tenant", "acme").stderr
+    refused = blocks.run("register", "lake/", "--tenant", "acme").stderr
+    assert "has no id" in refused
+    assert refused.endswith("--assign-ids would give 2 files an id made of the path\n")
     found = blocks.data("register", "lake/", "--tenant", "acme", "--assign-ids")
     assert [one["path"] for one in found["items"]] == names
     assert [one["id"] for one in found["items"]] == [assigned_id(blocks.objects.head(name)) for name in names]
     again = blocks.data("register", "lake/", "--tenant", "acme", "--assign-ids")
     assert {one["outcome"] for one in again["items"]} == {"known before"}
+
+
+def test_a_folder_needs_no_slash_and_one_without_files_is_an_error(blocks: BlockCommands) -> None:
+    paths = [blocks.write(1), blocks.write(2)]
+    blocks.objects.put("text/notes.txt", b"mine")
+    assert [one["path"] for one in blocks.data("register", "acme", "--tenant", "acme")["items"]] == paths
+    for folder in ("nofolder/", "text/"):
+        line = blocks.fails("register", folder, paths[0], "--tenant", "acme")
+        assert line == f"error: {folder}: no Parquet file lies below this folder"
+    assert "there is no such object" in blocks.fails("register", "nofolder", "--tenant", "acme")
+
+
+def test_a_block_in_the_wrong_place_is_told_its_place(blocks: BlockCommands) -> None:
+    path = f"incoming/{block(1)}.parquet"
+    blocks.objects.put(path, parquet(rows(5)))
+    line = blocks.fails("register", path, "--tenant", "acme", "--shard", "3")
+    assert line.endswith("is named by a ULID, but lies elsewhere than in acme/3/, where that is its id")
+
+
+def test_circles_of_links_are_named_and_passed_over(blocks: BlockCommands) -> None:
+    blocks.add(1)
+    folder = Path(blocks.connection.url)
+    (folder / "acme" / "circle").symlink_to("..")
+    named = "skipped: acme/circle: a symbolic link leads back to a folder that holds it\n"
+    registered = blocks.run("register", "acme/", "--tenant", "acme")
+    assert (registered.exit_code, registered.stderr) == (0, named)
+    searched = blocks.run("orphans")
+    assert (searched.exit_code, searched.stderr) == (0, named)
+    for file in (folder / "_compaction").glob("index.db*"):
+        file.unlink()
+    rebuilt = blocks.run("rebuild-index")
+    assert (rebuilt.exit_code, rebuilt.stderr) == (0, named)
+    assert [one["id"] for one in blocks.data("list")["items"]] == [block(1)]
 
 
 def test_files_that_are_no_blocks_are_all_named_and_nothing_is_registered(blocks: BlockCommands) -> None:
@@ -84,10 +119,13 @@ def test_files_that_are_no_blocks_are_all_named_and_nothing_is_registered(blocks
     args = ("register", good, "acme/0/text.parquet", "acme/0/missing.parquet", "--tenant", "acme")
     result = blocks.run(*args)
     assert result.exit_code == 1
-    lines = result.stderr.splitlines()
+    *lines, hint = result.stderr.splitlines()
     assert [line.split(": ")[1] for line in lines] == ["acme/0/text.parquet", "acme/0/missing.parquet"]
+    assert hint == "nothing of these 3 files was registered; --skip-bad would register the other 1"
     assert blocks.data("list")["items"] == []
-    assert blocks.run(*args, "--skip-bad").exit_code == 1
+    skipped = blocks.run(*args, "--skip-bad")
+    assert skipped.exit_code == 1
+    assert "--skip-bad would" not in skipped.stderr
     assert len(blocks.data("list")["items"]) == 1
 
 

@@ -22,10 +22,12 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from compaction.api.policy import CompactionPolicy
+from compaction.api.text import printable
 from compaction.cli.blocks_policy import connection_of
 from compaction.cli.blocks_secrets import options_of_file
 from compaction.cli.errors import errors_as_exit_code
 from compaction.exceptions import NoBlockStoreError
+from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 
 STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
@@ -78,6 +80,7 @@ class StorePlace:
             yield store
         finally:
             store.close()
+            tell_skipped(store.objects)
 
     def check(self) -> None:
         """A mistyped folder must not become a store, nor a mistyped index an empty one. Raises NoBlockStoreError."""
@@ -92,6 +95,12 @@ class StorePlace:
                 f"{file}: there is no index here: name a store that has one, or begin one by registering blocks "
                 "(`compactor blocks register`)"
             )
+
+
+def tell_skipped(objects: Objects) -> None:
+    """Name on standard error what listings of a folder have passed over."""
+    for path, reason in sorted(objects.skipped.items()):
+        click.echo(printable(f"skipped: {path}: {reason}"), err=True)
 
 
 def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:

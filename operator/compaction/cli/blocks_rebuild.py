@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from compaction.api.formatting import format_bytes, plural
 from compaction.api.text import printable
-from compaction.cli.blocks_options import PATIENCE, StorePlace, store_options
+from compaction.cli.blocks_options import PATIENCE, StorePlace, store_options, tell_skipped
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import NoBlockStoreError
@@ -84,6 +84,7 @@ def rebuild(
             result = rebuild_index(objects, index, now=now, lakes=lakes, time_column=time_column, report=show)
     finally:
         index.close()
+        tell_skipped(objects)
     if output is OutputFormat.TABLE:
         _print(result)
     else:

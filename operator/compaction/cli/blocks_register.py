@@ -15,7 +15,14 @@ from compaction.api.formatting import plural
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
-from compaction.exceptions import BlockFormatError, NoBlockStoreError, ObjectError, ObjectPathError
+from compaction.exceptions import (
+    BlockFormatError,
+    NoBlockIdError,
+    NoBlockStoreError,
+    ObjectError,
+    ObjectMissingError,
+    ObjectPathError,
+)
 from compaction.stores.blocks.describe import describe
 from compaction.stores.blocks.foreign import assigned_id, parquet_files
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
@@ -58,7 +65,7 @@ def register(
 ) -> None:
     """Make Parquet files that lie in the store live blocks, which wait for compaction from then on.
 
-    URI is the path of a file below the store, or its whole URL; with a / at the end, all Parquet files below it. They
+    URI is the path of a file or folder below the store, or its whole URL; of a folder, all Parquet files below it. They
     are read (footers, and rows where a footer does not tell enough), not copied. Registered are all of them or none
     (of more than 1000: in steps of 1000); repeating is harmless.
 
@@ -69,6 +76,7 @@ def register(
         raise NoBlockStoreError(f"{place.folder}: there is no such folder: blocks are registered where they lie")
     rows: list[dict[str, Any]] = []
     errors: list[BlockFormatError | ObjectError] = []
+    read = 0
     with place.open() as store:
         known: dict[str, Any] = {
             "tenant": tenant,
@@ -81,6 +89,7 @@ def register(
         for paths in chunks(list(_paths(place, store.objects, uris)), AT_ONCE):
             blocks, bad = _describe_all(paths, one)
             errors += bad
+            read = len(paths)
             if bad and not skip_bad:
                 break
             rows += _register(store, blocks)
@@ -89,8 +98,19 @@ def register(
     else:
         _print(rows)
     report_all(errors)
+    for hint in _hints(errors, read=read, skip_bad=skip_bad):
+        click.echo(hint, err=True)
     if errors:
         context.exit(EXIT_DATA_ERROR)
+
+
+def _hints(errors: Sequence[BlockFormatError | ObjectError], *, read: int, skip_bad: bool) -> Iterator[str]:
+    """What would help, of `read` files in which these errors were found."""
+    nameless, sound = sum(isinstance(error, NoBlockIdError) for error in errors), read - len(errors)
+    if nameless:
+        yield f"--assign-ids would give {plural(nameless, 'file')} an id made of the path"
+    if errors and sound and not skip_bad:
+        yield f"nothing of these {plural(read, 'file')} was registered; --skip-bad would register the other {sound}"
 
 
 def _described(objects: Objects, path: str, *, assign_ids: bool, **known: Any) -> Block:
@@ -126,14 +146,24 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     click.echo(f"{plural(new, 'block')} registered" + (f", {len(rows) - new} known before" if len(rows) > new else ""))
 
 
-def _paths(place: StorePlace, objects: Objects, uris: Iterable[str]) -> Iterator[str]:
-    for uri in uris:
-        path = path_in_store(place, uri)
-        if uri.endswith("/"):
-            # In order, so that they wait in the order in which they were made, as far as names tell.
-            yield from sorted(info.path for info in parquet_files(objects, path))
-        else:
-            yield path
+def _paths(place: StorePlace, objects: Objects, uris: Sequence[str]) -> Iterator[str]:
+    """The files that are meant. Raises ObjectMissingError: a folder holds none."""
+    paths = [path_in_store(place, uri) for uri in uris]
+    with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:
+        is_file = list(pool.map(lambda path, uri: not uri.endswith("/") and _is_object(objects, path), paths, uris))
+    for path, uri, single in zip(paths, uris, is_file, strict=True):
+        # In order, so that they wait in the order in which they were made, as far as names tell.
+        files = [] if single else sorted(info.path for info in parquet_files(objects, path))
+        if not files and uri.endswith("/"):
+            raise ObjectMissingError(uri, "no Parquet file lies below this folder")
+        yield from files or (path,)
+
+
+def _is_object(objects: Objects, path: str) -> bool:
+    try:
+        return bool(path) and objects.head(path) is not None
+    except ObjectMissingError:
+        return False
 
 
 def path_in_store(place: StorePlace, uri: str) -> str:

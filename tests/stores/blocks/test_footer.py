@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime as dt
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet.encryption as pe
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,6 +126,31 @@ def test_schema_ids_tell_schemas_apart_and_not_their_storage(folder: Objects) ->
     others = [table.rename_columns(["s", "time", "value"]), table.select(["time", "service", "value"]), strict]
     wide = table.set_column(2, "value", table["value"].cast(pa.int64()))
     assert len({plain, *(identify(one) for one in (*others, wide))}) == 5
+
+
+class ToyKms(pe.KmsClient):
+    """Keys are wrapped by nothing."""
+
+    def __init__(self, config: pe.KmsConnectionConfig) -> None:
+        super().__init__()
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_an_encrypted_file_is_said_to_be_encrypted(folder: Objects, plain: bool) -> None:
+    factory = pe.CryptoFactory(ToyKms)
+    configuration = pe.EncryptionConfiguration(
+        footer_key="footer", column_keys={"column": ["service"]}, plaintext_footer=plain
+    )
+    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), configuration)
+    folder.put(PATH, parquet(rows(10), encryption_properties=properties))
+    with pytest.raises(UnsuitableBlockError, match="encrypted"):
+        read_footer(folder, PATH)
 
 
 BROKEN = {

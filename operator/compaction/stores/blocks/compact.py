@@ -15,6 +15,10 @@ MAX_STRUCTS: Final = 200_000
 MAX_VALUES: Final = 2_000_000
 MAX_NESTING: Final = 32
 """Of structs and lists; Parquet needs about ten."""
+ENCRYPTION_ALGORITHM: Final = 8
+"""The field of a plain footer whose columns are encrypted. Such a footer is signed."""
+SIGNATURE_BYTES: Final = 28
+"""Nonce and tag of AES-GCM."""
 
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = (
     0,
@@ -51,14 +55,15 @@ class _Reader:
 
 
 def decode(data: bytes) -> Struct:
-    """One struct that takes all of `data`. Raises FooterError."""
+    """One struct that takes all of `data`, but for the signature of one that says it is signed. Raises FooterError."""
     reader = _Reader(data)
     try:
         value = _struct(reader, 0)
     except IndexError:
         raise FooterError("its footer is cut off") from None
-    if reader.position != len(data):
-        raise FooterError(f"its footer has {len(data) - reader.position} bytes too many")
+    rest = len(data) - reader.position
+    if rest and not (rest == SIGNATURE_BYTES and ENCRYPTION_ALGORITHM in value):
+        raise FooterError(f"its footer has {rest} bytes too many")
     return value
 
 

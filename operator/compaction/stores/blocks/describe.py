@@ -15,13 +15,19 @@ import pyarrow.parquet as pq
 from ulid import ULID
 
 from compaction.api.text import cut
-from compaction.exceptions import BlockStoreError, CorruptBlockError, UnsuitableBlockError, UnsupportedColumnError
+from compaction.exceptions import (
+    BlockStoreError,
+    CorruptBlockError,
+    NoBlockIdError,
+    UnsuitableBlockError,
+    UnsupportedColumnError,
+)
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_footer, short
 from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import Objects
-from compaction.stores.blocks.paths import ULID_TEXT, parse_block_path
+from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
 from compaction.stores.blocks.schema_classes import schema_text
 from compaction.stores.blocks.times import scale_of, time_column_of, times_of_footer
 
@@ -133,9 +139,12 @@ def _identity(path: str, said: BlockMetadata, *, tenant: str, shard: int, level:
         if claim is not None and claim != wanted[name]:
             raise UnsuitableBlockError(path, f"says that its {name} is {cut(repr(claim), 100)}, not {wanted[name]!r}")
     identity = wanted["id"]
-    if not isinstance(identity, str) or not ULID_TEXT.fullmatch(identity):
-        raise UnsuitableBlockError(path, "has no id: neither its name nor what was given is a ULID in upper case")
-    return identity
+    if isinstance(identity, str) and ULID_TEXT.fullmatch(identity):
+        return identity
+    if ULID_TEXT.fullmatch(path.rpartition("/")[2].removesuffix(SUFFIX)):
+        wanted_at = f"{shard_prefix(tenant, shard)}/"
+        raise NoBlockIdError(path, f"is named by a ULID, but lies elsewhere than in {wanted_at}, where that is its id")
+    raise NoBlockIdError(path, "has no id: neither its name nor what was given is a ULID in upper case")
 
 
 def _times_of_id(block: str) -> tuple[int, int]:

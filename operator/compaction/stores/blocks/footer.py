@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from compaction.api.text import cut, printable
 from compaction.exceptions import CorruptBlockError, UnsuitableBlockError
-from compaction.stores.blocks.compact import FooterError, Struct, decode
+from compaction.stores.blocks.compact import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.stores.blocks.footer_shape import Leaf, chunk, count, leaves, need, structs
 from compaction.stores.blocks.objects import ObjectInfo, Objects
 from compaction.stores.blocks.schemas import schema_id
@@ -195,8 +195,8 @@ class _Shape:
 
 def _shape(footer: Struct, *, end: int) -> _Shape:
     """What the footer says, when it agrees with itself and with data that ends at `end`. Raises FooterError."""
-    if 8 in footer:
-        raise FooterError("it is encrypted or signed", costly=True)
+    if ENCRYPTION_ALGORITHM in footer:
+        raise FooterError("it is encrypted: its footer is plain and signed, its columns are not", costly=True)
     orders = structs(footer, 7, "the order of columns")
     columns = leaves(structs(footer, 2, "its schema"), ordered=bool(orders) and all(1 in one for one in orders))
     if not columns:

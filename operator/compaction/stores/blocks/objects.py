@@ -31,6 +31,7 @@ from compaction.exceptions import (
     ObjectStoreUnavailableError,
     ObjectTruncatedError,
 )
+from compaction.stores.blocks.folder_listing import files_below
 from compaction.stores.blocks.object_errors import FAILURES, Store, translate
 from compaction.stores.blocks.object_reader import ObjectReader
 from compaction.stores.blocks.opening import Connection, connect
@@ -100,6 +101,8 @@ class Objects:
         self.url = connection.url
         self._store, self._bulk, self._kind = connection.store, connection.bulk, connection.kind
         self._retrying, self._folder = retrying, connection.folder
+        self.skipped: dict[str, str] = {}
+        """What listings of a folder have passed over so far: path and reason."""
 
     def __repr__(self) -> str:
         return f"Objects({self.url!r})"
@@ -181,9 +184,13 @@ class Objects:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All objects below the folder `prefix` (`a` is not the prefix of `ab/c`), in no order that counts.
 
-        An interrupted listing of a remote store goes on behind the last path it gave.
+        An interrupted listing of a remote store goes on behind the last path it gave. One of a folder passes over what
+        cannot be listed, such as links that lead in a circle, and notes it in `skipped`.
         """
         check_path(prefix, folder=True)
+        if self._folder is not None:
+            yield from (ObjectInfo(*found) for found in files_below(self._folder, prefix, self.skipped))
+            return
         last: str | None = None
         attempt = 0
         while True:
@@ -194,8 +201,8 @@ class Objects:
                         yield _info(meta)
                 return
             except FAILURES as error:
-                problem = translate(error, prefix, self._kind)
-                if self._kind is Store.FOLDER or not self._may_pass(problem, attempt):
+                problem = translate(error, prefix or self.url, self._kind)
+                if not self._may_pass(problem, attempt):
                     raise problem from None
                 self._retrying.pause(attempt)
                 attempt += 1
