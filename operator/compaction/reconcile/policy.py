@@ -136,12 +136,7 @@ class _Reconcile:
             launches=assigned.launches,
             store_tasks=store_tasks,
             policy_status=write,
-            events=(
-                *announcing.of_jobs(steps),
-                *workers.events,
-                *announcing.of_policy(self.policy.status, after, planned),
-                *self._release_events(steps),
-            ),
+            events=(*workers.events, *self._events(steps, after, planned)),
             wish=assigned.wish,
             requeue_after=self._next_look(assigned.seconds, workers.next_look, gap, _next_expiry(steps)),
         )
@@ -275,12 +270,14 @@ class _Reconcile:
         before = self.policy.status.released
         return mark_of(self.release) if self.release and not waiting else before
 
-    def _release_events(self, steps: Iterable[JobStep]) -> list[Announce]:
-        """Said when the release is first seen: what it lifts is gone from the status before it is done."""
-        new = self.memory.looks - self.snapshot.memory.looks
-        if not self.release or release_look(self.release) not in new:
-            return []
-        return announcing.of_release(self.release, self.policy.status, steps)
+    def _events(self, steps: Iterable[JobStep], after: CompactionPolicyStatus, planned: Plan | None) -> list[Announce]:
+        """What the jobs and the policy have to say. A release is judged when it is first seen: what it lifts is gone
+        from the status before it is done.
+        """
+        found = announcing.of_jobs(steps) + announcing.of_policy(self.policy.status, after, planned)
+        if self.release and release_look(self.release) in self.memory.looks - self.snapshot.memory.looks:
+            found += announcing.of_release(self.release, self.policy.status, steps)
+        return found
 
     # -- status -------------------------------------------------------------------------------------------------------
 
