@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from compaction.api.enums import JobState
+import pytest
+
+from compaction.api.conditions import get_condition
+from compaction.api.enums import ConditionType, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerTrouble
 from compaction.api.policy import CompactionPolicySpec
 from compaction.reconcile.fleet import settings_of
+from compaction.reconcile.launching import PATIENT
 from compaction.reconcile.policy import reconcile
 from support.manifests import block_policy_object, block_store
 from support.world import World
@@ -113,3 +117,106 @@ def test_a_corrected_spec_is_not_held_up_by_the_failures_of_the_old_one() -> Non
     decision = reconcile(world.snapshot())
     assert len(decision.launches) == 1
     assert (decision.memory.launch_failures, decision.memory.launch_error) == (0, "")
+
+
+def busy(**workers: Any) -> tuple[World, str]:
+    """Four logs, one worker that has announced itself and runs a job."""
+    world = World(workers={"slots": 1, **workers})
+    for i in range(4):
+        world.add_log(f"/ra/{i}")
+    world.rest()
+    world.announce()
+    world.rest()
+    return world, next(name for name, worker in sorted(world.workers.items()) if worker.has_lease)
+
+
+@pytest.mark.parametrize("how", [{"leaving": True}, {"trouble": WorkerTrouble.QUEUED}])
+def test_a_worker_that_is_being_ended_is_given_nothing_more(how: dict[str, Any]) -> None:
+    """Its pod is being deleted, or a queue takes it back: it may still renew its Lease for half a minute."""
+    world, worker = busy(max=1)
+    for key, value in how.items():
+        setattr(world.workers[worker], key, value)
+    world.finish(running(world))
+    world.rest()
+    assert world.in_state(JobState.IN_PROGRESS) == []
+    assert world.workers[worker].has_lease, "it ends by itself"
+
+
+def test_a_worker_that_a_queue_has_taken_back_holds_its_place() -> None:
+    world, worker = busy(max=1)
+    before = set(world.workers)
+    suspended = world.workers[worker]
+    suspended.has_lease, suspended.trouble = False, WorkerTrouble.QUEUED
+    suspended.message = "its SparkApplication is SUSPENDED"
+    world.rest()
+    world.wall += 3600
+    suspended.waited = world.wall - suspended.started
+    world.rest()
+    assert set(world.workers) == before, "workers.max is 1"
+    assert world.policy is not None
+    (wait,) = [row for row in world.policy.status.waits if row.reason == WaitReason.WORKER_PENDING]
+    assert worker in wait.message
+    assert suspended.message in wait.message
+    suspended.trouble = None
+    world.rest()
+    assert set(world.workers) == before, "resumed, it starts again: its launch is timed from then on"
+    world.announce()
+    world.rest()
+    assert world.leases[running(world)].holder == worker
+
+
+def test_a_suspended_worker_is_named_beside_others_that_work() -> None:
+    world, worker = busy(max=2)
+    world.announce()
+    world.rest()
+    first = world.workers[worker]
+    first.has_lease, first.trouble, first.message = False, WorkerTrouble.QUEUED, "its SparkApplication is SUSPENDED"
+    world.rest()
+    assert len(world.workers) == 2
+    assert world.policy is not None
+    (wait,) = [row for row in world.policy.status.waits if row.reason == WaitReason.WORKER_PENDING]
+    assert wait.message.startswith("1 of 2 workers run; ")
+    assert f"{worker} counts as one, and waits (Queued): {first.message}" in wait.message
+
+
+@pytest.mark.parametrize("trouble", sorted(PATIENT))
+def test_a_launch_is_timed_from_when_nothing_held_it_back(trouble: WorkerTrouble) -> None:
+    """A worker that waited an hour for a node has all its time to start then."""
+    world = World(workers={"max": 1})
+    world.add_log("/ra/a")
+    world.settle()
+    (worker,) = world.workers.values()
+    worker.trouble = trouble
+    world.wall += 3600
+    assert reconcile(world.snapshot()).stop_workers == ()
+    worker.trouble, worker.waited = None, 3600.0
+    world.wall += 299
+    assert reconcile(world.snapshot()).stop_workers == ()
+    world.wall += 2
+    decision = reconcile(world.snapshot())
+    assert len(decision.stop_workers) == 1
+    assert decision.memory.launch_failures == 1
+
+
+def test_failed_submissions_are_spaced_out_and_told_after_the_third() -> None:
+    world = World(workers={"max": 1})
+    world.add_log("/ra/a")
+    message = 'serviceaccount "compaction-worker" not found'
+    pauses = []
+    for _ in range(3):
+        world.settle()
+        (name,) = world.workers
+        worker = world.workers[name]
+        worker.process, worker.ending, worker.message = "ended", WorkerEnding.FAILED, message
+        decision = world.reconcile()
+        pauses.append(decision.memory.launch_not_before - world.wall)
+        assert reconcile(world.snapshot()).launches == ()
+        world.wall += pauses[-1] + 1
+    assert pauses == [5, 10, 20]
+    world.launch_works = False
+    world.rest()
+    assert world.policy is not None
+    stalled = get_condition(world.policy.status.conditions, ConditionType.STALLED)
+    assert stalled is not None
+    assert stalled.reason == PolicyReason.LAUNCH_FAILED
+    assert message in stalled.message

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -40,14 +41,27 @@ class ScriptedRunner:
     most: int = 0
     permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     error: Exception | None = None
+    deaf: bool = False
+
+    @contextmanager
+    def stubborn(self) -> Iterator[None]:
+        """Its jobs do not reach a point at which they could stop."""
+        self.deaf = True
+        try:
+            yield
+        finally:
+            self.deaf = False
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         self.running.add(assignment.job_name)
         self.most = max(self.most, len(self.running))
         try:
             for _ in range(self.steps):
-                while not self.free and not self.permits.acquire(timeout=0.02):
-                    lease.ensure_held()
+                while self.deaf or (not self.free and not self.permits.acquire(timeout=0.02)):
+                    if self.deaf:
+                        time.sleep(0.01)
+                    else:
+                        lease.ensure_held()
                 if self.error is not None:
                     raise self.error
                 lease.ensure_held()
@@ -254,6 +268,19 @@ def test_terminated_worker_stops_before_the_commit_and_says_so(
         assert (report.reason, report.charged) == (JobReason.WORKER_STOPPED, False)
     assert runner.committed == []
     assert cluster.workers == {}
+
+
+def test_a_worker_that_ends_offers_no_slot_from_then_on(start: Start) -> None:
+    """Its next renewal would say so a third of a lease later, and what it hands back would come again meanwhile."""
+    cluster, runner = Cluster(), ScriptedRunner(free=False)
+    cluster.assign("running", spec())
+    worker = start(cluster, runner=runner, slots=2, lease=LONG)
+    wait_until(lambda: runner.running)
+    assert cluster.workers == {"w": 2}
+    with runner.stubborn():
+        worker.inbox.put(Ended(EndReason.TERMINATED))
+        wait_until(lambda: cluster.workers == {"w": 0}, seconds=LONG / 4, what="no slots while its job still stops")
+    assert worker.exit() is WorkerExit.TERMINATED
 
 
 def test_stop_annotation_ends_the_worker(start: Start) -> None:

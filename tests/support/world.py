@@ -73,6 +73,8 @@ class SimWorker:
     trouble: WorkerTrouble | None = None
     ending: WorkerEnding | None = None
     memory: int = 0
+    waited: float = 0.0
+    leaving: bool = False
 
 
 @dataclass
@@ -237,6 +239,8 @@ class World:
                     trouble=w.trouble,
                     ending=w.ending,
                     memory=w.memory,
+                    waited=w.waited,
+                    leaving=w.leaving,
                 )
                 for name, w in sorted(self.workers.items())
                 if w.process != "none"

@@ -128,6 +128,8 @@ def worker_process(worker: WorkerObservation, now: float) -> WorkerProcess:
         trouble=worker.trouble,
         ending=worker.ending,
         memory=worker.memory,
+        waited=worker.waited,
+        leaving=worker.leaving,
         ui=worker.ui,
     )
 

@@ -84,15 +84,61 @@ def fetch(
     Raises:
         BinaryError: Go cannot be obtained, or the module cannot be downloaded or does not match its pinned hash.
     """
-    pinned = (wrapper / "go.sum").read_text()
-    if f"{module.replace('@', ' ')} h1:" not in pinned:
-        raise BinaryError(f"{module} is not pinned in {wrapper / 'go.sum'}")
+    _ensure_pinned(module, wrapper)
     with _go(cache, report) as go, tempfile.TemporaryDirectory(prefix="compaction-fetch-") as temporary:
         source = shutil.copytree(wrapper, Path(temporary) / "source")
         report(f"downloading {module}")
         found = json.loads(_run(go, ["mod", "download", "-json", module], cwd=source))
         for name in files:
             shutil.copyfile(Path(found["Dir"]) / name, place / Path(name).name)
+
+
+def build_inside(
+    place: Path,
+    module: str,
+    *,
+    package: str,
+    parts: Sequence[str],
+    wrapper: Path,
+    cache: Path,
+    report: Report = lambda _: None,
+) -> None:
+    """Build a program of ours inside `module` (path@version), which alone may import the module's internal packages.
+
+    `wrapper` pins the module, and its directory `overlay` holds the program, in `package`, and what it needs beside it;
+    of the module itself `parts` (files, and directories without tests) are taken. The program has the package's name.
+
+    Raises:
+        BinaryError: Go cannot be obtained, a module cannot be downloaded or does not match its pinned hash, or
+            compiling failed.
+    """
+    _ensure_pinned(module, wrapper)
+    with _go(cache, report) as go, tempfile.TemporaryDirectory(prefix="compaction-build-") as temporary:
+        pins, source = shutil.copytree(wrapper, Path(temporary) / "pins"), Path(temporary) / "source"
+        report(f"downloading {module}")
+        found = Path(json.loads(_run(go, ["mod", "download", "-json", module], cwd=pins))["Dir"])
+        for part in ("go.mod", "go.sum", *parts):
+            _copy_writable(found / part, source / part)
+        shutil.copytree(wrapper / "overlay", source, dirs_exist_ok=True)
+        program = place / Path(package).name
+        total = len(_run(go, ["list", "-deps", f"./{package}"], cwd=source).splitlines())
+        arguments = ["build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", str(program), f"./{package}"]
+        _compile(go, arguments, cwd=source, what=program.name, total=total, report=report)
+
+
+def _ensure_pinned(module: str, wrapper: Path) -> None:
+    if f"{module.replace('@', ' ')} h1:" not in (wrapper / "go.sum").read_text():
+        raise BinaryError(f"{module} is not pinned in {wrapper / 'go.sum'}")
+
+
+def _copy_writable(source: Path, target: Path) -> None:
+    """Copy a file, or a directory without tests, out of the module cache, where everything is read-only."""
+    files = [source] if source.is_file() else [one for one in source.rglob("*") if one.is_file()]
+    for one in files:
+        if not one.name.endswith("_test.go"):
+            copy = target / one.relative_to(source) if source.is_dir() else target
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(one, copy)
 
 
 def _build_module(go: Go, module: str, programs: list[str], *, place: Path, report: Report) -> None:

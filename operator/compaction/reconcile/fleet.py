@@ -18,7 +18,7 @@ from compaction.api.names import worker_stem
 from compaction.api.policy import CompactionPolicySpec
 from compaction.planning.scheduler import WorkerSlots
 from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
-from compaction.reconcile.launching import STOP_GRACE, launching
+from compaction.reconcile.launching import PATIENT, STOP_GRACE, launching
 from compaction.reconcile.observations import Memory, Snapshot, WorkerLease, WorkerProcess, frozen
 from compaction.reconcile.steps import GoneWorker
 
@@ -100,6 +100,8 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
     names = {worker.name for worker in snapshot.workers}
     launches = dict(memory.launches)
     announced = (memory.announced | names) & (names | processes.keys())
+    # What a queue has taken back starts again, if ever, and announces itself again.
+    announced -= {one.name for one in snapshot.processes if one.trouble in PATIENT} - names
     fleet = _Survey(slots=[], stops=[], forgets=[], deletions=[], failures=[])
     live = 0
     surplus = _surplus(snapshot, held, owner_uid=owner_uid, settings=settings)
@@ -116,7 +118,7 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
                 fleet.stops.append(StopWorker(worker.name, worker.identity, STOP_GRACE, reason))
                 continue
             live += 1
-            if not why and not worker.stopping and worker.silence < FRESH * worker.duration:
+            if not why and _takes_jobs(worker, processes.get(worker.name)):
                 free = max(0, min(worker.slots, max_slots) - held.get(worker.name, 0))
                 fleet.slots.append(WorkerSlots(worker.name, free))
     starting = launching(snapshot, launches, announced=announced, leaves=leaves)
@@ -166,6 +168,13 @@ class _Survey:
     forgets: list[ForgetWorker]
     deletions: list[DeleteLease]
     failures: list[str]
+
+
+def _takes_jobs(worker: WorkerLease, process: WorkerProcess | None) -> bool:
+    """True for a live worker that stays: not one that was told to end, is being deleted or held back, or seems dead."""
+    if worker.stopping or worker.silence >= FRESH * worker.duration:
+        return False
+    return process is None or not (process.leaving or process.trouble in PATIENT)
 
 
 def _look_at(worker: WorkerLease, process: WorkerProcess | None, owner_uid: str, fleet: _Survey) -> bool:

@@ -1,7 +1,8 @@
 """Workers that were launched and have not announced themselves: which of them wait, which have failed, which must go.
 
-A worker that starts is given `LAUNCH_TIMEOUT`. One that waits for room, or in a queue, waits: another in its place
-would only stand further back. One whose image or pod is wrong is replaced at once when the spec has changed, and said
+A worker that starts is given `LAUNCH_TIMEOUT`, from when nothing holds it back any more. One that waits for room, or in
+a queue, waits: another in its place would only stand further back. A queue may take back a worker that had begun: it
+still holds its place. One whose image or pod is wrong is replaced at once when the spec has changed, and said
 to be stuck before its time is over.
 """
 
@@ -64,7 +65,7 @@ def launching(
             found.forgets.append(ForgetWorker(process.name))
             if found.launches.pop(process.name, None) is not None and process.ending not in _NOBODYS_FAULT:
                 found.failures.append(f"{process.name} ended before it announced itself: {process.message}")
-        elif process.name not in announced:
+        elif process.name not in announced or process.trouble in PATIENT:
             _waits(found, process, memory, now, leaves=leaves(process.name))
     for name, since in tuple(found.launches.items()):
         if name not in seen and now - since > LAUNCH_UNSEEN:
@@ -76,7 +77,7 @@ def launching(
 def _waits(found: Launching, process: WorkerProcess, memory: Memory, now: float, *, leaves: str) -> None:
     """A worker that runs, or will, and has not announced itself."""
     replaced = bool(leaves) and process.trouble is not None
-    if not replaced and (process.age <= LAUNCH_TIMEOUT or process.trouble in PATIENT):
+    if not replaced and (process.starting <= LAUNCH_TIMEOUT or process.trouble in PATIENT):
         found.launches.setdefault(process.name, now)
         if process.trouble is not None and (found.trouble is None or process.age > found.trouble.age):
             found.trouble = process
@@ -97,6 +98,10 @@ def _waits(found: Launching, process: WorkerProcess, memory: Memory, now: float,
 
 def stuck(trouble: WorkerProcess | None) -> str:
     """What a person has to act on, if a worker has been waiting for it for long enough; empty otherwise."""
-    if trouble is None or trouble.trouble in PATIENT or trouble.age < STUCK_AFTER:
+    if trouble is None or trouble.trouble in PATIENT:
+        return ""
+    # An operator that is silent was given its time already.
+    since = trouble.age if trouble.trouble is WorkerTrouble.OPERATOR_SILENT else trouble.starting
+    if since < STUCK_AFTER:
         return ""
     return f"{trouble.name} cannot start ({trouble.trouble}): {trouble.message}"

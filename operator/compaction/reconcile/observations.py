@@ -142,7 +142,8 @@ class WorkerProcess:
     """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start.
 
     `trouble` says why it has not begun, `ending` how it ended, as far as the launcher can tell; `memory` is what its
-    driver has (bytes), `ui` the address of Spark's web page, if there is one.
+    driver has (bytes), `ui` the address of Spark's web page, if there is one. `waited` are the seconds of its age in
+    which it could not begin to start; one that is `leaving` is being deleted or held back, and takes no more jobs.
     """
 
     name: str
@@ -153,6 +154,13 @@ class WorkerProcess:
     ending: WorkerEnding | None = None
     memory: int = 0
     ui: str = ""
+    waited: float = 0.0
+    leaving: bool = False
+
+    @property
+    def starting(self) -> float:
+        """Seconds that it has had to start."""
+        return max(0.0, self.age - self.waited)
 
 
 @dataclass(frozen=True, slots=True)

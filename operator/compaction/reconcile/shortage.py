@@ -11,7 +11,7 @@ from compaction.planning.rates import Rates
 from compaction.planning.scheduler import Schedule
 from compaction.reconcile.allowance import Allowance, Wish
 from compaction.reconcile.fleet import Fleet
-from compaction.reconcile.observations import Memory
+from compaction.reconcile.observations import Memory, WorkerProcess
 from compaction.reconcile.waits import when
 
 Worded = tuple[WaitReason, str]
@@ -49,11 +49,18 @@ class Shortage:
         if self.memory.launch_failures and not self.workers.live:
             message = f"workers end before they announce themselves: {self.memory.launch_error}"
             return WaitReason.WORKERS_FAILING, message
+        if self.workers.trouble is not None:
+            return self._held_back(self.workers.trouble)
         if self.workers.launching or self.memory.launches:
             return WaitReason.WORKER_STARTING, "a worker was started and has not announced itself yet"
         if self._lacks_worker():
             return self._operator_workers()
         return WaitReason.NO_FREE_SLOT, f"{self.workers.live} of {limits.max} workers run, {limits.slots} slots each"
+
+    def _held_back(self, one: WorkerProcess) -> Worded:
+        """A worker that has its place in workers.max and does nothing, beside others that work."""
+        run = f"{self.workers.live} of {self.policy.spec.workers.max} workers run"
+        return WaitReason.WORKER_PENDING, f"{run}; {one.name} counts as one, and waits ({one.trouble}): {one.message}"
 
     def _bytes(self, rates: Rates) -> Worded:
         """Which of the two limits it is: the policy's own, or what the operator's leaves it."""

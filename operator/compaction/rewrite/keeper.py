@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
 import structlog
@@ -48,6 +48,7 @@ class LeaseKeeper:
         self._keepers: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._seen: dict[tuple[str, int], JobLease | None] = {}
         self._refusing: str | None = None
+        self._renew_now = asyncio.Event()
 
     @property
     def held(self) -> list[JobLease]:
@@ -80,7 +81,10 @@ class LeaseKeeper:
         """Renew the worker's lease until closed; tell the inbox when there is a reason to end."""
         asked_to_stop = False
         while True:
-            await asyncio.sleep(max(0.0, sent_at + self._lease_seconds / 3 - self._clock()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, sent_at + self._lease_seconds / 3 - self._clock())):
+                    await self._renew_now.wait()
+            self._renew_now.clear()
             attempt_at = self._clock()
             try:
                 await self._patience.answered(self._port.renew_worker(slots=0 if self._refusing else self._slots))
@@ -120,8 +124,11 @@ class LeaseKeeper:
         return True
 
     async def refuse(self, why: str) -> None:
-        """Take no more assignments, and hand back those that still arrive."""
+        """Take no more assignments, and hand back those that still arrive. Says so at once: a renewal may be seconds
+        away, and a job that is handed back would come again.
+        """
         self._refusing = why
+        self._renew_now.set()
 
     async def close(self, *, leave: bool) -> None:
         """Delete the worker's lease (if `leave`) and let `run` end."""

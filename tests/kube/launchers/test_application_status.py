@@ -22,6 +22,7 @@ PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
     WorkerPhase.LOST,
 )
 NAME = "logs-w-abcd-12345"
+DRIVER = f"{NAME}-driver"
 SINCE = Sighting(NOW, 30)
 
 
@@ -31,16 +32,14 @@ def application(status: dict[str, Any], *, spark_conf: dict[str, str] | None = N
     return {"metadata": metadata, "spec": {"sparkConf": spark_conf or {}}, "status": status}
 
 
-def kubeflow(state: str, error: str = "", pod: dict[str, Any] | None = None) -> Any:
+def kubeflow(state: str, error: str = "", pod: dict[str, Any] | None = None, *, attempts: int = 1) -> Any:
     status = {"applicationState": {"state": state, "errorMessage": error}, "driverInfo": {}}
-    return observe_kubeflow(application(status), pod, SINCE)
+    return observe_kubeflow(application(status | ({"executionAttempts": attempts} if attempts else {})), pod, SINCE)
 
 
 def apache(state: str, pod: dict[str, Any] | None = None, **current: Any) -> Any:
     return observe_apache(application({"currentState": {"currentStateSummary": state, **current}}), pod, SINCE)
 
-
-DRIVER = f"{NAME}-driver"
 
 KUBEFLOW_STATES = {
     "": PENDING,
@@ -98,22 +97,43 @@ def test_every_state_that_apaches_definition_allows_is_known(shared_fixtures: An
     assert set(status["currentState"]["properties"]["currentStateSummary"]["enum"]) == set(APACHE_STATES)
 
 
-@pytest.mark.parametrize("observe", [observe_kubeflow, observe_apache])
-def test_an_operator_that_does_not_run_is_named_after_a_while(observe: Any) -> None:
-    assert observe(application({}), None, SINCE).trouble is None
-    seen = observe(application({}), None, Sighting(NOW, 90))
+SILENT = pytest.mark.parametrize(("observe", "limit"), [(observe_kubeflow, 180), (observe_apache, 60)])
+"""Kubeflow's operator forks a spark-submit per application, a few at a time; Apache's submits within its process."""
+
+
+@SILENT
+def test_an_operator_that_does_not_run_is_named_after_a_while(observe: Any, limit: float) -> None:
+    assert observe(application({}), None, Sighting(NOW, limit)).trouble is None
+    seen = observe(application({}), None, Sighting(NOW, limit + 1))
     assert (seen.phase, seen.trouble) == (PENDING, WorkerTrouble.OPERATOR_SILENT)
     assert f"nobody has taken up SparkApplication default/{NAME}" in seen.message
+    assert f"within {limit} s" in seen.message
+    assert ("is still submitting" in seen.message) == (observe is observe_kubeflow)
     assert "set spec.workers.launcher to pod" in seen.message
     later = observe(application({}), None, Sighting(NOW, 900))
     assert later.message == seen.message, "else every look would be news"
 
 
-@pytest.mark.parametrize("observe", [observe_kubeflow, observe_apache])
-def test_what_to_do_is_said_however_long_the_names_are(observe: Any) -> None:
+@SILENT
+def test_what_to_do_is_said_however_long_the_names_are(observe: Any, limit: float) -> None:
     body = application({})
     body["metadata"] |= {"namespace": "n" * 63, "name": "w" * 63}
-    assert observe(body, None, Sighting(NOW, 90)).message.endswith("set spec.workers.launcher to pod")
+    assert observe(body, None, Sighting(NOW, limit + 1)).message.endswith("set spec.workers.launcher to pod")
+
+
+@SILENT
+def test_the_time_before_a_submission_is_not_the_workers(observe: Any, limit: float) -> None:
+    """A launch that waits behind others in its Spark operator has not begun to start."""
+    assert observe(application({}), None, SINCE).waited == 30
+    assert observe(application({}), None, Sighting(NOW, 900)).waited == limit, "there is an end to it"
+    assert kubeflow("SUBMITTED").waited == apache("Submitted").waited == 0
+
+
+@pytest.mark.parametrize("observe", [observe_kubeflow, observe_apache])
+def test_a_driver_of_an_application_without_a_status_was_submitted(observe: Any) -> None:
+    """Its operator went away between the submission and the status."""
+    seen = observe(application({}), pod_object({"phase": "Running"}, name=DRIVER), Sighting(NOW, 900))
+    assert (seen.phase, seen.trouble, seen.waited) == (RUNNING, None, 0)
 
 
 def test_a_suspended_application_waits_for_its_queue() -> None:
@@ -152,13 +172,63 @@ def test_the_driver_pod_says_how_it_ended(of: Any, status: dict[str, Any], endin
     [
         ("driver container failed with ExitCode: 137, Reason: OOMKilled", WorkerEnding.OUT_OF_MEMORY),
         ("driver pod failed: the pod was evicted: the node was low on resource: memory", WorkerEnding.DISRUPTED),
-        ("driver pod logs-driver not found", WorkerEnding.DELETED),
+        ("driver pod not found", WorkerEnding.DELETED),
+        ('serviceaccount "compaction-worker" not found', WorkerEnding.FAILED),
         ("driver container failed with ExitCode: 1, Reason: Error", WorkerEnding.FAILED),
     ],
 )
 def test_without_its_pod_kubeflows_message_is_all_there_is(error: str, ending: WorkerEnding) -> None:
     seen = kubeflow("FAILED", error)
     assert (seen.ending, seen.message) == (ending, error)
+
+
+REFUSED = (
+    "failed to submit spark application: failed to run spark-submit: failed to run spark-submit: Exception in thread "
+    '"main" io.fabric8.kubernetes.client.KubernetesClientException: pods "x-driver" is forbidden: error looking up '
+    'service account ns/worker: serviceaccount "worker" not found.'
+)
+
+
+@pytest.mark.parametrize("error", [REFUSED, "driver pod not found", "the pod was evicted", "OOMKilled"])
+def test_what_was_never_submitted_failed_to_start_whatever_the_text_says(error: str) -> None:
+    """Their operator counts an execution attempt per submission that was accepted."""
+    seen = kubeflow("FAILED", error, attempts=0)
+    assert (seen.phase, seen.ending) == (FAILED, WorkerEnding.FAILED)
+    assert seen.message
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda pod: kubeflow("RUNNING", pod=pod),
+        lambda pod: kubeflow("SUBMITTED", pod=pod),
+        lambda pod: kubeflow("FAILING", pod=pod),
+        lambda pod: kubeflow("", pod=pod),
+        lambda pod: apache("RunningHealthy", pod),
+    ],
+)
+@pytest.mark.parametrize(
+    ("status", "phase", "ending", "message"),
+    [
+        (terminated(137), FAILED, WorkerEnding.FAILED, "exit code 137"),
+        (terminated(137, reason="OOMKilled"), FAILED, WorkerEnding.OUT_OF_MEMORY, "more memory than its pod has"),
+        (terminated(1, message="no Java"), FAILED, WorkerEnding.FAILED, "exit code 1: no Java"),
+        (terminated(0), SUCCEEDED, WorkerEnding.COMPLETED, ""),
+    ],
+)
+def test_a_driver_pod_has_ended_when_it_says_so(
+    of: Any, status: dict[str, Any], phase: WorkerPhase, ending: WorkerEnding, message: str
+) -> None:
+    """While its Spark operator is away, the application stays as it was; nobody restarts the pod."""
+    seen = of(pod_object(status, name=DRIVER))
+    assert (seen.name, seen.phase, seen.ending) == (NAME, phase, ending)
+    assert message in seen.message
+
+
+def test_a_suspended_application_whose_driver_is_being_ended_waits_for_its_queue() -> None:
+    ending = pod_object(terminated(143), name=DRIVER, deletionTimestamp="2026-11-21T12:00:00Z")
+    seen = kubeflow("SUSPENDING", pod=ending)
+    assert (seen.phase, seen.trouble) == (PENDING, WorkerTrouble.QUEUED)
 
 
 def test_a_failed_submission_with_a_live_driver_is_no_failure() -> None:

@@ -26,6 +26,7 @@ from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, Worke
 from compaction.kube.launchers.choice import KINDS
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import kubeflow_application
+from compaction.kube.launchers.kubeflow_rules import REFUSED_CONF
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.spark_conf import SPARK_VERSION
@@ -88,10 +89,11 @@ class Bench:
         body = await self.client.get(kind, NAME, namespace=self.namespace)
         await self.client.replace_status(kind, body | {"status": STATES[self.launcher][what]})
 
-    async def driver(self, status: dict[str, Any]) -> None:
+    async def driver(self, status: dict[str, Any], *, name: str = f"{NAME}-driver", spark_role: str = "driver") -> None:
         """Their operator makes the driver's pod, from our template, and the kubelet writes its status."""
         body = driver_pod(request_of({}, name=NAME, namespace=self.namespace), default_image="w:1")
-        body["metadata"]["name"] = f"{NAME}-driver"
+        body["metadata"]["name"] = name
+        body["metadata"]["labels"]["spark-role"] = spark_role
         made = await self.client.create(PODS, body)
         await self.client.replace_status(PODS, made | {"status": status})
 
@@ -165,6 +167,23 @@ def test_its_driver_pod_is_no_worker_of_its_own_and_says_how_it_ended(bench: Run
     bench(launcher, work)
 
 
+@BOTH
+def test_an_executor_with_the_drivers_labels_is_never_its_driver(bench: Run, launcher: Launcher) -> None:
+    """Kubeflow's operator copies the application's labels to executors; ours of before had no others."""
+
+    async def work(b: Bench) -> None:
+        await b.launch({})
+        await b.driver({"phase": "Running"}, spark_role="driver")
+        oom = terminated(137, reason="OOMKilled")
+        for number in (1, 2):
+            await b.driver(oom, name=f"{NAME}-exec-{number}", spark_role="executor")
+        await b.write("running")
+        seen = await b.only()
+        assert (seen.name, seen.phase, seen.ending) == (NAME, WorkerPhase.RUNNING, None)
+
+    bench(launcher, work)
+
+
 def test_a_live_driver_beside_a_failed_submission(bench: Run) -> None:
     async def work(b: Bench) -> None:
         await b.launch({})
@@ -182,7 +201,8 @@ def test_a_live_driver_beside_a_failed_submission(bench: Run) -> None:
 def test_an_operator_of_theirs_that_does_not_run(bench: Run, launcher: Launcher) -> None:
     async def work(b: Bench) -> None:
         await b.launch({})
-        assert (await b.only()).trouble is None
+        for _ in range(3 if launcher is Launcher.KUBEFLOW else 1):
+            assert (await b.only()).trouble is None
         assert (await b.only()).trouble is WorkerTrouble.OPERATOR_SILENT
 
     bench(launcher, work)
@@ -316,6 +336,32 @@ class TestBuilders:
             "compaction-worker",
         )
         assert (executor["instances"], executor["cores"], executor["serviceAccount"]) == (2, 2, "compaction-executor")
+
+    @pytest.mark.parametrize("key", REFUSED_CONF)
+    def test_kubeflow_is_not_told_twice_and_refuses_what_it_manages(self, key: str) -> None:
+        for variant in VARIANTS.values():
+            application = kubeflow_application(request_of(variant), default_image="w:1")
+            assert key not in application["spec"]["sparkConf"]
+        if key == "spark.master":
+            return  # no policy can hold it
+        with pytest.raises(LaunchError) as refused:
+            kubeflow_application(request_of({"sparkConf": {key: "x"}}), default_image="w:1")
+        assert f"spec.workers.sparkConf.{key}" in str(refused.value)
+        assert REFUSED_CONF[key] in str(refused.value)
+
+    def test_a_namespace_of_its_own_is_refused_as_well(self) -> None:
+        conf = {"spark.kubernetes.namespace": "another"}
+        with pytest.raises(LaunchError, match=r"spark\.kubernetes\.namespace"):
+            kubeflow_application(request_of({"sparkConf": conf}), default_image="w:1")
+        same = {"spark.kubernetes.namespace": "default"}
+        assert kubeflow_application(request_of({"sparkConf": same}), default_image="w:1")
+
+    def test_kubeflow_labels_each_pod_as_its_template_does(self) -> None:
+        """It copies the application's labels over those of both templates."""
+        spec = kubeflow_application(request_of(FULL), default_image="w:1")["spec"]
+        for role in ("driver", "executor"):
+            assert spec[role]["labels"] == spec[role]["template"]["metadata"]["labels"]
+        assert spec["executor"]["labels"]["compaction.dev/component"] == "executor"
 
     def test_a_driver_alone_says_so_itself(self) -> None:
         spec = kubeflow_application(request_of({}), default_image="w:1")["spec"]

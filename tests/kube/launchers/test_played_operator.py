@@ -70,7 +70,8 @@ class PlayedOperator:
     async def write(self, name: str, state: str, error: str = "") -> None:
         with suppress(NotFoundError):
             body = await self.client.get(KUBEFLOW_APPLICATIONS, name, namespace=self.namespace)
-            status = {"applicationState": {"state": state, "errorMessage": error}, "driverInfo": {}}
+            said = {"state": state, "errorMessage": error}
+            status = {"applicationState": said, "driverInfo": {}, "executionAttempts": 1}
             await self.client.replace_status(KUBEFLOW_APPLICATIONS, body | {"status": status})
 
     async def end(self, name: str, state: str, error: str = "") -> None:
@@ -153,14 +154,16 @@ def test_an_operator_that_takes_nothing_up_is_named_in_the_policy(with_operator:
         await b.until("an application", played.applications)
         objects = b.launcher.objects  # type: ignore[attr-defined]
         real = objects._monotonic
-        objects._monotonic = lambda: real() + 90  # a minute and a half later
+        objects._monotonic = lambda: real() + 200  # three minutes and a bit later
 
         async def waits() -> Any:
             status = (await b.policy())["status"]
             return [row for row in status.get("waits", ()) if row["reason"] == "WorkerPending"]
 
         (row,) = await b.until("the wait", waits)
-        assert "its Spark operator does not run, or does not look at this namespace" in row["message"]
+        assert (
+            "its Spark operator does not run, does not watch this namespace, or is still submitting" in row["message"]
+        )
         assert "spec.workers.launcher to pod" in row["message"]
 
     with_operator(test)

@@ -126,7 +126,7 @@ def observe_apache(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObserva
     entry = _telling(status)
     state, message = str(entry.get("currentStateSummary") or ""), str(entry.get("message") or "")
     driver = driver_of(body, pod, since)
-    if not state:
+    if not state and driver is None:
         return not_taken_up(body, since, APACHE_APPLICATIONS)
     if state in _SAY_NOTHING:
         message = "its application has ended, and its history does not say how"

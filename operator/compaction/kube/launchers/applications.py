@@ -11,7 +11,7 @@ from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
 from compaction.kube.launchers.last_words import last_words
-from compaction.kube.launchers.pod_status import Sighting, memory_of, observe_pod, policy_of
+from compaction.kube.launchers.pod_status import Sighting, is_being_deleted, memory_of, observe_pod, policy_of
 from compaction.kube.launchers.pods import Role, metadata_of, object_labels, owner_of, pod_spec, pods_of
 from compaction.kube.launchers.spark_conf import has_executors, local_master, worker_arguments
 from compaction.kube.resources import Obj, Resource
@@ -21,7 +21,7 @@ DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 """What Spark and both Spark operators call the containers they look for."""
 SILENT_SECONDS: Final = 60.0
-"""An application without a status after so long has no operator that looks at it."""
+"""An application without a status after so long has no operator that looks at it, unless its backend knows better."""
 TTL_SECONDS: Final = 4200
 """Ended applications are deleted by us; should we be gone, their operator does it after so long."""
 
@@ -66,6 +66,8 @@ def seen(
     trouble: WorkerTrouble | None = None,
     ending: WorkerEnding | None = None,
     ui: str = "",
+    waited: float = 0.0,
+    leaving: bool = False,
 ) -> WorkerObservation:
     """The observation of an application's worker."""
     return WorkerObservation(
@@ -79,21 +81,32 @@ def seen(
         ending=ending,
         ui=ui,
         memory=memory_of(body),
+        waited=waited,
+        leaving=leaving or is_being_deleted(body),
     )
 
 
-def not_taken_up(body: Obj, since: Sighting, kind: Resource) -> WorkerObservation:
-    """An application without a status: young, or nobody looks at it."""
-    if since.age <= SILENT_SECONDS:
-        return seen(body, since, WorkerPhase.PENDING, reason="New")
+def not_taken_up(
+    body: Obj, since: Sighting, kind: Resource, *, limit: float = SILENT_SECONDS, busy: bool = False
+) -> WorkerObservation:
+    """An application without a status: young, or nobody looks at it. `busy`: its operator may still be submitting."""
+    if since.age <= limit:
+        return seen(body, since, WorkerPhase.PENDING, reason="New", waited=since.age)
     metadata = body["metadata"]
+    submitting = ", or is still submitting others" if busy else ""
     message = (
         f"nobody has taken up {kind.kind} {metadata['namespace']}/{metadata['name']} ({kind.api_version}) within "
-        f"{SILENT_SECONDS:.0f} s: its Spark operator does not run, or does not look at this namespace. Mend that, or "
-        "set spec.workers.launcher to pod"
+        f"{limit:.0f} s: its Spark operator does not run, does not watch this namespace{submitting}. Fix that, or set "
+        "spec.workers.launcher to pod"
     )
     return seen(
-        body, since, WorkerPhase.PENDING, reason="NoStatus", message=message, trouble=WorkerTrouble.OPERATOR_SILENT
+        body,
+        since,
+        WorkerPhase.PENDING,
+        reason="NoStatus",
+        message=message,
+        trouble=WorkerTrouble.OPERATOR_SILENT,
+        waited=limit,
     )
 
 
@@ -105,12 +118,12 @@ def driver_of(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation 
 def waiting_or_running(
     body: Obj, since: Sighting, driver: WorkerObservation | None, *, running: bool, reason: str, ui: str = ""
 ) -> WorkerObservation:
-    """An application that goes on. A driver pod that still waits says for what; one that has ended is not the last word
-    before its application has ended, too.
+    """An application that goes on, as far as it says. A driver pod that still waits says for what; one that has ended
+    is the last word, since nobody restarts it: its operator may be away, and then the application never says so.
     """
-    if driver is not None and driver.phase is WorkerPhase.PENDING:
+    if driver is not None and driver.phase is not WorkerPhase.RUNNING:
         return driver
-    if driver is not None and driver.phase is WorkerPhase.RUNNING:
+    if driver is not None:
         return replace(driver, reason=reason, ui=ui)
     phase = WorkerPhase.RUNNING if running else WorkerPhase.PENDING
     return seen(body, since, phase, reason=reason, ui=ui)

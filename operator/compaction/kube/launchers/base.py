@@ -96,7 +96,8 @@ class WorkerObservation:
     """One worker as the launcher sees it now. Ended workers are reported until `forget` is called for them.
 
     `trouble` says why one has not begun, `ending` how it ended; `ui` is the address of Spark's UI, where there is one;
-    `memory` the bytes that its driver pod has.
+    `memory` the bytes that its driver pod has; `waited` the seconds in which it could not begin to start: not
+    submitted yet, in a queue, or without room. `leaving`: it is being deleted, or held back; it takes no more jobs.
     """
 
     name: str
@@ -110,6 +111,8 @@ class WorkerObservation:
     ending: WorkerEnding | None = None
     ui: str = ""
     memory: int = 0
+    waited: float = 0.0
+    leaving: bool = False
 
     @property
     def ended(self) -> bool:

@@ -1,6 +1,7 @@
 """A worker as a SparkApplication of Kubeflow's operator (`sparkoperator.k8s.io/v1beta2`; research/operator.md §2).
 
-Whatever concerns pods stands in pod templates, not in the fields that need that operator's mutating webhook.
+Whatever concerns pods stands in pod templates, not in the fields that need that operator's mutating webhook. Labels
+stand in both places: that operator copies the application's own over those of every template.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from compaction.kube.launchers.applications import (
     waiting_or_running,
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
+from compaction.kube.launchers.kubeflow_rules import check_user_conf, without_refused
 from compaction.kube.launchers.pod_status import Sighting
 from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
 from compaction.kube.launchers.spark_conf import (
@@ -36,6 +38,10 @@ _QUEUED: Final = frozenset({"SUSPENDED", "SUSPENDING", "RESUMING"})
 _WAITING: Final = frozenset({"SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
 _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING", "UNKNOWN"})
 """FAILING is not final: the driver's exit code is still to come."""
+_DRIVER_GONE: Final = "driver pod not found"
+"""What their operator writes when the driver's pod has gone (internal/controller/sparkapplication/controller.go)."""
+SUBMIT_SECONDS: Final = 180.0
+"""It forks one spark-submit per application, a few at a time: an application without a status may stand in line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
     pod = pods_of(request)
     workers = pod.workers
     image = image_of(workers, default_image)
+    check_user_conf(workers.spark_conf, namespace=request.policy.namespace)
     templates = pod_templates(request, image=image)
     metadata = application_metadata(request)
     if workers.queue_name:
@@ -69,7 +76,7 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
         "image": image,
         "mainApplicationFile": MAIN_FILE,
         "arguments": main_arguments(request),
-        "sparkConf": spark_conf(request, image=image),
+        "sparkConf": without_refused(spark_conf(request, image=image)),
         "restartPolicy": {"type": "Never"},
         "timeToLiveSeconds": TTL_SECONDS,
         "driver": _driver(request, templates[Role.DRIVER]),
@@ -100,6 +107,7 @@ def _driver(request: WorkerRequest, template: Obj) -> Obj:
         "memory": heap,
         "memoryOverhead": f"{overhead}m",
         "serviceAccount": pod.workers.service_account_name,
+        "labels": template["metadata"]["labels"],
         "template": template,
     }
     return found | ({"coreLimit": str(driver.cpu_limit)} if driver.cpu_limit is not None else {})
@@ -118,6 +126,7 @@ def _executor(request: WorkerRequest, template: Obj) -> Obj:
         "memoryOverhead": f"{overhead}m",
         "serviceAccount": EXECUTOR_SERVICE_ACCOUNT,
         "deleteOnTermination": True,
+        "labels": template["metadata"]["labels"],
         "template": template,
     }
     if executor.instances:
@@ -131,11 +140,19 @@ def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObser
     found = status.get("applicationState") or {}
     state, error = str(found.get("state") or ""), str(found.get("errorMessage") or "")
     driver = driver_of(body, pod, since)
-    if not state:
-        return not_taken_up(body, since, KUBEFLOW_APPLICATIONS)
+    if not state and driver is None:
+        return not_taken_up(body, since, KUBEFLOW_APPLICATIONS, limit=SUBMIT_SECONDS, busy=True)
     if state in _QUEUED:
         message = f"its SparkApplication is {state}: a queue, or somebody, holds it back"
-        return seen(body, since, WorkerPhase.PENDING, reason=state, message=message, trouble=WorkerTrouble.QUEUED)
+        return seen(
+            body,
+            since,
+            WorkerPhase.PENDING,
+            reason=state,
+            message=message,
+            trouble=WorkerTrouble.QUEUED,
+            leaving=True,
+        )
     if state in _WAITING or state in _RUNNING:
         return waiting_or_running(body, since, driver, running=state in _RUNNING, reason=state, ui=_ui(body, status))
     if state == "COMPLETED":
@@ -146,17 +163,20 @@ def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObser
             return driver
         return failed(body, since, driver, reason=state, message=error, ending=WorkerEnding.FAILED)
     if state == "FAILED":
-        return failed(body, since, driver, reason=state, message=error, ending=_ending(error))
+        ending = _ending(error) if status.get("executionAttempts") else WorkerEnding.FAILED
+        return failed(body, since, driver, reason=state, message=error, ending=ending)
     return waiting_or_running(body, since, driver, running=False, reason=state)
 
 
 def _ending(error: str) -> WorkerEnding:
-    """How a driver ended whose pod is not there to be asked."""
+    """How a driver ended whose pod is not there to be asked. Of an application that was never submitted the message is
+    spark-submit's, in which any word may stand.
+    """
     if "OOMKilled" in error:
         return WorkerEnding.OUT_OF_MEMORY
     if "evicted" in error.lower() or "preempt" in error.lower():
         return WorkerEnding.DISRUPTED
-    if "not found" in error.lower():
+    if error == _DRIVER_GONE:
         return WorkerEnding.DELETED
     return WorkerEnding.FAILED
 

@@ -34,6 +34,7 @@ from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, Worke
 from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.pod_status import Sighting, owner_of
 from compaction.kube.resources import PODS, Obj, Resource
+from compaction.reconcile.launching import PATIENT
 
 SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COMPONENT}={COMPONENT_WORKER}"
 VERBS: Final = ("get", "list", "create", "delete")
@@ -42,6 +43,7 @@ BUSY_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 10.0
 OFFER_SECONDS: Final = 30.0
 """How often the API server is asked which kinds it serves: an operator that is installed later is found so soon."""
+_SPARK_ROLE: Final = "spark-role"
 KEPT_SECONDS: Final = 600.0
 """How long a worker that failed stays for those who read its log."""
 
@@ -188,7 +190,7 @@ class ObjectLauncher:
     async def _look(self) -> _Look:
         look = _Look(dict(await self.offer()))
         pods = await self._list(PODS) if look.kinds.get(Launcher.POD) is Availability.USABLE else ()
-        drivers = {(_namespace(pod), _worker(pod)): pod for pod in pods}
+        drivers = {(_namespace(pod), _worker(pod)): pod for pod in pods if _is_driver(pod)}
         found: list[tuple[Obj, Obj | None]]
         for launcher, available in look.kinds.items():
             if available is not Availability.USABLE:
@@ -235,7 +237,12 @@ class ObjectLauncher:
         else:
             first, first_at, forgotten = known.first, known.first_at, known.forgotten
         since = Sighting(first, max(0.0, self._monotonic() - first_at))
-        return _Seen(launcher, self._backends[launcher].observe(body, pod, since), uid, first, first_at, forgotten)
+        observation = self._backends[launcher].observe(body, pod, since)
+        if observation.trouble in PATIENT:
+            observation = replace(observation, waited=since.age)
+        elif known is not None and known.uid == uid:
+            observation = replace(observation, waited=max(observation.waited, known.observation.waited))
+        return _Seen(launcher, observation, uid, first, first_at, forgotten)
 
     async def _exists(self, seen: _Seen) -> bool:
         worker = seen.observation
@@ -289,6 +296,11 @@ def _key(worker: WorkerRef | WorkerObservation) -> _Key:
 
 def _worker(body: Obj) -> str:
     return str((body["metadata"].get("labels") or {}).get(LABEL_WORKER, ""))
+
+
+def _is_driver(pod: Obj) -> bool:
+    """True for the driver's pod, whatever other labels say: Spark gives every pod that it makes its role."""
+    return str((pod["metadata"].get("labels") or {}).get(_SPARK_ROLE, "driver")) == "driver"
 
 
 def _namespace(body: Obj) -> str:

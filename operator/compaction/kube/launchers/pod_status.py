@@ -65,6 +65,11 @@ def memory_of(body: Obj) -> int:
     return number_in((body["metadata"].get("annotations") or {}).get(ANNOTATION_DRIVER_MEMORY), limit=INT64_MAX) or 0
 
 
+def is_being_deleted(body: Obj) -> bool:
+    """True once somebody has asked for an object's deletion."""
+    return "deletionTimestamp" in body["metadata"]
+
+
 def observe_pod(body: Obj, since: Sighting, *, about: Obj | None = None) -> WorkerObservation:
     """The worker that a driver pod is; or that `about` is, the application it belongs to."""
     status = body.get("status") or {}
@@ -83,6 +88,7 @@ def observe_pod(body: Obj, since: Sighting, *, about: Obj | None = None) -> Work
         ending=ending,
         ui=_ui(body, status) if phase is WorkerPhase.RUNNING else "",
         memory=memory_of(worker),
+        leaving=is_being_deleted(body) or is_being_deleted(worker),
     )
 
 
