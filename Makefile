@@ -50,6 +50,7 @@ test: setup ## All tests (ARGS="-k name" selects some)
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m compaction.local.promtool
 	@$(BIN)/python -m compaction.local.versitygw
+	@PYTHONPATH=tests $(BIN)/python -m support.kubeflow_operator
 	@$(BIN)/python -m pytest $(ARGS)
 
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)

@@ -50,7 +50,9 @@ def program() -> Path:
     assert required is not None
     module, kept = f"{MODULE}@{required[1]}", cache_directory(os.environ)
     place = kept / "control-plane" / f"kubeflow-spark-operator-{required[1]}"
-    with exclusive(cache_lock(kept), what="building Kubeflow's submission", report=print):
+    if place.exists():
+        return place / Path(PACKAGE).name
+    with exclusive(cache_lock(kept), what="building a program of Kubeflow's Spark operator", report=print):
         if not place.exists():
             install_set(
                 place,
@@ -88,3 +90,7 @@ def _run(mode: str, application: Mapping[str, Any], environment: Mapping[str, st
     )
     assert answer.returncode in (0, 1), answer.stderr
     return Answer(answer.stdout, answer.stderr.strip() if answer.returncode else "")
+
+
+if __name__ == "__main__":
+    program()
