@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
+from structlog.testing import capture_logs
 
+from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import ApiUnavailableError, ConflictError
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj
 from compaction.kube.config import Connection
@@ -331,9 +333,41 @@ def test_a_root_that_is_not_there(on_bench: Callable[..., None]) -> None:
         condition = await b.until("a condition", lambda: b.condition("Stalled"))
         assert condition["reason"] == "RootNotFound"
         assert str(b.root) in condition["message"]
+        event = await b.until("an Event", lambda: b.event("RootNotFound"))
+        assert (event["type"], event["message"]) == ("Warning", condition["message"])
+        await b.until("a metric", lambda: stalled(b, 1))
         b.root.mkdir()
         b.add_log("a")
         await b.all_in("Succeeded")
+        await b.until("an Event of its end", lambda: b.event("Recovered"))
+        await b.until("a metric", lambda: stalled(b, 0))
+
+    async def stalled(b: Bench, value: int) -> bool:
+        labels = {"namespace": b.namespace, "policy": "logs", "condition": "Stalled", "status": "True"}
+        return b.metrics.registry.get_sample_value("compaction_policy_condition", labels) == value
+
+    with capture_logs() as lines:
+        on_bench(test)
+    said = [(line["log_level"], line["reason"]) for line in lines if line["event"] == "the policy's status has changed"]
+    assert said[:2] == [("warning", "RootNotFound"), ("info", "Recovered")]
+
+
+def test_a_stored_policy_that_is_not_valid_any_more_says_so_everywhere(
+    on_bench: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def older(body: Any) -> CompactionPolicy:
+        return CompactionPolicy.model_validate({**body, "spec": {**body["spec"], "approval": "Perhaps"}})
+
+    async def test(b: Bench) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(CompactionPolicy, "from_object", older)
+            await b.apply()
+            condition = await b.until("a condition", lambda: b.condition("Stalled"))
+            assert condition["reason"] == "InvalidSpec"
+            event = await b.until("an Event", lambda: b.event("InvalidSpec"))
+            assert event["message"].startswith("spec.approval: ")
+            labels = {"namespace": b.namespace, "policy": "logs", "reason": "InvalidSpec"}
+            assert b.metrics.registry.get_sample_value("compaction_policy_reason", labels) == 1
 
     on_bench(test)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from compaction.api.enums import AttemptOutcome, JobState, WaitReason
+from compaction.api.conditions import Conditions
+from compaction.api.enums import AttemptOutcome, JobState, PolicyReason, WaitReason
 from compaction.api.names import COORDINATOR_LEASE
+from compaction.api.standing import conditions_for
 from compaction.kube.cache import ObjectKey
+from compaction.kube.measure import SUPERSEDED
 from compaction.kube.metrics import Metrics
 from compaction.local.promtool import ensure_promtool
 from support.promrules import Cause, Promtool, Timeline
@@ -22,12 +26,23 @@ POLICY = ObjectKey("storage", "logs")
 GIB = 1 << 30
 
 
+def standing(reason: PolicyReason) -> Conditions:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return conditions_for((), reason=reason, message="the particulars", observed_generation=1, now=now)
+
+
 def healthy(metrics: Metrics, minute: int) -> None:
     """A replica that leads and keeps up: a little debt that comes and goes, a worker that starts now and then."""
     metrics.leader.labels(COORDINATOR_LEASE).set(1)
     metrics.debt_bytes.labels(*POLICY).set((2 + minute % 7) * GIB)
     metrics.debt_oldest_age_seconds.labels(*POLICY).set(60 * (minute % 7))
-    metrics.set_jobs(POLICY, {JobState.IN_PROGRESS: 2, JobState.SUCCEEDED: minute, JobState.FAULTY: 0})
+    metrics.set_jobs(
+        POLICY, {JobState.IN_PROGRESS: 2, JobState.SUCCEEDED: minute, JobState.FAULTY: 0, SUPERSEDED: minute // 60}
+    )
+    # A plan waits for approval: somebody has to act, at leisure.
+    metrics.conditions.set(POLICY, standing(PolicyReason.APPROVAL_PENDING if minute > 60 else PolicyReason.COMPACTING))
+    metrics.quarantined.labels(*POLICY).set(0)
+    metrics.log_errors.labels(*POLICY).set(0)
     metrics.set_waiting(POLICY, {WaitReason.WORKER_STARTING: 1} if minute % 10 == 0 else {})
     metrics.attempts.labels(*POLICY, AttemptOutcome.SUCCEEDED).inc()
     # A node was taken away: one lease expired. That alone is what leases are for.
@@ -44,6 +59,25 @@ def debt_grows(metrics: Metrics, minute: int) -> None:
 
 def debt_too_old(metrics: Metrics, minute: int) -> None:
     metrics.debt_oldest_age_seconds.labels(*POLICY).set(86400 + 60 * (minute - 10))
+
+
+def store_not_seen(metrics: Metrics, minute: int) -> None:
+    """From another cause to the next: the alert does not begin anew with each."""
+    if minute >= 10:
+        reason = PolicyReason.STORE_UNREACHABLE if minute % 2 else PolicyReason.PERMISSION_DENIED
+        metrics.conditions.set(POLICY, standing(reason))
+
+
+def sources_quarantined(metrics: Metrics, minute: int) -> None:
+    metrics.quarantined.labels(*POLICY).set(2 if minute >= 10 else 0)
+    metrics.conditions.set(
+        POLICY, standing(PolicyReason.SOURCES_QUARANTINED if minute >= 10 else PolicyReason.COMPACTING)
+    )
+
+
+def targets_unreadable(metrics: Metrics, minute: int) -> None:
+    metrics.log_errors.labels(*POLICY).set(3 if minute >= 10 else 0)
+    metrics.conditions.set(POLICY, standing(PolicyReason.LOGS_UNREADABLE if minute >= 10 else PolicyReason.COMPACTING))
 
 
 def job_faulty(metrics: Metrics, minute: int) -> None:
@@ -104,6 +138,15 @@ def leading(**labels: str) -> tuple[tuple[str, str], ...]:
 CASES = [
     Case("CompactionDebtGrows", debt_grows, 148, 151, "storage/logs falls behind: 4.517GiB of debt, and growing"),
     Case("CompactionDebtTooOld", debt_too_old, 25, 26, "storage/logs: debt has been waiting for 1d 0h 16m 0s"),
+    Case(
+        "CompactionPolicyStalled",
+        store_not_seen,
+        19,
+        20,
+        "storage/logs cannot go on: its condition Stalled is True",
+    ),
+    Case("CompactionSourcesQuarantined", sources_quarantined, 14, 15, "storage/logs: 2 damaged sources are set aside"),
+    Case("CompactionTargetErrors", targets_unreadable, 24, 25, "storage/logs: 3 targets cannot be planned"),
     Case("CompactionJobFaulty", job_faulty, 14, 15, "storage/logs: 2 jobs gave up"),
     Case(
         "CompactionWorkersCannotStart",
@@ -167,6 +210,11 @@ def test_nothing_fires_while_all_is_well(promtool: Promtool) -> None:
     for alert in promtool.rules():
         promtool.judge(timeline, at=299, firing=[], alert=alert)
         promtool.judge(timeline, at=45, firing=[], alert=alert)
+
+
+@pytest.mark.parametrize("cause", [sources_quarantined, targets_unreadable], ids=lambda cause: cause.__name__)
+def test_a_cause_with_an_alert_of_its_own_fires_that_one_only(promtool: Promtool, cause: Cause) -> None:
+    promtool.judge(Timeline.of(cause, minutes=60), at=58, firing=[], alert="CompactionPolicyStalled")
 
 
 def test_every_alert_has_a_case_and_a_runbook(promtool: Promtool) -> None:

@@ -32,7 +32,8 @@ def running() -> World:
 
 
 def events(decision: Decision) -> list[str]:
-    return [event.reason for event in decision.events if event.reason == SKEW]
+    assert decision.policy_status is not None
+    return [event.reason for event in decision.policy_status.events if event.reason == SKEW]
 
 
 def test_a_worker_of_another_version_is_named_with_what_to_do_and_gets_its_job() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from compaction.exceptions import ApiUnavailableError
 from compaction.kube.cache import ObjectCache
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiCall, ApiClient, Obj
+from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiCall, ApiClient, Obj
 from compaction.kube.config import Connection
 from compaction.kube.controller import PolicyController
 from compaction.kube.events import EventRecorder
@@ -110,6 +110,10 @@ class Bench:
     async def condition(self, kind: str, name: str = "logs") -> Obj | None:
         conditions = (await self.policy(name)).get("status", {}).get("conditions", ())
         return next((c for c in conditions if c["type"] == kind), None)
+
+    async def event(self, reason: str) -> Obj | None:
+        found = (await self.client.list(EVENTS, namespace=self.namespace)).items
+        return next((one for one in found if one["reason"] == reason), None)
 
     async def jobs(self) -> tuple[Obj, ...]:
         return (await self.client.list(COMPACTION_JOBS, namespace=self.namespace)).items

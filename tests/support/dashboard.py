@@ -31,6 +31,10 @@ def latest(metric: str, *by: str) -> str:
     return f"max by ({labels}) ({metric}{{{OF_POLICY}}})"
 
 
+def standing(condition: str) -> str:
+    return f"max by (namespace, policy) (compaction_policy_condition{{{OF_POLICY}, {condition}}})"
+
+
 def rate(metric: str, *by: str) -> str:
     labels = ", ".join(("namespace", "policy", *by))
     return f"sum by ({labels}) (rate({metric}{{{OF_POLICY}}}[$__rate_interval]))"
@@ -101,6 +105,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
     "What is wrong": (
+        Panel(
+            "Policies that need somebody",
+            {
+                standing('condition="Ready", status="False"'): f"{BY_POLICY} asks",
+                standing('condition="Stalled", status="True"'): f"{BY_POLICY} stalled",
+            },
+            help="Ready is False: somebody has to act. Stalled: nothing goes on before.",
+        ),
+        Panel("Reasons", {latest("compaction_policy_reason", "reason"): f"{BY_POLICY} {{{{reason}}}}"}),
         Panel(
             "Damaged segments set aside, unreadable logs",
             {

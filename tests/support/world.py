@@ -369,6 +369,7 @@ class World:
                     }
                 )
                 self.status_writes += 1
+                self.events += [(event.reason, event.message) for event in decision.policy_status.events]
                 yield
         self.events += [(event.reason, event.message) for event in decision.events]
 

@@ -66,7 +66,7 @@ class CompactionPolicy(ApiModel):
             PrinterColumn(
                 "Faulty",
                 ".status.faulty",
-                "Jobs that are parked, superseded ones (SourcesChanged) excluded",
+                "Jobs that are parked, without those whose work was planned again",
                 ColumnType.INTEGER,
             ),
             PrinterColumn("ETA", ".status.eta", "Time until the debt is worked off"),

@@ -188,8 +188,8 @@ class CompactionPolicyStatus(ApiModel):
     queued: Count = 0
     """Number of jobs that wait for a worker."""
     faulty: Count = 0
-    """Number of jobs that are parked as Faulty, without those whose sources changed (SourcesChanged): their work was
-    planned anew, they only stay for the record. The list of jobs and the metric compaction_jobs have both."""
+    """Number of jobs that are parked as Faulty, without those whose work was planned again: their sources changed, or
+    the quarantine of their damaged sources is over. Those stay for the record, in the list of jobs."""
     succeeded: Count = 0
     """Number of jobs that succeeded since the policy exists."""
     workers: Count = 0

@@ -23,6 +23,7 @@ from compaction.api.standing import conditions_for
 from compaction.exceptions import CompactionError
 from compaction.kube.assign import Outcome
 from compaction.kube.cache import Change, Delta, ObjectKey, key_of
+from compaction.kube.events import EventType
 from compaction.kube.executor import Executor
 from compaction.kube.gather import (
     ParsedObjects,
@@ -45,6 +46,7 @@ from compaction.kube.store_tasks import PolicyState, StoreTasks, close
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
+from compaction.reconcile.announcing import of_standing
 from compaction.reconcile.claims import learned
 from compaction.reconcile.fleet import launch_failed
 from compaction.reconcile.observations import Moment, Snapshot
@@ -251,9 +253,12 @@ class PolicyController:
             now=Moment(self._wall(), 0.0).time,
         )
         after = before.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        runtime.metrics.conditions.set(key_of(body), after.conditions)
         if after != before:
             about = identity(body)
             answer = await runtime.client.replace_status(COMPACTION_POLICIES, {**body, "status": after.to_object()})
             runtime.cache.policies.upsert(answer)
             log.error("policy cannot be read", policy=about.name, error=f"{where}: {problem['msg']}")
+            for event in of_standing(before.conditions, after.conditions):
+                runtime.events.event(body, reason=event.reason, message=event.message, type=EventType.WARNING)
         return None

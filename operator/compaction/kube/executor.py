@@ -252,6 +252,11 @@ class Executor:
     async def _write_policy_status(self, action: WritePolicyStatus) -> None:
         if not await self._api.write_status(COMPACTION_POLICIES, action.policy, action.status.to_object()):
             self.outcome.status_failed = True
+            return
+        for event in action.events:
+            said = log.warning if event.warning else log.info
+            said("the policy's status has changed", policy=str(self._key), reason=event.reason, message=event.message)
+            self._announce(event)
 
     def _announce(self, event: Announce) -> None:
         about = self._policy

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from compaction.api.enums import AttemptOutcome, JobReason, JobState
+from compaction.api.policy import CompactionPolicy
 from compaction.kube.cache import ObjectKey
 from compaction.kube.metrics import Metrics
 from compaction.planning.debt import debt_of
@@ -12,6 +14,10 @@ from compaction.reconcile.actions import Decision
 from compaction.reconcile.figures import read_amplification
 from compaction.reconcile.observations import Reading, Snapshot
 from compaction.reconcile.skew import skewed
+from compaction.reconcile.superseded import is_superseded
+
+SUPERSEDED: Final = "Superseded"
+"""Parked jobs that are kept for the record only, in `compaction_jobs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,8 @@ def measure(
     if policy is None:
         return
     now = snapshot.now.wall
-    states = [view.job.status.state for view in snapshot.jobs]
-    metrics.set_jobs(key, {state.value: states.count(state) for state in JobState})
+    metrics.set_jobs(key, _by_state(snapshot, policy))
+    metrics.conditions.set(key, policy.status.conditions)
     metrics.workers.labels(*key).set(len(snapshot.workers))
     metrics.skewed_workers.labels(*key).set(len(skewed(snapshot)))
     metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
@@ -49,6 +55,15 @@ def measure(
         _measure_store(metrics, key, snapshot.reading, now)
     _begin_counting(metrics, key)
     _count_endings(metrics, key, decision, snapshot)
+
+
+def _by_state(snapshot: Snapshot, policy: CompactionPolicy) -> dict[str, int]:
+    """Jobs by state. Faulty are those of the column FAULTY: whose work was planned again stand apart."""
+    states = [view.job.status.state for view in snapshot.jobs]
+    counts = {state.value: states.count(state) for state in JobState}
+    counts[SUPERSEDED] = sum(is_superseded(view.job, policy.status.quarantined) for view in snapshot.jobs)
+    counts[JobState.FAULTY.value] -= counts[SUPERSEDED]
+    return counts
 
 
 def _measure_store(metrics: Metrics, key: ObjectKey, reading: Reading, now: float) -> None:

@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from compaction.kube.cache import ObjectKey
+from compaction.kube.condition_metrics import ConditionMetrics
 from compaction.kube.transport import ApiCall
 
 _POLICY = ("namespace", "policy")
@@ -128,6 +129,7 @@ class Metrics:
         def counted(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
 
+        self.conditions = ConditionMetrics(registry)
         self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or of blocks merge")
         self.debt_level_bytes = per_policy("debt_level_bytes", "The same, by level", "level")
         self.debt_segments = per_policy("debt_segments", "Segments a compaction now would rewrite or delete")
@@ -142,7 +144,7 @@ class Metrics:
             "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last look at the store"
         )
         self.cleanup_problems = per_policy("cleanup_problems", "Segment logs that the last sweep could not clean")
-        self.jobs = per_policy("jobs", "Jobs by state; Faulty ones whose sources changed included", "state")
+        self.jobs = per_policy("jobs", "Jobs by state; Superseded: parked, but their work was planned again", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.skewed_workers = per_policy("workers_of_other_version", "Workers of another version than the operator's")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
@@ -229,6 +231,7 @@ class Metrics:
 
     def forget_policy(self, policy: ObjectKey) -> None:
         """Drop the gauges of a deleted policy; counters stay, as rates need them."""
+        self.conditions.forget(policy)
         for gauge in self._per_policy:
             _drop(gauge, policy)
         for gauge, known in self._labelled:

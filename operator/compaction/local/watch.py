@@ -34,6 +34,7 @@ from compaction.local.news import News, of_event, of_status
 from compaction.local.objects import LocalObjects, LocalWorker
 from compaction.planning.reading import Reading
 from compaction.reconcile.actions import AssignJob, Decision, EndAttempt, RunStoreTask, StoreTask
+from compaction.reconcile.announcing import RECOVERED
 from compaction.reconcile.claims import Refused, learned
 from compaction.reconcile.fleet import launch_failed
 from compaction.reconcile.job import assigned
@@ -174,7 +175,9 @@ class LocalWatch:
         before, after = self.objects.policy.status, decision.policy_status.status
         self.objects.put_policy_status(after)
         self._told.clear()
-        for one in of_status(before, after):
+        news = of_status(before, after)
+        said = {one.reason for one in news} | {RECOVERED}  # another reason of Ready is news of its own
+        for one in (*(of_event(event) for event in decision.policy_status.events if event.reason not in said), *news):
             self._say(one)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------

@@ -146,14 +146,6 @@ class RunStoreTask:
 
 
 @dataclass(frozen=True, slots=True)
-class WritePolicyStatus:
-    """Write the policy's status."""
-
-    policy: Identity
-    status: CompactionPolicyStatus
-
-
-@dataclass(frozen=True, slots=True)
 class Announce:
     """An Event, on the policy or on one of its jobs."""
 
@@ -161,6 +153,15 @@ class Announce:
     message: str
     warning: bool = False
     job: Identity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WritePolicyStatus:
+    """Write the policy's status, and when that is done announce what it says for the first time."""
+
+    policy: Identity
+    status: CompactionPolicyStatus
+    events: tuple[Announce, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

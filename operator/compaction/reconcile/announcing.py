@@ -1,10 +1,12 @@
-"""The Events of a reconcile: what happened to the jobs, what was planned, what was set aside."""
+"""The Events of a reconcile: what happened to the jobs, what was planned, what was set aside, who has to act."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
-from compaction.api.enums import JobState
+from compaction.api.conditions import Conditions, get_condition, is_true
+from compaction.api.enums import ConditionStatus, ConditionType, JobState
 from compaction.api.formatting import format_bytes, format_work, plural
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.api.text import MESSAGE_LIMIT, cut, printable
@@ -13,14 +15,23 @@ from compaction.reconcile import quarantine, skew
 from compaction.reconcile.actions import Announce
 from compaction.reconcile.steps import JobStep
 
+RECOVERED: Final = "Recovered"
+"""A policy goes on after somebody had to act."""
 
-def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus, planned: Plan | None) -> list[Announce]:
-    """Events on the policy: jobs were planned, sources were set aside, workers are of another version."""
-    events = []
-    if planned is not None and planned.jobs:
-        work = format_work(planned.cost_bytes, planned.gain_bytes)
-        message = f"{plural(len(planned.jobs), 'job')} planned ({planned.hash}): {work}"
-        events.append(Announce("Planned", message))
+
+def of_plan(planned: Plan | None) -> list[Announce]:
+    """The Event of a plan whose jobs are created."""
+    if planned is None or not planned.jobs:
+        return []
+    work = format_work(planned.cost_bytes, planned.gain_bytes)
+    return [Announce("Planned", f"{plural(len(planned.jobs), 'job')} planned ({planned.hash}): {work}")]
+
+
+def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> list[Announce]:
+    """Events on the policy, of what its status says for the first time: somebody has to act, or not any more; sources
+    were set aside; workers are of another version.
+    """
+    events = of_standing(before.conditions, after.conditions)
     known = {(entry.log, entry.segment) for entry in before.quarantined}
     for entry in after.quarantined:
         if (entry.log, entry.segment) not in known:
@@ -40,6 +51,21 @@ def of_release(value: str, policy: CompactionPolicyStatus, steps: Iterable[JobSt
     named = printable(cut(", ".join(repr(one) for one in strangers), MESSAGE_LIMIT))
     message = f"no quarantined source is named {named}: see status.quarantined; write LOG/SEGMENT, a block's id, or all"
     return [Announce("ReleaseIgnored", message, warning=True)]
+
+
+def of_standing(before: Conditions, after: Conditions) -> list[Announce]:
+    """One Event when somebody has to act, when it is for another cause, and when it is over."""
+    old, new = get_condition(before, ConditionType.READY), get_condition(after, ConditionType.READY)
+    if new is None:
+        return []
+    asked = old is not None and old.status is ConditionStatus.FALSE
+    if new.status is ConditionStatus.FALSE:
+        if asked and old is not None and old.reason == new.reason:
+            return []
+        return [Announce(new.reason, new.message, warning=is_true(after, ConditionType.STALLED))]
+    if asked and old is not None and new.status is ConditionStatus.TRUE:
+        return [Announce(RECOVERED, f"{old.reason} is over; {new.reason}: {new.message}")]
+    return []
 
 
 def of_jobs(steps: Iterable[JobStep]) -> list[Announce]:

@@ -136,7 +136,7 @@ class _Reconcile:
             launches=assigned.launches,
             store_tasks=store_tasks,
             policy_status=write,
-            events=(*workers.events, *self._events(steps, after, planned)),
+            events=(*workers.events, *self._events(steps, planned)),
             wish=assigned.wish,
             requeue_after=self._next_look(assigned.seconds, workers.next_look, gap, _next_expiry(steps)),
         )
@@ -270,11 +270,11 @@ class _Reconcile:
         before = self.policy.status.released
         return mark_of(self.release) if self.release and not waiting else before
 
-    def _events(self, steps: Iterable[JobStep], after: CompactionPolicyStatus, planned: Plan | None) -> list[Announce]:
+    def _events(self, steps: Iterable[JobStep], planned: Plan | None) -> list[Announce]:
         """What the jobs and the policy have to say. A release is judged when it is first seen: what it lifts is gone
         from the status before it is done.
         """
-        found = announcing.of_jobs(steps) + announcing.of_policy(self.policy.status, after, planned)
+        found = announcing.of_jobs(steps) + announcing.of_plan(planned)
         if self.release and release_look(self.release) in self.memory.looks - self.snapshot.memory.looks:
             found += announcing.of_release(self.release, self.policy.status, steps)
         return found
@@ -290,7 +290,8 @@ class _Reconcile:
             return None, left
         self.memory = replace(self.memory, status_written_at=self.now.monotonic)
         meta = self.policy.metadata
-        return WritePolicyStatus(Identity(meta.name, meta.uid, meta.resource_version), after), None
+        events = tuple(announcing.of_policy(self.policy.status, after))
+        return WritePolicyStatus(Identity(meta.name, meta.uid, meta.resource_version), after, events), None
 
 
 def _next_expiry(steps: Iterable[JobStep]) -> float | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from compaction.api.conditions import Conditions
-from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason
+from compaction.api.conditions import Conditions, get_condition
+from compaction.api.enums import ConditionType, JobReason, JobState, PolicyReason, WaitReason
 from compaction.api.formatting import format_bytes, plural
 from compaction.api.plan_status import WaitCount, Waiting
 from compaction.api.policy import (
@@ -31,6 +31,7 @@ from compaction.reconcile.figures import store_figures
 from compaction.reconcile.observations import Memory, Moment, Reading
 from compaction.reconcile.skew import with_skew
 from compaction.reconcile.steps import JobStep
+from compaction.reconcile.superseded import is_superseded
 from compaction.reconcile.timing import Timing
 from compaction.reconcile.waits import for_window
 
@@ -120,17 +121,12 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
 
 def _count(facts: Facts) -> _Counts:
     states = [step.state for step in facts.steps]
-    superseded = sum(_is_superseded(step) for step in facts.steps)
+    superseded = sum(is_superseded(step.view.job, facts.quarantined, status=step.status) for step in facts.steps)
     return _Counts(
         active=states.count(JobState.IN_PROGRESS),
         queued=states.count(JobState.UNASSIGNED) + states.count(JobState.ABANDONED) + facts.created,
         faulty=states.count(JobState.FAULTY) - superseded,
     )
-
-
-def _is_superseded(step: JobStep) -> bool:
-    """A job whose sources changed under it is parked for the record only: its work was planned anew."""
-    return step.state is JobState.FAULTY and last_reason(step) == JobReason.SOURCES_CHANGED
 
 
 def last_reason(step: JobStep) -> str:
@@ -168,13 +164,22 @@ def _waiting(facts: Facts, counts: _Counts) -> Waiting | None:
 
 def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
     reason, message = _stalled(facts, counts) or _going_on(facts, counts, debt)
+    before = facts.policy.status
+    if facts.reading is None and reason == PolicyReason.SENSING and _is_known(facts.policy):
+        return before.conditions  # a new coordinator: what the last one said holds until the first look has ended
     return conditions_for(
-        facts.policy.status.conditions,
+        before.conditions,
         reason=reason,
         message=message,
         observed_generation=facts.policy.metadata.generation,
         now=facts.now.time,
     )
+
+
+def _is_known(policy: CompactionPolicy) -> bool:
+    """Whether the status says how the policy stands with this spec."""
+    known = get_condition(policy.status.conditions, ConditionType.READY) is not None
+    return known and policy.status.observed_generation == policy.metadata.generation
 
 
 def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, str]:
