@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from compaction.api.enums import JobReason
 from compaction.api.job import CompactionJob, CompactionJobSpec
@@ -26,6 +27,7 @@ from support.block_index import empty_postgres
 from support.block_jobs import assert_tidy, claim, job_of, orphans, reference_of, run
 from support.block_stores import content, fill
 from support.manifests import block_job_object
+from support.parquet_types import ENCODINGS, KEY, NOT_READ, expected, merged, plain, readable, table, values
 from support.s3 import S3
 from support.worker_ports import Cluster, FakeLease
 
@@ -128,3 +130,28 @@ def test_a_lost_lease_leaves_nothing_and_the_next_attempt_does_it(
     assert run(remote, job, spark, token=2).outcome is Outcome.SUCCEEDED
     assert content(store) == before
     assert_tidy(store)
+
+
+def test_spark_reads_every_type_in_every_encoding(spark: SparkEngine, tmp_path: Path) -> None:
+    """Value by value, with both of its readers: the vectorised one decodes by itself, the other one is parquet-java.
+
+    The same for DuckDB, Polars and pyarrow: tests/stores/blocks/merge/test_readers.py.
+    """
+    session = SparkSession(spark.context)
+    names = readable("spark")
+    for encoding in ("", *ENCODINGS):
+        path = tmp_path / f"rows-{encoding}.parquet"
+        path.write_bytes(merged(table(names), encoding))
+        for vectorised in ("true", "false"):
+            session.conf.set("spark.sql.parquet.enableVectorizedReader", vectorised)
+            found = session.read.parquet(str(path)).toArrow().sort_by(KEY)
+            for name in names:
+                assert values(found[name]) == expected("spark", name), (encoding, vectorised, name)
+
+
+@pytest.mark.parametrize("name", NOT_READ["spark"])
+def test_what_spark_cannot_read_is_not_our_doing(spark: SparkEngine, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "plain.parquet"
+    path.write_bytes(plain(table((name,))))
+    with pytest.raises(Exception, match=NOT_READ["spark"][name]):
+        SparkSession(spark.context).read.parquet(str(path)).toArrow()

@@ -13,6 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compaction.stores.blocks.merge.schema import without_dictionary
+
 DICTIONARY: Final = "DICTIONARY"
 SAMPLE_ROWS: Final = 1 << 16
 _WORTH: Final = 0.97
@@ -37,27 +39,50 @@ class ColumnEncoding:
 
 
 def candidates(kind: pa.DataType) -> tuple[str, ...]:
-    """The encodings that a column of this type may have, the cheapest to read first; empty: let the writer decide."""
-    if pa.types.is_dictionary(kind):
-        return (DICTIONARY, "DELTA_BYTE_ARRAY")
+    """The encodings that a column of this type may have, the cheapest to read first; empty: let the writer decide.
+
+    An encoding stands here only if Spark (both of its readers), DuckDB, Polars and pyarrow of the last years read it
+    for every type that has it (docs/adr/0210-encodings-that-everybody-reads.md): tests/rewrite/test_block_spark.py and
+    tests/stores/blocks/merge/test_readers.py show it. Two are left out although they are often smaller:
+
+    * BYTE_STREAM_SPLIT. Spark's vectorised reader refuses it up to 3.5 for every type and unsigned integers in 4.3;
+      DuckDB refuses it for everything but floats up to 1.2, and for decimals, float16 and fixed-size binaries in 2.0.
+    * DELTA_LENGTH_BYTE_ARRAY. Spark's vectorised reader up to 3.5 returns wrong texts without an error.
+    """
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return (DICTIONARY, "PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY")
+        return (DICTIONARY, "PLAIN", "DELTA_BYTE_ARRAY")
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        return (DICTIONARY, "PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT")
+        return (DICTIONARY, "PLAIN", "DELTA_BINARY_PACKED")
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
-        return (DICTIONARY, "PLAIN", "BYTE_STREAM_SPLIT")
+        return (DICTIONARY, "PLAIN")
     return ()
 
 
-def choose(sample: pa.Table, *, level: int) -> dict[str, ColumnEncoding]:
-    """An encoding for each column of the sample, by name."""
-    return {name: _best(sample.select([name]), level=level) for name in sample.schema.names}
+def candidates_of(declared: pa.Field, *, coded: bool) -> tuple[str, ...]:
+    """The same for a column that readers are told is `declared`. `coded`: its values repeat.
+
+    What is declared as a dictionary is read as one, which pyarrow can do only where the values are plain or lie in one.
+    """
+    allowed = candidates(without_dictionary(declared.type))
+    if coded:
+        allowed = tuple(one for one in allowed if one != "PLAIN")
+    if pa.types.is_dictionary(declared.type):
+        allowed = tuple(one for one in allowed if one != "DELTA_BYTE_ARRAY")
+    return allowed
 
 
-def _best(column: pa.Table, *, level: int) -> ColumnEncoding:
-    kind = column.schema.field(0).type
+def choose(sample: pa.Table, declared: pa.Schema, *, level: int) -> dict[str, ColumnEncoding]:
+    """An encoding for each column of the sample, by name. `declared`: what readers are told that the columns are."""
+    chosen = {}
+    for field in sample.schema:
+        allowed = candidates_of(declared.field(field.name), coded=pa.types.is_dictionary(field.type))
+        chosen[field.name] = _best(sample.select([field.name]), allowed, level=level)
+    return chosen
+
+
+def _best(column: pa.Table, encodings: Sequence[str], *, level: int) -> ColumnEncoding:
     best: ColumnEncoding | None = None
-    for encoding in candidates(kind) or ("",):
+    for encoding in encodings or ("",):
         tried = _try(column, encoding, level=level)
         if best is None or tried.bytes_per_row < best.bytes_per_row * _WORTH:
             best = tried

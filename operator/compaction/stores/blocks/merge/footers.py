@@ -20,6 +20,9 @@ from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.schema import without_dictionary
 from compaction.stores.blocks.merge.settings import MergeInput
 
+ARROW_SCHEMA: Final = b"ARROW:schema"
+"""The key under which Arrow's writers keep their schema in a Parquet file, and its readers look for it."""
+
 Bound = int | bytes
 _UNITS: Final = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _MEASURED: Final = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
@@ -47,6 +50,11 @@ class Footer:
     def rows(self) -> int:
         """Rows of these row groups."""
         return sum(self.metadata.row_group(group).num_rows for group in self.groups)
+
+    @property
+    def has_arrow_schema(self) -> bool:
+        """Whether its writer says what the columns are in Arrow; else that is read off the Parquet types."""
+        return ARROW_SCHEMA in (self.metadata.metadata or {})
 
     def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
         """The chunks of a top-level column that is not nested; none when there is no such column."""

@@ -23,10 +23,10 @@ from compaction.stores.blocks.merge.budget import Budget, is_measured, row_bytes
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.dedup import KeepLast
 from compaction.stores.blocks.merge.footers import Footer, bloom_columns, read_footer
-from compaction.stores.blocks.merge.output import Output
+from compaction.stores.blocks.merge.output import Declared, Output
 from compaction.stores.blocks.merge.rounds import Rounds
 from compaction.stores.blocks.merge.runs import ParquetRun, Run, Spiller
-from compaction.stores.blocks.merge.schema import unified
+from compaction.stores.blocks.merge.schema import declared, unified
 from compaction.stores.blocks.merge.settings import (
     Duplicates,
     MergeInput,
@@ -59,7 +59,8 @@ def merge(
         raise ValueError("nothing to merge")
     keep_freed(settings.memory_bytes // 16)
     footers = [read_footer(block, settings.sort_key) for block in inputs]
-    schema = unified([(footer.input.name, footer.schema) for footer in footers])
+    named = [(footer.input.name, footer.schema) for footer in footers]
+    schema = unified(named)
     coded = [field.name for field in schema if is_codable(field.type) and _repeats(field.name, footers)]
     measured = is_measured(schema, coded, footers)
     budget = Budget(settings.memory_bytes, row_bytes(schema, coded, footers), measured)
@@ -69,7 +70,8 @@ def merge(
         resources.callback(shutil.rmtree, scratch, ignore_errors=True)
         spiller = Spiller(scratch, columns, budget.batch_rows(1))
         work = _Merge(footers, columns, settings, budget, spiller)
-        sink = Output(output, columns, settings, pending_bytes=budget.pending, bloom=bloom_columns(footers))
+        told = Declared(declared(named, schema), stored=any(footer.has_arrow_schema for footer in footers))
+        sink = Output(output, columns, settings, told, pending_bytes=budget.pending, bloom=bloom_columns(footers))
         resources.callback(sink.abort)
         for rows in work.rows():
             sink.add(rows)

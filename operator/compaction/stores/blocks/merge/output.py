@@ -1,8 +1,8 @@
 """Writes the merged rows as Parquet: row groups by encoded bytes, page indexes, the sort order declared.
 
 The first rows are the sample on which encodings and the size of row groups are chosen. A coded column is written as a
-dictionary that holds only what the row group uses, without its strings ever being expanded; readers see a plain string
-column, as in the inputs (the Arrow schema that is stored is the logical one).
+dictionary that holds only what the row group uses, without its strings ever being expanded; readers see the columns
+that the inputs declare (the Arrow schema that is stored is theirs; none is stored if no input has one).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from compaction.stores.blocks.merge import encodings
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.encodings import ColumnEncoding
+from compaction.stores.blocks.merge.footers import ARROW_SCHEMA
 from compaction.stores.blocks.merge.settings import MergeSettings
 
 _BLOOM_FPP: Final = 0.05
@@ -34,6 +35,14 @@ class Layout:
     group_rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What readers of Arrow are told that the columns are; `stored`: in the file's metadata."""
+
+    schema: pa.Schema
+    stored: bool
+
+
 class Output:
     """One file. `pending_bytes`: how much Arrow memory may wait for its row group to be full.
 
@@ -45,6 +54,7 @@ class Output:
         sink: str | IO[bytes],
         columns: Columns,
         settings: MergeSettings,
+        declared: Declared,
         *,
         pending_bytes: int,
         bloom: Sequence[str] = (),
@@ -54,6 +64,7 @@ class Output:
         self._sink = sink
         self._columns = columns
         self._settings = settings
+        self._declared = declared
         self._pending_bytes = pending_bytes
         self._bloom = bloom
         self._pending: list[Rows] = []
@@ -83,7 +94,8 @@ class Output:
         while self._count:
             self._write(min(self._count, self.layout.group_rows))
         assert self._writer is not None
-        self._writer.add_key_value_metadata({**metadata, "ARROW:schema": _arrow_schema(self._columns.schema)})
+        arrow = {ARROW_SCHEMA.decode(): _arrow_schema(self._declared.schema)} if self._declared.stored else {}
+        self._writer.add_key_value_metadata({**metadata, **arrow})
         self._writer.close()
 
     def abort(self) -> None:
@@ -97,7 +109,7 @@ class Output:
     def _begin(self) -> None:
         """Choose the layout and write the file's head."""
         sample = self._sample()
-        chosen = encodings.choose(sample, level=self._settings.compression_level)
+        chosen = encodings.choose(sample, self._declared.schema, level=self._settings.compression_level)
         per_row = sum(one.bytes_per_row for one in chosen.values()) or 1.0
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
         arrow_row = max(1, self._waiting_bytes() // max(1, self._count))
@@ -186,5 +198,5 @@ class Output:
 
 
 def _arrow_schema(schema: pa.Schema) -> str:
-    """The schema as Arrow's readers look for it in a Parquet file."""
+    """The schema in the form in which Arrow's readers look for it in a Parquet file."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()

@@ -52,6 +52,25 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     return pa.schema(fields, metadata=metadata[0] if metadata and all(one == metadata[0] for one in metadata) else None)
 
 
+def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
+    """What readers are told that the columns of `merged` are: as all files that have them say, else as they are merged.
+
+    Texts with 64-bit offsets, views and dictionaries are stored alike, so the file's Arrow schema is all that tells
+    them apart. The order of a dictionary's values is not kept, so it is not declared.
+    """
+    fields = []
+    for field in merged:
+        kinds = {schema.field(field.name).type for _, schema in schemas if field.name in schema.names}
+        kinds.discard(pa.null())
+        kind = kinds.pop() if len(kinds) == 1 else field.type
+        fields.append(field.with_type(_unordered(kind) if without_dictionary(kind).equals(field.type) else field.type))
+    return pa.schema(fields, metadata=merged.metadata)
+
+
+def _unordered(kind: pa.DataType) -> pa.DataType:
+    return pa.dictionary(kind.index_type, kind.value_type) if pa.types.is_dictionary(kind) else kind
+
+
 def _merged(known: pa.Field | None, known_file: str, field: pa.Field, file: str) -> pa.Field:
     plain = field.with_type(without_dictionary(field.type))
     if known is None:
@@ -80,13 +99,13 @@ def without_dictionary(kind: pa.DataType) -> pa.DataType:
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The smallest type that holds the values of both exactly; None when there is none."""
-    if one.equals(other):
-        return one
-    one, other = _storage(one), _storage(other)
     if one.equals(other) or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
         return other
+    one, other = _storage(one), _storage(other)
+    if one.equals(other):
+        return one
     if pa.types.is_decimal(one) and pa.types.is_decimal(other):
         return _wider_decimal(one, other)
     return _wider_number(one, other) or _wider_nested(one, other)
