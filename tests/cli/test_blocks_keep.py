@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.tombstones import failed
-from support.block_commands import BlockCommands, block
+from support.block_commands import BlockCommands, block, policy_file
 
 
 def test_debt_is_told_by_level_and_tenant(blocks: BlockCommands) -> None:
@@ -69,6 +71,34 @@ def test_only_what_is_set_aside_is_dropped_by_hand(blocks: BlockCommands) -> Non
     assert blocks.fails("quarantine", "drop", "--yes", block(9)) == f"error: block {block(9)} is unknown"
     assert blocks.fails("quarantine", "retry", block(9)) == f"error: block {block(9)} is unknown"
     assert len(blocks.data("list")["items"]) == 1
+    with blocks.opened() as store:
+        store.set_aside({one: Fault("SourceCorrupt", "x")})
+    asked = blocks.run("quarantine", "drop", one, block(9), input="y\n")
+    assert (asked.exit_code, asked.output) == (1, f"error: block {block(9)} is unknown\n"), "before anything is asked"
+    assert len(blocks.data("list")["items"]) == 1
+
+
+def test_what_a_job_replaced_was_not_dropped(blocks: BlockCommands) -> None:
+    one, _ = blocks.add(1, 2)
+    blocks.data("compact", "--all")
+    line = f"error: block {one} is replaced, not in quarantine"
+    assert blocks.fails("quarantine", "drop", "--yes", one) == line
+
+
+def test_when_a_tombstone_is_due_says_whoever_knows_the_grace(blocks: BlockCommands, tmp_path: Path) -> None:
+    """A store does not know its policy: without one no time is made up, and nothing is deleted before its grace."""
+    blocks.add(1, 2)
+    blocks.data("compact", "--all")
+    assert {item["due"] for item in blocks.data("tombstones")["items"]} == {None}
+    assert "2 blocks with " in blocks.run("tombstones").stdout
+    assert "due when the policy says (give -f or --grace)" in blocks.run("tombstones").stdout
+    refused = blocks.run("tombstones", "--sweep")
+    assert refused.exit_code == 2
+    assert "Give --grace, or a policy (-f)" in refused.stderr
+    policy = policy_file(tmp_path / "policy.yaml", blocks, spec={"cleanup": {"delay": "20s"}})
+    for item in blocks.data("tombstones", "-f", policy)["items"]:
+        due, since = (datetime.fromisoformat(item[name]) for name in ("due", "since"))
+        assert due - since == timedelta(seconds=20)
 
 
 def test_tombstones_say_since_when_why_and_what_failed(blocks: BlockCommands) -> None:

@@ -96,7 +96,7 @@ def test_a_dry_run_plans_and_changes_nothing(
 def test_an_index_that_is_not_there_ends_in_one_line(
     blocks: BlockCommands, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.cli.open_jobs.PATIENCE", 0.0)
+    monkeypatch.setattr("compaction.cli.run.PATIENCE", 0.0)
     blocks.add(1)
     text = policy_file(tmp_path / "policy.yaml", blocks).read_text()
     (tmp_path / "away.yaml").write_text(

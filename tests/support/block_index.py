@@ -15,8 +15,8 @@ from ulid import ULID
 
 from compaction.local.postgres import PostgresServer, start_postgres
 from compaction.stores.blocks.index.engine import Change, IndexDatabase, open_database
-from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema, newest_schema
-from compaction.stores.blocks.index.tables import HEAD, METADATA
+from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
+from compaction.stores.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA
 from compaction.stores.blocks.model import Block, Fingerprint
 
 IDENTITY: Final = "index-of-the-tests"
@@ -61,7 +61,7 @@ def empty_postgres(server: PostgresServer, name: str) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
         *(f"DELETE FROM {table.name}" for table in METADATA.sorted_tables if table is not HEAD),
-        f"UPDATE {VERSION_TABLE} SET version_num = '{newest_schema()}'",
+        f"UPDATE {VERSION_TABLE} SET version_num = '{NEWEST_SCHEMA}'",
         f"UPDATE block_index SET {values}",
         database=name,
     )

@@ -12,8 +12,9 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
+from compaction.api.bounds import Message
 from compaction.api.enums import ConditionStatus, ConditionType
-from compaction.api.text import INT64_MAX, Message
+from compaction.api.text import INT64_MAX
 from compaction.api.values import Timestamp, to_timestamp
 
 

@@ -10,12 +10,13 @@ from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
 from compaction.api.block_store_spec import MAX_BLOCKS_PER_JOB, MAX_SHARD, BlockStoreReference, ColumnName, TenantName
+from compaction.api.bounds import Count
 from compaction.api.enums import JobKind, WhenIndexesMissing
 from compaction.api.names import MAX_POLICY_NAME
 from compaction.api.rules import Checked, Rule
 from compaction.api.schema_hints import list_atomic, list_set
 from compaction.api.store_spec import ABSOLUTE_PATH, MAX_ENTRIES_PER_SEGMENT, MAX_SOURCES_PER_GROUP
-from compaction.api.text import PATH_LIMIT, Count
+from compaction.api.text import PATH_LIMIT
 
 MAX_GROUPS_PER_JOB: Final = 1024
 MAX_UNREFERENCED_PER_JOB: Final = 4096

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints, computed_field
 
 from compaction.api.base import ApiModel
+from compaction.api.bounds import Count, Mark, Message, Word, keeping_first, keeping_last
 from compaction.api.conditions import Condition
 from compaction.api.enums import AttemptOutcome, JobState
 from compaction.api.job_spec import MAX_GROUPS_PER_JOB, MAX_UNREFERENCED_PER_JOB
@@ -13,7 +14,6 @@ from compaction.api.plan_status import Waiting
 from compaction.api.policy_status import MAX_CONDITIONS
 from compaction.api.schema_hints import list_atomic, list_map
 from compaction.api.store_spec import MAX_SOURCES_PER_GROUP
-from compaction.api.text import Count, Mark, Message, Word, keeping_first, keeping_last
 from compaction.api.values import Timestamp
 
 MAX_ATTEMPTS_KEPT = 32

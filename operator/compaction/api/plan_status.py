@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
+from compaction.api.bounds import Count, Message, Path, Word, keeping_first
 from compaction.api.enums import PlanApproval
 from compaction.api.schema_hints import list_atomic
-from compaction.api.text import Count, Message, Path, Word, keeping_first
 from compaction.api.values import Timestamp
 
 MAX_LEFT_OUT = 64

@@ -10,12 +10,12 @@ from pydantic import Field, StringConstraints, computed_field
 
 from compaction.api.base import ApiModel
 from compaction.api.block_store_spec import MAX_TENANT
+from compaction.api.bounds import Count, Mark, Message, Path, Word, keeping_first, keeping_last, once_by
 from compaction.api.conditions import Condition
 from compaction.api.enums import StoreKind, WorkerState
 from compaction.api.formatting import format_age, format_bytes
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount, Waiting
 from compaction.api.schema_hints import list_map
-from compaction.api.text import Count, Mark, Message, Path, Word, keeping_first, keeping_last, once_by
 from compaction.api.values import Timestamp
 
 MAX_CONDITIONS = 16

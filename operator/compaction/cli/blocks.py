@@ -12,8 +12,8 @@ from compaction.cli.lazy import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "register": ("compaction.cli.blocks_register:register", "Make Parquet files of the store known as blocks."),
-    "list": ("compaction.cli.blocks_read:list_command", "List the live blocks at one instant."),
-    "inspect": ("compaction.cli.blocks_read:inspect", "Show all that is known about a block."),
+    "list": ("compaction.cli.blocks_list:list_command", "List the live blocks at one instant."),
+    "inspect": ("compaction.cli.blocks_inspect:inspect", "Show all that is known about a block."),
     "verify": ("compaction.cli.blocks_verify:verify", "Read blocks again and compare them with the index."),
     "plan": ("compaction.cli.blocks_plan:plan", "Say what would be merged now, and why the rest is left out."),
     "compact": ("compaction.cli.blocks_compact:compact", "Merge now what is due."),

@@ -23,7 +23,6 @@ from compaction.cli.blocks_values import TenantDuration
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
-from compaction.stores.block_adapter import retention_of
 from compaction.stores.blocks.cleaning import Cleaned, expire_all, sweep
 from compaction.stores.blocks.index.retention import Expired, Retention, would_expire
 from compaction.stores.blocks.index.tombstones import standing, summary
@@ -33,17 +32,16 @@ from compaction.stores.blocks.store import BlockStore
 grace_option: Final = click.option(
     "--grace",
     type=DurationParameter(),
-    help="How long replaced blocks stay readable; default: cleanup.delay of the policy, else 10m.",
+    help="How long replaced blocks stay readable; default: cleanup.delay of the policy (-f).",
 )
-DEFAULT_GRACE: Final = Duration("10m")
 SHOWN: Final = 1000
 
 
-def grace_of(place: StorePlace, given: Duration | None) -> int:
-    """Microseconds: as the option says, else the policy, else the default of a policy."""
-    if given is None:
-        given = place.policy.spec.cleanup.delay if place.policy is not None else DEFAULT_GRACE
-    return int(given * SECOND)
+def grace_of(place: StorePlace, given: Duration | None) -> int | None:
+    """Microseconds, as the option says, else the policy; None when nobody does: a store does not know its policy."""
+    if given is None and place.policy is not None:
+        given = place.policy.spec.cleanup.delay
+    return None if given is None else int(given * SECOND)
 
 
 @click.command()
@@ -64,14 +62,17 @@ def tombstones(
 ) -> None:
     """What is no longer live and waits for its deletion: since when, why, and when it is due.
 
-    With --sweep what is due is deleted first, from the store and then from the list; what the store refuses to delete
-    is named, stays in the list and is tried again later. The exit code is then 1.
+    When it is due says the policy (-f) or --grace. With --sweep what is due is deleted first, from the store and then
+    from the list; what the store refuses to delete is named, stays in the list and is tried again later. The exit code
+    is then 1.
 
     Example: compactor blocks tombstones --store DIR --sweep --grace 0s
     """
     kept = grace_of(place, grace)
+    if sweeping and kept is None:
+        raise click.UsageError("how long do replaced blocks stay readable? Give --grace, or a policy (-f)")
     with place.open() as store:
-        swept = sweep_all(store, grace=kept) if sweeping else None
+        swept = sweep_all(store, grace=kept) if sweeping and kept is not None else None
         now, total = store.now(), summary(store.index)
         waiting = standing(store.index, limit=limit)
     rows: list[dict[str, Any]] = [tombstone_object(one, grace=kept) for one in waiting]
@@ -83,9 +84,12 @@ def tombstones(
             print_table(rows, WIDE_TOMBSTONE_COLUMNS if output is OutputFormat.WIDE else TOMBSTONE_COLUMNS)
         if swept is not None:
             click.echo(f"deleted: {plural(swept.blocks, 'block')}, {format_bytes(swept.bytes)}")
-        ready = sum(one.since + kept <= now for one in waiting)
         text = f"{plural(total.blocks, 'block')} with {format_bytes(total.bytes)} wait for their deletion"
-        click.echo(f"{text}, {ready} of those shown are due; {total.failing} could not be deleted so far")
+        if kept is not None:
+            text += f", {sum(one.since + kept <= now for one in waiting)} of those shown are due"
+        elif rows:
+            text += ", due when the policy says (give -f or --grace)"
+        click.echo(f"{text}; {total.failing} could not be deleted so far")
     if swept is not None and swept.failed:
         report_all([f"block {block} could not be deleted: {reason}" for block, reason in swept.failed.items()])
         context.exit(EXIT_DATA_ERROR)
@@ -167,6 +171,9 @@ def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str,
     store = place.policy.spec.store.block_store if place.policy is not None else None
     if store is None:
         raise click.UsageError("how long are data kept? Give --keep, --keep-tenant, or a policy (-f)")
+    # With a policy only: its models take longer to import than a command without one to answer.
+    from compaction.stores.block_adapter import retention_of
+
     return retention_of(store)
 
 

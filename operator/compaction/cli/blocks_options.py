@@ -9,26 +9,26 @@ from __future__ import annotations
 import functools
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from compaction.api.policy import CompactionPolicy
 from compaction.api.text import printable
-from compaction.cli.blocks_policy import connection_of
-from compaction.cli.blocks_secrets import options_of_file
 from compaction.cli.errors import errors_as_exit_code
 from compaction.exceptions import NoBlockStoreError
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+
+if TYPE_CHECKING:
+    from compaction.api.policy import CompactionPolicy
 
 STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
 INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
@@ -122,6 +122,9 @@ def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:
                 if source is None:
                     connection, policy = _connection(store, index, store_options), None
                 else:
+                    # The models of policies take longer to import than a command without one takes to answer.
+                    from compaction.cli.blocks_policy import connection_of
+
                     _refuse_both()
                     policy, connection = connection_of(source, wanted=wanted, directory=secrets_dir)
                 return command(place=StorePlace(connection, may_be_new, policy), **rest)
@@ -188,8 +191,15 @@ def _connection(store: str | None, index: str | None, options: Path | None) -> B
             "--index: everybody on this machine can read a command line, so it holds no password: put the URL into "
             f"the environment variable {INDEX_VARIABLE}"
         )
-    known = options_of_file(options) if options is not None else MappingProxyType({})
-    return BlockStoreConnection(store, index or _embedded_index(store), known)
+    return BlockStoreConnection(store, index or _embedded_index(store), _options_of(options))
+
+
+def _options_of(file: Path | None) -> Mapping[str, str]:
+    if file is None:
+        return MappingProxyType({})
+    from compaction.cli.blocks_secrets import options_of_file
+
+    return options_of_file(file)
 
 
 def _given(option: str) -> bool:

@@ -14,6 +14,9 @@ from compaction.api.formatting import format_age, plural
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_times import age, time_text
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.exceptions import UnknownBlockError
+from compaction.stores.blocks.index.listing import BlockRecord
+from compaction.stores.blocks.index.tables import BlockState, TombstoneReason
 
 _COLUMNS: Final = (
     Column("block", "Block"),
@@ -88,9 +91,22 @@ def drop(*, blocks: tuple[str, ...], place: StorePlace, yes: bool) -> None:
     """
     with place.open() as store:
         known = {one.block.id: one.block.rows for one in store.quarantined()}
-        lost = sum(known.get(block, 0) for block in blocks)
+        for block in blocks:
+            if block not in known:
+                _refuse_drop(block, store.inspect(block))
         if not yes:
+            lost = sum(known.get(block, 0) for block in blocks)
             click.confirm(f"Give up {plural(len(blocks), 'block')} with {lost} rows?", abort=True)
         for block in blocks:
             dropped = store.drop(block)
             click.echo(f"block {block} dropped" if dropped else f"block {block} was dropped before")
+
+
+def _refuse_drop(block: str, record: BlockRecord | None) -> None:
+    """Only what is set aside is dropped by hand; repeating a drop is harmless. Raises UnknownBlockError."""
+    if record is None:
+        raise UnknownBlockError(block, "unknown")
+    if record.state is BlockState.LIVE:
+        raise UnknownBlockError(block, "not in quarantine")
+    if record.ended not in (None, TombstoneReason.DROPPED):
+        raise UnknownBlockError(block, f"{record.ended}, not in quarantine")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from compaction.api.policy import CompactionPolicy
+from typing import TYPE_CHECKING
+
 from compaction.planning.block_rules import BlockRules
-from compaction.stores import block_adapter
+
+if TYPE_CHECKING:
+    from compaction.api.policy import CompactionPolicy
 
 
 def rules_of(policy: CompactionPolicy | None) -> BlockRules:
@@ -12,4 +15,7 @@ def rules_of(policy: CompactionPolicy | None) -> BlockRules:
     store = policy.spec.store.block_store if policy is not None else None
     if policy is None or store is None:
         return BlockRules()
+    # Whoever has no policy waits for no import of what reads one.
+    from compaction.stores import block_adapter
+
     return block_adapter.rules_of(store, max_bytes_per_job=int(policy.spec.limits.max_bytes_per_job))

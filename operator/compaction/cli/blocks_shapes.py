@@ -79,8 +79,8 @@ def record_object(record: BlockRecord) -> dict[str, Any]:
     }
 
 
-def tombstone_object(one: Tombstone, *, grace: int) -> dict[str, Any]:
-    """A block that waits for its deletion; `grace` in microseconds."""
+def tombstone_object(one: Tombstone, *, grace: int | None) -> dict[str, Any]:
+    """A block that waits for its deletion; `grace` in microseconds, None: unknown."""
     return {
         "block": one.block,
         "path": one.path,
@@ -89,7 +89,7 @@ def tombstone_object(one: Tombstone, *, grace: int) -> dict[str, Any]:
         "reason": one.reason.value,
         "job": one.job,
         "since": time_text(one.since),
-        "due": time_text(one.since + grace),
+        "due": None if grace is None else time_text(one.since + grace),
         "attempts": one.attempts,
         "error": one.error,
     }

@@ -12,7 +12,6 @@ import io
 import os
 import signal
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +53,7 @@ class Compactor(LazyGroup):
 
 
 @click.group("compactor", cls=Compactor, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("compaction-operator"), prog_name="compactor")
+@click.version_option(package_name="compaction-operator", prog_name="compactor")
 @cluster_flags(all_namespaces=True)
 @click.pass_context
 def cli(context: click.Context, /, **_: object) -> None:

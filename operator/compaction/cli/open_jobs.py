@@ -4,25 +4,20 @@ of those that nobody works on any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
 from compaction.api.formatting import format_age, plural
-from compaction.api.policy import CompactionPolicy
 from compaction.api.text import printable
-from compaction.cli.blocks_options import PATIENCE
 from compaction.cli.blocks_times import age, time_text
 from compaction.planning.reading import HeldJob
-from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.holders import Sign, ThisProcess, is_parked, sign_of
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.store import BlockStore
-from compaction.stores.secrets import Secrets
 
 _STATES: Final = {
     Sign.DEAD: "{process} claimed it and has ended",
@@ -123,14 +118,3 @@ class OpenJobs:
                 click.echo(f"job {job.job}: given up; {count}, claimed {since} ago, are free", err=True)
             elif not (one.sign.is_gone and self.taking):
                 click.echo(one.text, err=True)
-
-
-@contextmanager
-def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool) -> Iterator[OpenJobs]:
-    """Those of the policy's store. Raises BlockStoreError."""
-    store = policy.spec.store.block_store
-    if store is None:
-        yield OpenJobs()
-        return
-    with closing(BlockStore.open(connection_of(store.reference, secrets), patience=PATIENCE)) as blocks:
-        yield OpenJobs(blocks, here, taking)

@@ -14,10 +14,6 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 import click
-import yaml
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from compaction.api.formatting import format_bytes
 from compaction.api.text import printable
@@ -80,6 +76,8 @@ def emit(data: Row | Sequence[Row], fmt: OutputFormat, *, columns: Sequence[Colu
     if fmt is OutputFormat.JSON:
         click.echo(json.dumps(data, indent=2))
     elif fmt is OutputFormat.YAML:
+        import yaml
+
         click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
     elif fmt is OutputFormat.JSONL:
         for row in [data] if isinstance(data, Mapping) else data:
@@ -143,6 +141,11 @@ def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Colum
 
 
 def _print_rich(titles: list[str], cells: list[list[str]], columns: Sequence[Column], *, width: int) -> None:
+    # What only some outputs need is imported by those: a command that lists takes no longer than what it asks.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for title, column in zip(titles, columns, strict=True):
         table.add_column(title, justify="right" if column.right else "left", no_wrap=True)
@@ -165,6 +168,8 @@ def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[Column]) ->
     if fmt is OutputFormat.JSONL:
         yield from (json.dumps(row) for row in rows)
     elif fmt is OutputFormat.YAML:
+        import yaml
+
         empty = True
         for row in rows:
             empty = False

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TextIO
 
 import click
 
+from compaction.api.policy import CompactionPolicy
+from compaction.cli.blocks_options import PATIENCE
 from compaction.cli.errors import errors_as_exit_code, report
-from compaction.cli.open_jobs import OpenJobs, open_jobs_of
+from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.policy_file import PolicyFile
 from compaction.cli.progress_bar import ProgressBar
@@ -27,7 +30,10 @@ from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run import WORKER, LocalRun, no_runner
 from compaction.local.this_process import this_process
 from compaction.stores.adapters import open_store
+from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.holders import ThisProcess
+from compaction.stores.blocks.store import BlockStore
+from compaction.stores.secrets import Secrets
 
 
 @click.command("run")
@@ -79,7 +85,7 @@ def command(
             # Not looked at here: a watch begins also while the index is away.
             keep_compacted(file, output, here)
             return
-        with open_jobs_of(policy, file, here=here, taking=not dry_run) as others:
+        with _open_jobs_of(policy, file, here=here, taking=not dry_run) as others:
             others.tell(take_over=take_over and not dry_run)
             if watch:
                 keep_compacted(file, output, here)
@@ -88,6 +94,17 @@ def command(
     for problem in problems:
         report(CompactionError(problem))
     sys.exit(1 if problems else 0)
+
+
+@contextmanager
+def _open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool) -> Iterator[OpenJobs]:
+    """Those of the policy's store. Raises BlockStoreError."""
+    store = policy.spec.store.block_store
+    if store is None:
+        yield OpenJobs()
+        return
+    with closing(BlockStore.open(connection_of(store.reference, secrets), patience=PATIENCE)) as blocks:
+        yield OpenJobs(blocks, here, taking)
 
 
 def _dry_run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Final, cast
 import structlog
 from pydantic import ValidationError
 
+from compaction.api.bounds import first_problem
 from compaction.api.job import CompactionJob
 from compaction.api.names import (
     ANNOTATION_BYTES_PER_SECOND,
@@ -39,7 +40,7 @@ from compaction.api.names import (
     POLICY_KIND,
     child_labels,
 )
-from compaction.api.text import INT64_MAX, first_problem, number_in
+from compaction.api.text import INT64_MAX, number_in
 from compaction.exceptions import (
     AlreadyExistsError,
     ApiError,

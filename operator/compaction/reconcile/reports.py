@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from compaction.api.base import ApiModel
+from compaction.api.bounds import Message, Word, first_problem
 from compaction.api.job import JobReceipt, SkippedSource
-from compaction.api.text import Message, Word, first_problem
 from compaction.exceptions import MalformedReportError
 from compaction.rewrite.receipts import Outcome
 

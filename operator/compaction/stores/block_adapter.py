@@ -36,7 +36,8 @@ from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
 from compaction.stores.block_claims import BlockClaims
 from compaction.stores.block_cleaner import BlockCleaner
 from compaction.stores.blocks.connecting import connection_of
-from compaction.stores.blocks.holders import HolderHeartbeat, ThisProcess
+from compaction.stores.blocks.heartbeat import HolderHeartbeat
+from compaction.stores.blocks.holders import ThisProcess
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import JobState

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from compaction.exceptions import IndexUnavailableError
-from compaction.stores.blocks.holders import STRAY_CLAIM, HolderHeartbeat, Sign, ThisProcess, is_parked, sign_of
+from compaction.stores.blocks.heartbeat import HolderHeartbeat
+from compaction.stores.blocks.holders import STRAY_CLAIM, Sign, ThisProcess, is_parked, sign_of
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.index.holders import Holder, HolderRecord
 from compaction.stores.blocks.index.tables import JobState

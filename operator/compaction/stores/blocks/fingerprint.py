@@ -9,7 +9,7 @@ the rows do. Not meant against somebody who chooses rows to deceive: the hash ha
 A row's hash is a mix of the sums of its cells' lanes. A null adds nothing, which is what lets an added column of nulls
 change nothing; the mix ties the cells of a row together: two rows that swap a value do not have the same sum.
 
-Fingerprints are stored (index, block metadata): a change of any of it needs another name in `ALGORITHM`.
+Fingerprints are stored (index, block metadata): a change of any of it needs another name in `model.ALGORITHM`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from compaction.stores.blocks.lanes import ColumnKeys, column_keys, has_words, l
 from compaction.stores.blocks.lookups import PAIR, Combiner, Pairs, Places
 from compaction.stores.blocks.model import Fingerprint
 
-ALGORITHM: Final = "rows128-1"
 SLICE_ROWS: Final = 15 << 10
 """So many rows at a time: what is computed on fits into a core's cache, and one array of it is just below the size
 from which an allocation gets fresh memory from the system (128 KiB), which costs more than the arithmetic.

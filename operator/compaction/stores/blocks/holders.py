@@ -1,4 +1,4 @@
-"""Whether somebody works on an open job, as far as it can be known from here; and the heartbeat of a local run.
+"""Whether somebody works on an open job, as far as it can be known from here.
 
 A holder on this machine is judged by its process (pid and start time: a pid alone is used again); any other one by its
 silence. Claims of a cluster have no holder: its coordinator judges them by their Leases, and local runs leave them
@@ -7,25 +7,17 @@ alone. Whoever is taken over although it lives loses its work and nothing else: 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import structlog
-
-from compaction.exceptions import BlockStoreError, SecretError
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.index.holders import Holder, HolderRecord
 from compaction.stores.blocks.model import SECOND
 
-log = structlog.get_logger(__name__)
-
 LEASE: Final = 60 * SECOND
 """Microseconds of silence after which a local run counts as gone."""
-RENEW_EVERY: Final = 10.0
-"""Seconds; several renewals may fail before the lease is over."""
 STRAY_CLAIM: Final = 3600 * SECOND
 """Microseconds after which the claim of a job that gives no sign of life is taken for a leftover."""
 
@@ -68,40 +60,3 @@ def sign_of(holder: HolderRecord | None, here: ThisProcess | None) -> Sign:
 def is_parked(job: JobRecord, sign: Sign, *, now: int) -> bool:
     """Nobody seems to work on this open job, so its blocks wait for somebody who gives it up. `now`: microseconds."""
     return sign.is_gone or (sign is Sign.UNKNOWN and now - job.changed_at > STRAY_CLAIM)
-
-
-class HolderHeartbeat:
-    """Renews a holder's lease from a thread of its own, from `start` to `stop`.
-
-    Args:
-        renew: one sign of life; what it raises of the store is logged, and it is called again.
-        every: seconds.
-    """
-
-    def __init__(self, renew: Callable[[], None], *, every: float = RENEW_EVERY) -> None:
-        self._renew = renew
-        self._every = every
-        self._ended = threading.Event()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin, unless it has begun before."""
-        with self._starting:
-            if self._thread is None and not self._ended.is_set():
-                self._thread = threading.Thread(target=self._run, name="holder", daemon=True)
-                self._thread.start()
-
-    def stop(self) -> None:
-        """End; returns when no renewal is under way."""
-        self._ended.set()
-        with self._starting:
-            if self._thread is not None:
-                self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._every):
-            try:
-                self._renew()
-            except (BlockStoreError, SecretError) as error:
-                log.warning("no sign of life could be given", error=str(error))

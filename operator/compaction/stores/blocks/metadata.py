@@ -19,8 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.stores.blocks.fingerprint import ALGORITHM
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import ALGORITHM, Fingerprint
 from compaction.stores.blocks.paths import ULID_TEXT
 
 PREFIX: Final = "compaction.dev."

@@ -26,7 +26,6 @@ from itertools import islice
 from typing import Final
 
 from compaction.exceptions import BlockFormatError, ObjectMissingError
-from compaction.stores.blocks.footer import read_footer
 from compaction.stores.blocks.identity import IDENTITY_PATH, bind
 from compaction.stores.blocks.index.claims import open_jobs
 from compaction.stores.blocks.index.engine import IndexDatabase
@@ -210,6 +209,9 @@ def _not_claimed(objects: Objects, index: IndexDatabase, infos: Sequence[ObjectI
 
 def _said(objects: Objects, path: str) -> BlockMetadata | None:
     """What an object says of itself, nothing when it cannot be read; None when it is gone."""
+    # Most searches find nothing to read, and what reads Parquet takes longer to import than they take.
+    from compaction.stores.blocks.footer import read_footer
+
     try:
         return decode(read_footer(objects, path).metadata)
     except ObjectMissingError:

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from compaction.exceptions import BlockStoreError
-from compaction.stores.blocks.describe import describe
 from compaction.stores.blocks.identity import bind
 from compaction.stores.blocks.index import claims, listing, quarantine, registering, replacing
 from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE, IndexDatabase, open_database
@@ -87,6 +86,9 @@ class BlockStore:
         self, path: str, *, tenant: str, shard: int, level: int = 0, time_column: str = "", verify: bool = False
     ) -> Block:
         """The block that lies at a path, by its footer. Raises BlockFormatError and ObjectError."""
+        # Whoever only asks the index needs nothing that reads Parquet, which takes longer to import than to ask.
+        from compaction.stores.blocks.describe import describe
+
         return describe(
             self.objects, path, tenant=tenant, shard=shard, level=level, time_column=time_column, verify=verify
         )

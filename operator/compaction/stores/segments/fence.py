@@ -27,7 +27,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from compaction.api.text import first_problem
+from compaction.api.bounds import first_problem
 from compaction.exceptions import CorruptFenceError, InvalidGroupError, StaleTokenError, UnwritableFenceError
 from compaction.stores.segments import fs, lock
 from compaction.stores.segments.access import replace_file

@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from compaction.exceptions import IndexSchemaError
 from compaction.local.postgres import PostgresServer
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks
+from compaction.stores.blocks.index.migrating import migrations
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
-from compaction.stores.blocks.index.tables import METADATA
+from compaction.stores.blocks.index.table_indexes import WITH_INDEXES
+from compaction.stores.blocks.index.tables import METADATA, NEWEST_SCHEMA
 from support.block_index import IDENTITY, NOON, blocks_of
 
 
@@ -40,7 +43,11 @@ def test_migrations_make_the_tables(index: IndexDatabase) -> None:
         context = MigrationContext.configure(
             connection, opts={"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True}
         )
-        assert compare_metadata(context, METADATA) == []
+        assert compare_metadata(context, WITH_INDEXES) == []
+
+
+def test_the_newest_migration_is_the_one_that_the_program_asks_for() -> None:
+    assert ScriptDirectory.from_config(migrations()).get_heads() == [NEWEST_SCHEMA]
 
 
 def test_rules_of_the_tables_are_in_the_database(index: IndexDatabase) -> None:
@@ -93,7 +100,7 @@ def test_death_while_it_is_made_leaves_nothing(empty_url: str, monkeypatch: pyte
 
     database = open_database(empty_url)
     with monkeypatch.context() as patch:
-        patch.setattr("compaction.stores.blocks.index.schema.insert", die)
+        patch.setattr("compaction.stores.blocks.index.migrating.insert", die)
         with pytest.raises(SuddenDeath):
             ensure_schema(database, identity="first")
     assert ensure_schema(database, identity="second") == "second"

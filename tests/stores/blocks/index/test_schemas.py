@@ -13,14 +13,15 @@ from sqlalchemy import Connection, insert, text
 from compaction.stores.blocks.index.claims import claim
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks
+from compaction.stores.blocks.index.migrating import migrations
 from compaction.stores.blocks.index.queue import read_queue
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import Replacement
 from compaction.stores.blocks.index.replacing import replace as commit
 from compaction.stores.blocks.index.rows import row_of
-from compaction.stores.blocks.index.schema import VERSION_TABLE, _config, ensure_schema, newest_schema
+from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
 from compaction.stores.blocks.index.schemas import add_schemas, read_schemas
-from compaction.stores.blocks.index.tables import BLOCKS, HEAD
+from compaction.stores.blocks.index.tables import BLOCKS, HEAD, NEWEST_SCHEMA
 from compaction.stores.blocks.schema_classes import schema_of_text, schema_text
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.block_index import IDENTITY, NOON, a_block, block_id, blocks_of, output_of
@@ -83,7 +84,7 @@ def test_an_index_of_an_older_program_is_brought_up_to_date(
     database = open_database(url)
 
     def older(connection: Connection) -> None:
-        config = _config()
+        config = migrations()
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
         head = {"id": 1, "identity": IDENTITY, "version": 7, "arrivals": 1, "token_floor": 0, "forgotten": 0}
@@ -99,5 +100,5 @@ def test_an_index_of_an_older_program_is_brought_up_to_date(
     assert read_schemas(database, ["s1"]) == {"s1": ONE}
     with database.snapshot() as connection:
         made = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one()
-    assert made == newest_schema()
+    assert made == NEWEST_SCHEMA
     database.close()

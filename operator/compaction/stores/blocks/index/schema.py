@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, insert, inspect, select
+from sqlalchemy import Connection, Select, column, inspect, select, table
 
-from compaction.exceptions import IndexSchemaError
 from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.tables import HEAD
+from compaction.stores.blocks.index.tables import HEAD, NEWEST_SCHEMA
 
 VERSION_TABLE: Final = "block_index_schema"
-_SCRIPTS: Final = Path(__file__).with_name("migrations")
+_VERSION: Final[Select[Any]] = select(column("version_num")).select_from(table(VERSION_TABLE))
 
 
 def ensure_schema(database: IndexDatabase, *, identity: str) -> str:
@@ -29,43 +23,20 @@ def ensure_schema(database: IndexDatabase, *, identity: str) -> str:
         IndexSchemaError: the schema is of a newer version of this program.
         IndexUnavailableError, BlockIndexError
     """
-    if database.read(_current) != newest_schema():
+    if database.read(_current) != NEWEST_SCHEMA:
         database.ordered(lambda connection: _upgrade(database, connection, identity))
     return database.read(lambda connection: str(connection.execute(select(HEAD.c.identity)).scalar_one()))
-
-
-def newest_schema() -> str:
-    """The version of the schema that this program works with."""
-    newest = ScriptDirectory.from_config(_config()).get_current_head()
-    assert newest is not None, f"no migrations in {_SCRIPTS}"
-    return newest
-
-
-def _config() -> Config:
-    config = Config()
-    # The character % starts an interpolation in Alembic's configuration.
-    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
 
 
 def _current(connection: Connection) -> str | None:
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    return context.get_current_revision()
+    found: str | None = connection.execute(_VERSION).scalar()
+    return found
 
 
 def _upgrade(database: IndexDatabase, connection: Connection, identity: str) -> None:
-    config = _config()
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if (current := _current(connection)) is not None and current not in known:
-        raise IndexSchemaError(
-            database.name, f"its schema ({current}) was made by a newer version of this program: use that, or a copy"
-        )
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    if connection.execute(select(HEAD.c.id)).first() is None:
-        connection.execute(
-            insert(HEAD).values(id=1, identity=identity, version=0, arrivals=0, token_floor=0, forgotten=0)
-        )
+    # Alembic takes longer to import than most commands take to ask the index.
+    from compaction.stores.blocks.index.migrating import upgrade
+
+    upgrade(connection, current=_current(connection), name=database.name, identity=identity)

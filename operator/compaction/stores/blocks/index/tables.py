@@ -13,7 +13,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Index,
     Integer,
     MetaData,
     PrimaryKeyConstraint,
@@ -23,6 +22,9 @@ from sqlalchemy import (
 
 KEY_TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
 """Text that is compared byte by byte in both databases, whatever the locale of the server."""
+
+NEWEST_SCHEMA: Final = "0003"
+"""The last of the migrations, which make these tables."""
 
 METADATA: Final = MetaData(
     naming_convention={
@@ -109,20 +111,6 @@ job that claims it. `version`: the last change that touched the row. `added`: th
 one since which it is not: by these a listing goes on at the version at which it began.
 """
 
-_LIVE: Final = BLOCKS.c.state == "live"
-Index(
-    "ix_blocks_live", BLOCKS.c.tenant, BLOCKS.c.max_time, postgresql_where=_LIVE, sqlite_where=_LIVE
-)  # what readers ask for, and retention
-_WAITS: Final = BLOCKS.c.arrival.is_not(None)
-Index("ix_blocks_arrival", BLOCKS.c.arrival, unique=True, postgresql_where=_WAITS, sqlite_where=_WAITS)
-_CLAIMED: Final = BLOCKS.c.job.is_not(None)
-Index("ix_blocks_job", BLOCKS.c.job, postgresql_where=_CLAIMED, sqlite_where=_CLAIMED)
-_DELETED: Final = BLOCKS.c.state == "deleted"
-Index("ix_blocks_deleted", BLOCKS.c.changed_at, postgresql_where=_DELETED, sqlite_where=_DELETED)
-Index("ix_blocks_version", BLOCKS.c.version)
-_ENDED: Final = BLOCKS.c.ended.is_not(None)
-Index("ix_blocks_ended", BLOCKS.c.ended, postgresql_where=_ENDED, sqlite_where=_ENDED)
-
 JOBS: Final = Table(
     "jobs",
     METADATA,
@@ -146,7 +134,6 @@ JOBS: Final = Table(
 change that made it. `arguments`: a digest of what was committed, by which a repetition is known. `holder`: the local
 process that made the claim; null for a cluster's.
 """
-Index("ix_jobs_state", JOBS.c.state, JOBS.c.changed_at)
 
 JOB_SOURCES: Final = Table(
     "job_sources",
@@ -182,7 +169,6 @@ TOMBSTONES: Final = Table(
     Column("error", Text),
 )
 """One for each tombstoned block. `not_before`: when a deletion that failed is tried again."""
-Index("ix_tombstones_since", TOMBSTONES.c.since)
 
 QUARANTINE: Final = Table(
     "quarantine",

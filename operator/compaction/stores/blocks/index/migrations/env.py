@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from compaction.stores.blocks.index.tables import METADATA
+from compaction.stores.blocks.index.table_indexes import WITH_INDEXES
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=METADATA,
+    target_metadata=WITH_INDEXES,
     version_table="block_index_schema",
     transactional_ddl=True,
 )

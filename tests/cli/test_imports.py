@@ -1,0 +1,65 @@
+"""What commands import: who asks an index or reads a log does not pay for what only merges, models or clusters need.
+
+The modules are named, not the time: on a machine with other work a time says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compaction.cli.main import main
+from support.block_commands import BlockCommands
+
+RUN = """
+import sys
+from compaction.cli.main import main
+try:
+    code = main(sys.argv[2:])
+finally:
+    print(*sorted(set(sys.argv[1].split(",")) & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+CLUSTER = {"kopf", "kubernetes", "aiohttp", "pyspark"}
+PARQUET = {"pyarrow", "numpy"}
+MODELS = {"pydantic", "yaml", "compaction.api.policy"}
+DATABASE = {"sqlalchemy", "alembic", "mako", "sqlalchemy.dialects.postgresql", "obstore"}
+TALK = {"rich", "structlog"}
+
+
+def imported(heavy: set[str], *args: str | Path, **environment: str) -> str:
+    """Those of `heavy` that a command imports, from its beginning to its end."""
+    command = [sys.executable, "-c", RUN, ",".join(heavy), *map(str, args)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("args", [["--help"], ["blocks", "--help"], ["segments", "--help"], ["--version"]])
+def test_help_imports_nothing_of_it(args: list[str]) -> None:
+    assert imported(CLUSTER | PARQUET | MODELS | DATABASE | TALK, *args) == ""
+
+
+@pytest.mark.parametrize("command", ["list", "debt", "quarantine list"])
+def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands, command: str) -> None:
+    blocks.add(1, 2)
+    heavy = (CLUSTER | PARQUET | MODELS | DATABASE | TALK) - {"sqlalchemy", "obstore"}
+    assert imported(heavy, "blocks", *command.split(), **blocks.environment) == ""
+
+
+@pytest.mark.parametrize("command", ["tombstones", "orphans", "retention --keep 744h"])
+def test_who_is_given_durations_imports_their_type_too(blocks: BlockCommands, command: str) -> None:
+    blocks.add(1, 2)
+    heavy = (CLUSTER | PARQUET | MODELS | DATABASE | TALK) - {"sqlalchemy", "obstore", "pydantic"}
+    assert imported(heavy, "blocks", *command.split(), **blocks.environment) == ""
+
+
+def test_who_looks_into_a_log_imports_no_store_of_blocks(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert main(["segments", "generate", str(log)]) == 0
+    heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy"}
+    assert imported(heavy, "segments", "inspect", log) == ""
