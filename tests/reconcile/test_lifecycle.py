@@ -816,6 +816,18 @@ class TestConditions:
         assert (status.active, status.debt.bytes if status.debt else None) == (1, 0)
         assert status.eta_seconds is None
 
+    def test_before_the_first_job_has_ended_the_eta_comes_from_what_the_running_one_has_copied(self) -> None:
+        world = World(limits={"maxBytesPerJob": 50})
+        world.add_log("/ra/a", 10)
+        world.settle()
+        world.announce()
+        world.settle()
+        assert status_of(world).eta_seconds is None, "nothing is known yet"
+        later(world, 11)
+        world.renew(world.in_state(P)[0], progress=50)
+        world.settle()
+        assert status_of(world).eta_seconds is not None
+
     def test_eta_comes_from_measured_speed(self) -> None:
         world = World(limits={"maxBytesPerJob": 50})
         world.add_log("/ra/a", 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.enums import JobState
+from compaction.api.formatting import format_bytes
 from support.world import World
 
 LIMIT = 1000
@@ -53,6 +54,34 @@ def test_a_job_alone_gets_everything_and_the_next_one_waits_with_a_reason() -> N
     world.rest()
     assert world.in_state(JobState.IN_PROGRESS) != []
     assert sum(given or 0 for given in granted(world).values()) <= LIMIT
+
+
+def test_what_is_said_to_be_granted_includes_the_jobs_that_were_just_started() -> None:
+    world = World(limits={"maxConcurrentJobs": 4, "bytesPerSecond": LIMIT}, workers={"slots": 1, "max": 1})
+    for i in range(3):
+        world.add_log(f"/ra/{i}")
+    world.rest()
+    world.wall += 20  # no write of the status is put off
+    world.announce()
+    world.reconcile()
+    assert len(world.in_state(JobState.IN_PROGRESS)) == 1
+    assert world.status.granted_bytes_per_second == LIMIT, "written with the assignment"
+    (waiting,) = world.status.waits
+    given = format_bytes(LIMIT)
+    assert (waiting.reason, waiting.count) == ("RateLimited", 2)
+    assert f"the running jobs have {given} of the {given} bytes per second" in waiting.message
+
+
+def test_a_suspended_policy_says_what_its_running_jobs_still_have() -> None:
+    world = world_with(6)
+    world.change_spec(suspend=True)
+    world.rest()
+    assert len(world.in_state(JobState.IN_PROGRESS)) == 4
+    assert world.status.granted_bytes_per_second == LIMIT
+    for name in list(granted(world)):
+        world.finish(name)
+    world.rest()
+    assert world.status.granted_bytes_per_second == 0
 
 
 def test_without_a_limit_nobody_is_given_a_share() -> None:

@@ -6,7 +6,7 @@ running jobs; when nothing runs, a job may start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class Rates:
         """How many more jobs may start."""
         limit = self.limit if self.ceiling is None else min(self.limit, self.ceiling)
         return max(0, limit - self.granted) // self.share
+
+    def after(self, started: int) -> Rates:
+        """The same when so many more jobs have got their shares."""
+        return replace(self, granted=self.granted + self.share * started)
 
 
 def share_of(limit: int, *, jobs: int) -> int:

@@ -93,7 +93,8 @@ class Assigner:
             schedule, workers, may_run=may_run, in_progress=len(running) + len(actions), sound=sound
         )
         doubtful = {one.job.name for one in actions} & self.memory.claims.keys()
-        bounded = rates if may_run < spec.limits.max_concurrent_jobs else None
+        given = rates.after(len(actions)) if rates is not None else None
+        bounded = given if may_run < spec.limits.max_concurrent_jobs else None
         ready = schedule.ready if sound is None else sound + len(actions)
         wish = self._wish(len(running), ready, rates, started=len(actions))
         waits = self._waits(schedule, workers, wish, bounded, refused=blocked.keys() | doubtful)
@@ -104,7 +105,7 @@ class Assigner:
             waits,
             self.memory,
             self._assign_seconds(schedule, launches),
-            rates.granted + rates.share * len(likely) if rates is not None else None,
+            rates.after(len(likely)).granted if rates is not None else None,
             wish,
         )
 
@@ -113,7 +114,8 @@ class Assigner:
         waits = {reason: Wait(len(queued), message, queued[0].name)} if queued else NO_WAITS
         granted = sum(granted_to(step) or 0 for step in running)
         wish = Wish(self._workers_for(len(running)), self._holds(), granted, granted)
-        return Assigned((), (), (), waits, self.memory, None, None, wish)
+        limited = self.policy.spec.limits.bytes_per_second is not None
+        return Assigned((), (), (), waits, self.memory, None, granted if limited else None, wish)
 
     # -- the operator's limits ----------------------------------------------------------------------------------------
 
@@ -137,7 +139,7 @@ class Assigner:
         workers = self._workers_for(jobs)
         if self.now.monotonic < self.memory.launch_not_before:
             workers = min(workers, holds)
-        granted = rates.granted + rates.share * started if rates is not None else 0
+        granted = rates.after(started).granted if rates is not None else 0
         return Wish(workers, holds, own if jobs else 0, granted)
 
     # -- bytes per second ---------------------------------------------------------------------------------------------

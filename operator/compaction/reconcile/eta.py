@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from compaction.api.enums import Approval, JobState
 from compaction.api.policy import CompactionPolicy
-from compaction.planning.debt import Debt, bytes_per_second, eta_seconds
+from compaction.planning.debt import Debt, FinishedWork, bytes_per_second, eta_seconds
 from compaction.planning.schedule import finished_by
 from compaction.reconcile.counting import finished_work
 from compaction.reconcile.observations import Moment
@@ -32,13 +32,30 @@ def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock:
     if not left:
         return None
     parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots)
-    seconds = eta_seconds(left, bytes_per_second(finished_work(steps)), parallel=parallel)
+    speed = bytes_per_second(finished_work(steps)) or bytes_per_second(running_work(steps, now))
+    seconds = eta_seconds(left, speed, parallel=parallel)
     if seconds is None:
         return None
     if spec.limits.bytes_per_second is not None:
         seconds = max(seconds, left * TIMES_MOVED / int(spec.limits.bytes_per_second))
     done = finished_by(clock.windows, spec.trigger.time_zone, now=now.wall, work=seconds)
     return None if done is None else round(done - now.wall)
+
+
+def running_work(steps: Iterable[JobStep], now: Moment) -> list[FinishedWork]:
+    """What running jobs have copied so far, as their Leases say: all there is before the first of them has ended."""
+    return [
+        FinishedWork(
+            step.view.job.spec.estimated_bytes * step.lease.progress // 100,
+            (now.time - step.status.assigned_at).total_seconds(),
+            now.wall,
+        )
+        for step in steps
+        if step.state is JobState.IN_PROGRESS
+        and step.lease is not None
+        and step.lease.progress
+        and step.status.assigned_at is not None
+    ]
 
 
 def _planned_bytes(steps: Iterable[JobStep]) -> int:
