@@ -342,6 +342,23 @@ class RewriteStoppedError(CompactionError):
     """A rewrite was asked to stop (lease lost, worker leaving); its partial file was removed."""
 
 
+class OwnerRunningError(LogPathError):
+    """A log must not be compacted now: its owner runs, or nothing says that it is stopped; `reason` says which."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}. Stop the owner (one that was killed: start it and stop it), or say that "
+            f"it is stopped: --owner-stopped, in a policy ownership: Stopped"
+        )
+
+
+class LiveEntriesMissingError(LogPathError):
+    """Live indexes of a log are in no segment that can be read, and no write-ahead log lies beside it."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
 class ClumpRefusedError(LogPathError):
     """Live entries of a log must not, or cannot, be re-written at its head now; says why and what to do."""
 

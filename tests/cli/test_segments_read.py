@@ -46,7 +46,7 @@ def test_inspect_shows_every_fact(run: Run, log: Path) -> None:
     first, link, *_, newest = found["segments"]
     assert first == {
         "name": segment_name(1),
-        "state": "Readable",
+        "state": "Unverified",
         "version": 2,
         "maxCount": 32,
         "entries": 32,
@@ -81,7 +81,7 @@ def test_yaml_and_table_say_the_same(run: Run, log: Path) -> None:
         *["SEGMENT", "STATE", "VERSION", "MAXCOUNT", "ENTRIES", "RANGE", "READABLE", "LIVE"],
         *["LIVE", "BYTES", "DATA", "BYTES", "LINK", "TARGET"],
     ]
-    assert table[1].split()[:8] == [segment_name(1), "Readable", "2", "32", "32", "1-32", "1-32", "8"]
+    assert table[1].split()[:8] == [segment_name(1), "Unverified", "2", "32", "32", "1-32", "1-32", "8"]
     text = "\n".join(table)
     assert "Snapshot:  index 128, term 1 (directory)" in text
     assert "Live:      32 at 1,5,9," in text
@@ -123,7 +123,8 @@ def test_inspect_with_a_corrupt_segment_shows_the_others(run: Run, log: Path) ->
     bad = log / segment_name(3)
     bad.write_bytes(b"RASGjunk")
     found = inspect(run, log, code=1)
-    assert [row["state"] for row in found["segments"]] == ["Readable", "Readable", "Corrupt", "Readable", "Readable"]
+    seen = "Unverified"
+    assert [row["state"] for row in found["segments"]] == [seen, seen, "Corrupt", seen, seen]
     assert str(bad) in found["errors"][0]
     assert found["debt"]["reason"] == "the log has corrupt files"
     result = run("inspect", log)

@@ -15,6 +15,7 @@ from compaction.exceptions import (
     IndexUnavailableError,
     LockHeldError,
     NotALogDirectoryError,
+    OwnerRunningError,
     StaleTokenError,
 )
 from compaction.kube.claiming import claim
@@ -64,15 +65,22 @@ def test_a_larger_token_in_the_store_means_that_somebody_else_was_here() -> None
     assert answer(StaleTokenError("index", "job-1", 7, 9)) is None
 
 
-@pytest.mark.parametrize("reason", sorted(set(Refusal) - {Refusal.SOURCE_CLAIMED}))
+@pytest.mark.parametrize("reason", sorted(set(Refusal) - {Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD}))
 def test_what_the_index_refuses_is_refused_for_ever(reason: Refusal) -> None:
     found = answer(refused(reason))
     assert isinstance(found, Refused)
     assert (found.reason, found.terminal) == (WaitReason.STORE_ERROR, True)
 
 
-def test_blocks_of_another_job_are_waited_for() -> None:
-    found = answer(refused(Refusal.SOURCE_CLAIMED))
+def test_a_log_whose_owner_runs_is_waited_for_under_its_own_reason() -> None:
+    found = answer(OwnerRunningError("/ra/a", "the log's owner runs"))
+    assert isinstance(found, Refused)
+    assert (found.reason, found.terminal) == (WaitReason.OWNER_RUNNING, False)
+
+
+@pytest.mark.parametrize("reason", [Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD])
+def test_blocks_of_another_job_are_waited_for(reason: Refusal) -> None:
+    found = answer(refused(reason))
     assert isinstance(found, Refused)
     assert (found.reason, found.terminal) == (WaitReason.LOG_BUSY, False)
 

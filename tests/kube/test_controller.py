@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import ApiUnavailableError, ConflictError
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj
+from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, Obj
 from compaction.kube.config import Connection
 from compaction.kube.queue import LONGEST_STALE_PAUSE, stale_pause
 from compaction.kube.release import OWN_VERSION
@@ -24,6 +24,7 @@ from compaction.stores.segments.generate import corrupt_entry
 from compaction.stores.segments.reader import log_fingerprint
 from compaction.stores.segments.view import open_log
 from support.bench import Bench, bench
+from support.ra_system import killed, running
 
 pytestmark = pytest.mark.apiserver
 
@@ -368,6 +369,46 @@ def test_a_stored_policy_that_is_not_valid_any_more_says_so_everywhere(
             assert event["message"].startswith("spec.approval: ")
             labels = {"namespace": b.namespace, "policy": "logs", "reason": "InvalidSpec"}
             assert b.metrics.registry.get_sample_value("compaction_policy_reason", labels) == 1
+
+    on_bench(test)
+
+
+def test_the_logs_of_a_ra_server_wait_until_it_is_stopped(on_bench: Callable[..., None]) -> None:
+    async def test(b: Bench) -> None:
+        log = b.add_log("a")
+        before = fingerprint(log)
+        with running(b.root, idle=True) as meta:
+            await b.apply()
+            condition = await b.until("a condition", lambda: b.condition("Stalled"))
+            assert condition["reason"] == "OwnerRunning"
+            assert f"a process has {meta} open for writing" in condition["message"]
+            status = (await b.policy())["status"]
+            assert [(one["log"], one["reason"]) for one in status["logErrors"]] == [(str(log), "OwnerRunning")]
+            assert [row["reason"] for row in status["plan"]["leftOut"]] == ["OwnerRunning"]
+
+            async def announced() -> Any:
+                events = (await b.client.list(EVENTS, namespace=b.namespace)).items
+                return [event["type"] for event in events if event["reason"] == "OwnerRunning"]
+
+            assert set(await b.until("an event", announced)) == {"Warning"}
+            assert await b.jobs() == ()
+        await b.all_in("Succeeded")
+        assert fingerprint(log) == before
+        killed(b.root)
+        b.add_log("b")
+
+        async def stalled_again() -> Any:
+            condition = await b.condition("Stalled")
+            return condition if condition is not None and condition["reason"] == "OwnerRunning" else None
+
+        await b.until("the killed server is noticed", stalled_again)
+        said = {"spec": {"store": {"segmentLogs": {"ownership": "Stopped"}}}}
+        await b.client.patch(COMPACTION_POLICIES, "logs", said, namespace=b.namespace)
+
+        async def both() -> bool:
+            return [job["status"].get("state") for job in await b.jobs()] == ["Succeeded"] * 2
+
+        await b.until("a job for the other log", both)
 
     on_bench(test)
 

@@ -762,6 +762,39 @@ class TestConditions:
         assert stalled.reason == PolicyReason.LOGS_UNREADABLE
         assert "say what is live" in stalled.message
 
+    def test_a_running_owner_stalls_the_policy_under_its_own_name_and_is_announced(self) -> None:
+        world = World()
+        world.problems = tuple(LogProblem(f"/ra/{x}", "OwnerRunning", f"/ra/{x}: the owner runs") for x in "xy")
+        world.settle()
+        later(world, 61)
+        world.settle()
+        stalled = get_condition(status_of(world).conditions, "Stalled")
+        assert stalled is not None
+        assert (stalled.reason, stalled.message) == ("OwnerRunning", "/ra/x: the owner runs (2 logs in all)")
+        told = [message for reason, message in world.events if reason == "OwnerRunning"]
+        assert told == ["/ra/x: the owner runs (2 logs in all)"]
+        world.problems = (*world.problems, LogProblem("/ra/z", "LiveSetUnknown", "/ra/z: say what is live"))
+        later(world, 61)
+        world.settle()
+        stalled = get_condition(status_of(world).conditions, "Stalled")
+        assert stalled is not None
+        assert stalled.reason == PolicyReason.LOGS_UNREADABLE
+
+    def test_missing_entries_are_in_status_and_announced_when_there_are_first_some(self) -> None:
+        world = World()
+        world.missing_entries = 3
+        world.settle()
+        later(world, 61)
+        world.settle()
+        assert status_of(world).missing_live_entries == 3
+        assert get_condition(status_of(world).conditions, "Stalled") is None
+        told = [message for reason, message in world.events if reason == "LiveEntriesMissing"]
+        assert told == ["3 live entries in no segment of their logs: in a write-ahead log, or lost"]
+        world.missing_entries = 0
+        later(world, 61)
+        world.settle()
+        assert status_of(world).missing_live_entries == 0
+
     def test_many_small_logs_have_an_eta(self) -> None:
         """Each copied in no time: what lasts is to hand the jobs out, which the receipts know nothing of."""
         world = World(workers={"max": 1, "slots": 1})

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compaction.api.enums import JobReason
+from compaction.api.enums import JobReason, Ownership
 from compaction.api.job import CompactionJobSpec, SegmentGroup
 from compaction.exceptions import (
     InvalidAssignmentError,
@@ -37,6 +37,7 @@ from compaction.stores.segments.reader import read_batches
 from compaction.stores.segments.records import TombstoneKind
 from compaction.stores.segments.snapshot import newest_snapshot, write_snapshot
 from compaction.stores.segments.view import open_log
+from support.ra_system import killed, stopped
 from support.segment_logs import content, leftovers, regular
 from support.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 
@@ -102,6 +103,44 @@ def test_retry_finds_what_was_committed_and_reports_the_same_receipt(make_log: M
     assert second.outcome is Outcome.SUCCEEDED
     assert second.receipt == first.receipt.model_copy(update={"token": 2})
     assert sorted(os.listdir(directory)) == names
+
+
+@dataclass
+class Server(FakeLease):
+    """A Ra server that starts right before the commit whose check of the lease is the `starts_at`th."""
+
+    data: Path = Path()
+    starts_at: int = 0
+
+    def ensure_held(self) -> None:
+        super().ensure_held()
+        if self.checks == self.starts_at:
+            killed(self.data)
+
+
+@pytest.mark.parametrize("starts_at", [0, 1, 2])
+def test_an_owner_that_runs_ends_the_job_before_its_next_commit(
+    make_log: MakeLog, engine: ThreadEngine, starts_at: int
+) -> None:
+    """At the start (0, 1), or while the groups are rewritten (2): uncharged, and nothing is left behind."""
+    directory = make_log()
+    before, files = content(directory), regular(directory)
+    stopped(directory.parent)
+    if not starts_at:
+        killed(directory.parent)
+    lease = Server(data=directory.parent, starts_at=starts_at)
+    report = run(directory, engine, lease=lease)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.OWNER_RUNNING, False)
+    assert "meta.dets was not closed" in report.message
+    assert report.receipt is None or not report.receipt.groups_committed
+    assert (content(directory), regular(directory), leftovers(directory)) == (before, files, [])
+    fence.claim(directory, job="job-1", token=2, holder="test")
+    told = job_spec(directory, limits=SMALL)
+    parameters = told.parameters.model_copy(
+        update={"segment_log": told.segment_log_parameters.model_copy(update={"ownership": Ownership.STOPPED})}
+    )
+    report = run(directory, engine, token=2, spec=told.model_copy(update={"parameters": parameters}))
+    assert report.outcome is Outcome.SUCCEEDED, report.message
 
 
 def test_corrupt_entry_fails_its_group_only(make_log: MakeLog, engine: ThreadEngine) -> None:

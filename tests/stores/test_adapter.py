@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from compaction.api.job import CompactionJobSpec
 from compaction.api.policy_spec import CompactionPolicySpec
+from compaction.exceptions import OwnerRunningError
 from compaction.planning.candidates import LeftOutReason
+from compaction.planning.planner import LeftOut
 from compaction.planning.triggers import LogHistory, Trigger, reason_not_due
 from compaction.stores.adapter import SenseRequest
 from compaction.stores.adapters import open_store
@@ -17,7 +21,10 @@ from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.plan import GroupCheck, plan_log
 from compaction.stores.segments.records import GroupReceipt
+from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
+from support.ra_system import killed, running, stopped
 
 
 def work(log: Path) -> CompactionJobSpec:
@@ -44,6 +51,58 @@ def test_an_orphaned_output_does_not_wait_for_a_grace_that_begins_anew_with_ever
     assert swept.deleted == 1
     assert not orphan.exists()
     assert current.exists()
+
+
+def test_logs_of_a_running_owner_are_named_and_neither_planned_nor_recovered_nor_swept(tmp_path: Path) -> None:
+    """And what is in no segment of theirs is counted all the same."""
+    log = tmp_path / "data" / "a"
+    generated = generate_log(log, segments=5, entries_per_segment=16, payload_bytes=32, sync=False)
+    write_snapshot(log, index=generated.snapshot_index, term=2, live=LiveSet.parse("0,1,5"))
+    spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}, "cleanup": {"delay": "0s"}}
+    store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
+    fence.claim(log, job="job", token=2, holder="test")
+    orphan = log / "0000000000000001-0000000000000002.job.1.partial"
+    half_done = log / "0000000000000001.link"
+    orphan.write_bytes(b"half an output")
+    half_done.symlink_to("0000000000000002.segment")
+    with running(log.parent):
+        sensed = store.sense(SenseRequest(number=1, generation=1, asked=0.0))
+        (problem,) = sensed.reading.problems
+        assert (problem.log, problem.reason) == (str(log), "OwnerRunning")
+        assert sensed.reading.candidates == ()
+        assert sensed.reading.left_out == (LeftOut("OwnerRunning", 1, str(log)),)
+        assert (sensed.sweep_in, sensed.overdue) == (None, 0.0)
+        assert store.sweep(active=frozenset()).deleted == 0
+        with pytest.raises(OwnerRunningError):
+            store.claim(work(log), job="next", token=1)
+        assert orphan.exists()
+        assert half_done.is_symlink()
+    stopped(log.parent)
+    sensed = store.sense(SenseRequest(number=2, generation=1, asked=1.0))
+    assert (sensed.reading.problems, sensed.reading.left_out, sensed.sweep_in) == ((), (), 0.0)
+    assert sensed.reading.missing_entries == 1
+    assert [one.path for one in sensed.reading.candidates] == [str(log)]
+    assert not half_done.is_symlink()
+    killed(log.parent)
+    (problem,) = store.sweep(active=frozenset()).problems
+    assert problem.reason == "OwnerRunning"
+    assert orphan.exists()
+    said = {"store": {"segmentLogs": {"root": str(tmp_path), "ownership": "Stopped"}}, "cleanup": {"delay": "0s"}}
+    vouched = open_store(CompactionPolicySpec.model_validate(said), holder="test")
+    assert len(vouched.sense(SenseRequest(number=1, generation=2, asked=2.0)).reading.candidates) == 1
+    assert vouched.sweep(active=frozenset()).deleted == 1
+
+
+def test_a_job_is_claimed_by_what_it_was_told_of_the_owner(tmp_path: Path) -> None:
+    log = tmp_path / "data" / "a"
+    generate_log(log, segments=3, entries_per_segment=16, payload_bytes=32, sync=False)
+    killed(log.parent)
+    spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}}
+    store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
+    parameters = {"segmentLog": {"ownership": "Stopped"}}
+    told = CompactionJobSpec.model_validate({**work(log).to_object(), "parameters": parameters})
+    store.claim(told, job="job", token=1)
+    assert store.high_water(str(log), "job") == 1
 
 
 def test_what_an_interrupted_write_of_a_small_file_left_is_found_and_removed(tmp_path: Path) -> None:

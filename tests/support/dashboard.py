@@ -115,10 +115,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Reasons", {latest("compaction_policy_reason", "reason"): f"{BY_POLICY} {{{{reason}}}}"}),
         Panel(
-            "Damaged segments set aside, unreadable logs",
+            "Damaged segments set aside, unreadable logs, missing entries",
             {
                 latest("compaction_quarantined_segments"): f"{BY_POLICY} quarantined",
                 latest("compaction_log_errors"): f"{BY_POLICY} unreadable",
+                latest("compaction_missing_live_entries"): f"{BY_POLICY} missing",
             },
         ),
         Panel(

@@ -23,6 +23,7 @@ from compaction.leases.record import format_micro_time
 from compaction.rewrite.block_rewriter import BlockRewriter
 from compaction.rewrite.ports import Assignment
 from compaction.stores.secrets import NO_SECRETS, Secrets
+from compaction.stores.segments.sense import SenseSettings
 from compaction.stores.segments.store import SegmentLogStore
 from support.worker_ports import FakeLease, ThreadEngine
 
@@ -136,7 +137,8 @@ class TinyWorker:
     def _do(self, job: CompactionJob, token: int) -> dict[str, Any]:
         if job.spec.sources.blocks is not None:
             return self._merge(job, token)
-        store, name = SegmentLogStore(self.root, holder=self.request.name), job.metadata.name
+        settings = SenseSettings(ownership=job.spec.segment_log_parameters.ownership)
+        store, name = SegmentLogStore(self.root, settings, holder=self.request.name), job.metadata.name
         source = job.spec.sources.segment_log
         assert source is not None
         skipped: list[dict[str, Any]] = []

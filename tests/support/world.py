@@ -109,6 +109,7 @@ class World:
         self.events: list[tuple[str, str]] = []
         self.problem: LogProblem | None = None
         self.problems: tuple[LogProblem, ...] = ()
+        self.missing_entries = 0
         self.quarantine_identity: dict[tuple[str, str], str] = {}
         self.launch_works = True
         self.allowance = Allowance()
@@ -208,6 +209,7 @@ class World:
             candidates=() if self.problem else tuple(candidates),
             problem=self.problem,
             problems=self.problems,
+            missing_entries=self.missing_entries,
             logs=frozenset(self.logs),
             identities=frozen({key: self.quarantine_identity.get(key, "id") for key in held}),
         )

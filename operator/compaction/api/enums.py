@@ -49,6 +49,13 @@ class WhenIndexesMissing(StrEnum):
     TREAT_AS_EMPTY = "TreatAsEmpty"
 
 
+class Ownership(StrEnum):
+    """Whether the process that owns a log may be running while the log is compacted."""
+
+    DETECT = "Detect"  # the files of a Ra system are asked: a log whose owner is not stopped is refused
+    STOPPED = "Stopped"  # somebody says that the owner is stopped: nothing is asked
+
+
 class Launcher(StrEnum):
     """How workers are started."""
 
@@ -163,6 +170,7 @@ class PolicyReason(StrEnum):
     STORE_UNREACHABLE = "StoreUnreachable"  # the object store or the index does not answer, or refuses the credentials
     SENSE_FAILED = "SenseFailed"  # another error while looking at the store
     LOGS_UNREADABLE = "LogsUnreadable"  # some logs could not be planned: status.logErrors names them
+    OWNER_RUNNING = "OwnerRunning"  # no log could be planned: their owner runs, or was killed: stop it cleanly
     SOURCES_QUARANTINED = "SourcesQuarantined"  # corrupt segments are set aside: status.quarantined names them
     JOBS_FAULTY = "JobsFaulty"  # some jobs used up their attempts: kubectl get cjob shows them
     LAUNCH_FAILED = "LaunchFailed"  # no worker could be started
@@ -183,6 +191,7 @@ class JobReason(StrEnum):
     LIVE_SET_UNKNOWN = "LiveSetUnknown"  # the snapshot has no `indexes` file
     STORE_UNREADABLE = "StoreUnreadable"  # the log could not be read or written (permission, no space)
     STORE_LOCKED = "StoreLocked"  # another process holds the log's lock: the message names it
+    OWNER_RUNNING = "OwnerRunning"  # the log's owner runs, or nothing says that it is stopped: the message says which
     LOG_NOT_APPENDABLE = "LogNotAppendable"  # clump: entries cannot be appended from outside; the message says why
     VERIFICATION_FAILED = "VerificationFailed"  # the result did not read back equal; it was thrown away
     WORKER_STOPPED = "WorkerStopped"  # the worker was asked to stop
@@ -214,6 +223,7 @@ class WaitReason(StrEnum):
     CONCURRENCY_LIMIT = "ConcurrencyLimit"  # limits.maxConcurrentJobs are running
     LOG_BUSY = "LogBusy"  # another job of the same log is running
     LOCK_HELD = "LockHeld"  # another process holds the log's lock: the message names it
+    OWNER_RUNNING = "OwnerRunning"  # the log's owner runs, or nothing says that it is stopped: stop it cleanly
     STORE_ERROR = "StoreError"  # the store refused the claim (permission, I/O); the message is the system's
     LEASE_NAME_TAKEN = "LeaseNameTaken"  # a Lease of the job's name belongs to something else: delete or rename one
     BACKOFF = "Backoff"  # a failed job waits a little before its next attempt

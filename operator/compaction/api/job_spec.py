@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from compaction.api.base import ApiModel
 from compaction.api.block_store_spec import MAX_BLOCKS_PER_JOB, MAX_SHARD, BlockStoreReference, ColumnName, TenantName
 from compaction.api.bounds import Count
-from compaction.api.enums import JobKind, WhenIndexesMissing
+from compaction.api.enums import JobKind, Ownership, WhenIndexesMissing
 from compaction.api.names import MAX_POLICY_NAME
 from compaction.api.rules import Checked, Rule
 from compaction.api.schema_hints import list_atomic, list_set
@@ -174,6 +174,9 @@ class SegmentLogParameters(ApiModel):
     when_indexes_missing: WhenIndexesMissing = WhenIndexesMissing.REFUSE
     """What a snapshot without its indexes file means. Refuse fails the job; TreatAsEmpty takes everything below the
     snapshot for dead."""
+    ownership: Ownership = Ownership.DETECT
+    """Whether the process that owns the log may be running. Detect refuses a log of a Ra system whose owner is not
+    stopped; Stopped says that it is, and nothing is looked for."""
 
 
 class BlockParameters(ApiModel):

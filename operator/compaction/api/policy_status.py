@@ -231,6 +231,9 @@ class CompactionPolicyStatus(ApiModel):
         list_map("log"),
     ] = ()
     """Logs that could not be planned, with the reason."""
+    missing_live_entries: Count = 0
+    """Number of live entries of all logs that no segment holds. They may wait in a write-ahead log; a log that has none
+    beside it is in logErrors, as LiveEntriesMissing."""
     waiting: Waiting | None = None
     """What the policy's next step waits for, and since when."""
     waits: Annotated[

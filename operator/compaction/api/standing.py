@@ -49,6 +49,7 @@ STANDING: Final[Mapping[str, Standing]] = MappingProxyType(
         PolicyReason.STORE_UNREACHABLE: Standing.STALLED,
         PolicyReason.SENSE_FAILED: Standing.STALLED,
         PolicyReason.LOGS_UNREADABLE: Standing.STALLED,
+        PolicyReason.OWNER_RUNNING: Standing.STALLED,
         PolicyReason.SOURCES_QUARANTINED: Standing.STALLED,
         PolicyReason.JOBS_FAULTY: Standing.STALLED,
         PolicyReason.LAUNCH_FAILED: Standing.STALLED,

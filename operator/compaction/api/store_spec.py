@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
 from compaction.api.block_store_spec import BlockStore
-from compaction.api.enums import StoreKind, WhenIndexesMissing
+from compaction.api.enums import Ownership, StoreKind, WhenIndexesMissing
 from compaction.api.rules import Checked, Rule, exactly_one_of
 from compaction.api.schema_hints import list_atomic
 from compaction.api.text import PATH_LIMIT
@@ -125,6 +125,10 @@ class SegmentLogsStore(ApiModel):
     """What to do with a log whose snapshot has no indexes file, so that what is live below it is unknown. Refuse
     leaves the log alone and names it in status.logErrors. TreatAsEmpty takes everything below the snapshot for dead:
     right only when the logs' owner keeps no live indexes."""
+    ownership: Ownership = Ownership.DETECT
+    """Whether the process that owns the logs may be running. Detect looks for the files of a Ra system (meta.dets,
+    *.wal) in the directory above a log, and refuses the log with OwnerRunning unless its owner is stopped. Stopped says
+    that the owner is stopped whenever the policy runs, and nothing is looked for."""
 
 
 STORES: Final = {"segment_logs": StoreKind.SEGMENT_LOGS, "block_store": StoreKind.BLOCK_STORE}

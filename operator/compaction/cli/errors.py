@@ -25,6 +25,11 @@ def report(error: BaseException | str) -> None:
     click.echo(f"error: {describe(error) if isinstance(error, BaseException) else printable(error)}", err=True)
 
 
+def warn(message: str) -> None:
+    """Print to stderr what is worth knowing and no error."""
+    click.echo(f"warning: {printable(message)}", err=True)
+
+
 def report_all(errors: Sequence[BaseException | str], *, most: int = MOST_REPORTED) -> None:
     """Print errors to stderr, and of many how many there are: whoever wants all of them asks for json."""
     for error in errors[:most]:

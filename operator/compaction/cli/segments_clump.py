@@ -15,7 +15,7 @@ import click
 from compaction.api.formatting import format_bytes, plural
 from compaction.cli.errors import describe
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
-from compaction.cli.segments_options import max_bytes_option, max_entries_option
+from compaction.cli.segments_options import max_bytes_option, max_entries_option, owner_stopped_option
 from compaction.exceptions import ClumpRefusedError, RecoveryNeededError
 from compaction.stores.segments import fence, recovery
 from compaction.stores.segments.clump import ClumpResult, clump_log, require_stopped_owner
@@ -55,7 +55,7 @@ RECEIPT_COLUMNS = (
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.option("--plan", "--dry-run", "planning", is_flag=True, help="Only say what would be done, and what not.")
-@click.option("--owner-stopped", is_flag=True, help="The process that owns the log is stopped, and stays so meanwhile.")
+@owner_stopped_option
 @click.option(
     "--shorter-than",
     type=click.IntRange(2),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from compaction.api.enums import Ownership
 from compaction.exceptions import LiveSetSyntaxError
 from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT, MAX_INDEX
 from compaction.stores.segments.seq import LiveSet
@@ -31,6 +32,16 @@ max_bytes_option = click.option(
     show_default=True,
     help="Most payload bytes in a new segment.",
 )
+owner_stopped_option = click.option(
+    "--owner-stopped",
+    is_flag=True,
+    help="The process that owns the log is stopped, and stays so meanwhile: do not look for signs of it.",
+)
+
+
+def ownership_of(*, owner_stopped: bool) -> Ownership:
+    """What --owner-stopped says."""
+    return Ownership.STOPPED if owner_stopped else Ownership.DETECT
 
 
 class LiveSetParameter(click.ParamType[LiveSet]):

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from compaction.api.formatting import format_bytes, plural
-from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
+from compaction.cli.errors import EXIT_DATA_ERROR, describe, report, warn
 from compaction.cli.output import (
     Column,
     OutputFormat,
@@ -27,7 +27,9 @@ from compaction.cli.segments_options import log_options, require_snapshot_for_li
 from compaction.exceptions import CompactionError, CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
 from compaction.stores.segments.clump_plan import mean_run
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.missing import Missing, missing_entries, missing_error
 from compaction.stores.segments.model import SegmentIndex
+from compaction.stores.segments.owner import OwnerSigns, doubt_of, look_for_owner
 from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.reader import iter_entries, read_batches
 from compaction.stores.segments.seq import LiveSet
@@ -79,7 +81,12 @@ def inspect(
     if verify:
         for _ in read_batches(scan.log, on_corrupt=errors.append):
             pass
-    result = _describe(scan, errors, snapshot_given=snapshot is not None, live_given=live is not None)
+    signs, missing = look_for_owner(directory), missing_entries(scan.log)
+    if verify and missing:
+        _report_missing(directory, signs, missing, errors)
+    result = _describe(
+        scan, errors, signs, missing, snapshot_given=snapshot is not None, live_given=live is not None, verified=verify
+    )
     if output is OutputFormat.TABLE:
         _print(result)
     else:
@@ -115,10 +122,21 @@ def entries(
             raise fatal
     errors: list[CompactionError] = list(scan.errors)
     stream(_entry_rows(scan.log, errors, live_only=live_only), output, columns=ENTRY_COLUMNS)
+    if live_only and (missing := missing_entries(scan.log)):
+        _report_missing(directory, look_for_owner(directory), missing, errors)
     for error in errors:
         report(error)
     if errors:
         context.exit(EXIT_DATA_ERROR)
+
+
+def _report_missing(directory: Path, signs: OwnerSigns, missing: Missing, errors: list[CompactionError]) -> None:
+    """An error when nothing but the segments could hold the entries; a warning while a write-ahead log could."""
+    if not signs.wals:
+        errors.append(missing_error(directory, missing))
+        return
+    where = signs.system / signs.wals[0]
+    warn(f"{directory}: {missing}; they may wait in {where}, which the log's owner writes to segments when it starts")
 
 
 def _entry_rows(log: LogState, errors: list[CompactionError], *, live_only: bool) -> Iterator[dict[str, Any]]:
@@ -146,35 +164,58 @@ def _torn_records(log: LogState) -> Iterator[CorruptEntryError]:
 
 
 def _describe(
-    scan: LogScan, errors: list[CompactionError], *, snapshot_given: bool, live_given: bool
+    scan: LogScan,
+    errors: list[CompactionError],
+    signs: OwnerSigns,
+    missing: Missing,
+    *,
+    snapshot_given: bool,
+    live_given: bool,
+    verified: bool,
 ) -> dict[str, Any]:
     log = scan.log
+    live = _live(log, given=live_given)
     return {
         "directory": str(log.directory),
-        "segments": _segment_rows(scan),
+        "segments": _segment_rows(scan, errors, verified=verified),
+        "verified": verified,
         "snapshot": _snapshot(log, given=snapshot_given),
-        "live": _live(log, given=live_given),
+        "live": live and live | {"missing": missing.entries},
+        "owner": _owner(signs),
         "debt": _debt(scan),
         "rejectedSnapshots": [describe(error) for error in log.rejected_snapshots],
         "errors": [describe(error) for error in errors],
     }
 
 
-def _segment_rows(scan: LogScan) -> list[dict[str, Any]]:
-    """One row per name that looks like a segment, in name order: files, links and what could not be parsed."""
+def _owner(signs: OwnerSigns) -> dict[str, Any] | None:
+    """None where nothing speaks of a Ra system."""
+    if not signs.is_ra_system:
+        return None
+    doubt = doubt_of(signs)
+    return {"stopped": not doubt, "reason": doubt or None}
+
+
+def _segment_rows(scan: LogScan, errors: list[CompactionError], *, verified: bool) -> list[dict[str, Any]]:
+    """One row per name that looks like a segment, in name order: files, links and what could not be parsed. `errors`:
+    all that was found, in payloads too.
+    """
     log = scan.log
     refs = {ref.name: ref for ref in log.refs}
-    rows = [_segment_row(log, segment, refs.get(segment.name)) for segment in log.segments]
+    rows = [_segment_row(log, segment, refs.get(segment.name), verified=verified) for segment in log.segments]
     rows += [_link_row(log, name, target) for name, target in log.links.items()]
-    for error in scan.errors:
+    known = {row["name"]: row for row in rows}
+    for error in errors:
         file = getattr(error, "file", None)
         if isinstance(file, str) and file.endswith(".segment"):
-            rows.append(_blank_row(Path(file).name, "Corrupt"))
+            known.setdefault(Path(file).name, _blank_row(Path(file).name, ""))["state"] = "Corrupt"
+    rows = list(known.values())
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def _segment_row(log: LogState, segment: SegmentIndex, ref: SegmentRef | None) -> dict[str, Any]:
-    state = "Empty" if not segment.count else "Overwritten" if ref is None else "Readable"
+def _segment_row(log: LogState, segment: SegmentIndex, ref: SegmentRef | None, *, verified: bool) -> dict[str, Any]:
+    """Only a segment whose payloads were compared with their checksums is called readable."""
+    state = "Empty" if not segment.count else "Overwritten" if ref is None else "Readable" if verified else "Unverified"
     row = _blank_row(segment.name, state)
     row |= {
         "version": segment.version,
@@ -265,7 +306,13 @@ def _print(result: dict[str, Any]) -> None:
         if live["entries"]:
             sparse = f"{live['rangeCount']}, of {live['meanRun']:.1f} neighbours on average"
             pairs.append(("Ranges", sparse))
+        if live["missing"]:
+            pairs.append(("Missing", f"{plural(live['missing'], 'live entry', 'live entries')} in no readable segment"))
     pairs += [("Ignored snapshot", text) for text in result["rejectedSnapshots"]]
+    if result["owner"] is not None:
+        pairs.append(("Owner", result["owner"]["reason"] or "stopped"))
+    if not result["verified"]:
+        pairs.append(("Payloads", "not checked; --verify compares each with its checksum"))
     debt_text = f"unknown: {debt['reason']}"
     if debt["reason"] is None:
         debt_text = (

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from compaction.api.enums import Ownership
 from compaction.api.formatting import format_bytes
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report
@@ -22,6 +23,8 @@ from compaction.cli.segments_options import (
     log_options,
     max_bytes_option,
     max_entries_option,
+    owner_stopped_option,
+    ownership_of,
     require_snapshot_for_live,
 )
 from compaction.cli.segments_shapes import (
@@ -39,6 +42,7 @@ from compaction.stores.segments.compact import compact_groups
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.names import MAX_SOURCES
+from compaction.stores.segments.owner import doubt_of, look_for_owner, require_stopped
 from compaction.stores.segments.plan import GroupCheck, LogPlan, plan_log
 from compaction.stores.segments.records import GroupReceipt, Tombstone
 from compaction.stores.segments.seq import LiveSet
@@ -98,14 +102,17 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
     if recovery.is_needed(directory):
         raise RecoveryNeededError(str(directory))
     look = _look(directory, snapshot, live, options)
+    doubt = doubt_of(look_for_owner(directory))
     if output is not OutputFormat.TABLE:
-        emit(plan_object(look.log, look.plan), output)
+        emit({**plan_object(look.log, look.plan), "refused": doubt or None}, output)
         return
     print_table(plan_rows(look.plan), PLAN_COLUMNS)
     click.echo(
         f"{look.plan.debt_segments} segments to rewrite or delete, {format_bytes(look.plan.debt_bytes)} of "
         f"{format_bytes(look.plan.total_bytes)} to gain"
     )
+    if doubt:
+        click.echo(f"but it would be refused now: {doubt}")
 
 
 @click.command()
@@ -120,6 +127,7 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
     show_default=True,
     help="How long replaced names stay readable.",
 )
+@owner_stopped_option
 @output_option()
 @click.pass_context
 def compact(
@@ -132,17 +140,21 @@ def compact(
     phase: str | None,
     sweeping: bool,
     grace: float,
+    owner_stopped: bool,
     output: OutputFormat,
     **options: Any,
 ) -> None:
     """Compact the log in DIR now: recover, plan, rewrite, verify, commit.
 
     Replaced segments stay readable under their old names; nothing is deleted without --sweep. A damaged segment is
-    named, the other groups are compacted, and the exit code is 1.
+    named, the other groups are compacted, and the exit code is 1. A log of a Ra system is refused unless its server was
+    stopped cleanly.
 
     Example: compactor segments compact /data/ra/LOG --sweep --grace 0
     """
-    recovered = recovery.recover(directory, holder=HOLDER)
+    ownership = ownership_of(owner_stopped=owner_stopped)
+    require_stopped(directory, ownership)
+    recovered = recovery.recover(directory, holder=HOLDER, ownership=ownership)
     look = _look(directory, snapshot, live, options)
     job = f"{HOLDER}-{secrets.token_hex(5)}"
     token = fence.high_water(directory, job) + 1
@@ -162,15 +174,18 @@ def compact(
                 job=job,
                 token=token,
                 holder=HOLDER,
+                ownership=ownership,
             )
             receipts = [outcome for outcome in outcomes if isinstance(outcome, GroupReceipt)]
             failures = [outcome for outcome in outcomes if isinstance(outcome, SegmentLogError)]
         if phase != "3":
             names = _dead_outside_groups(look, rewriting=phase != "1")
-            marked = _mark(directory, look, names, snapshot=snapshot, live=live, job=job, token=token)
+            marked = _mark(
+                directory, look, names, snapshot=snapshot, live=live, ownership=ownership, job=job, token=token
+            )
     finally:
         fence.retire(directory, job)
-    swept = _sweep(directory, snapshot, live, look.policy, grace) if sweeping else None
+    swept = _sweep(directory, snapshot, live, look.policy, ownership, grace) if sweeping else None
     result = compact_object(directory, job, recovered, receipts, marked, failures, swept)
     if output is OutputFormat.TABLE:
         _print_result(result)
@@ -184,10 +199,15 @@ def compact(
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@owner_stopped_option
 @output_option()
-def recover(*, directory: Path, output: OutputFormat) -> None:
-    """Finish or undo what a crash left half-done in the log in DIR, ours or Ra's own. Harmless on a healthy log."""
-    result = recovery_object(recovery.recover(directory, holder=HOLDER))
+def recover(*, directory: Path, owner_stopped: bool, output: OutputFormat) -> None:
+    """Finish or undo what a crash left half-done in the log in DIR, ours or Ra's own. Harmless on a healthy log.
+
+    Where something is half-done, a log of a Ra system is refused unless its server was stopped cleanly.
+    """
+    ownership = ownership_of(owner_stopped=owner_stopped)
+    result = recovery_object(recovery.recover(directory, holder=HOLDER, ownership=ownership))
     if output is not OutputFormat.TABLE:
         emit({"log": str(directory), **result}, output)
     elif any(result.values()):
@@ -218,7 +238,15 @@ def _dead_outside_groups(look: Look, *, rewriting: bool) -> list[str]:
 
 
 def _mark(
-    directory: Path, look: Look, names: list[str], *, snapshot: int | None, live: LiveSet | None, job: str, token: int
+    directory: Path,
+    look: Look,
+    names: list[str],
+    *,
+    snapshot: int | None,
+    live: LiveSet | None,
+    ownership: Ownership,
+    job: str,
+    token: int,
 ) -> tuple[Tombstone, ...]:
     return commit.commit_unreferenced(
         directory,
@@ -229,14 +257,26 @@ def _mark(
         snapshot_index=snapshot,
         live=live,
         indexes_missing=look.policy,
+        ownership=ownership,
     )
 
 
 def _sweep(
-    directory: Path, snapshot: int | None, live: LiveSet | None, policy: IndexesMissing, grace: float
+    directory: Path,
+    snapshot: int | None,
+    live: LiveSet | None,
+    policy: IndexesMissing,
+    ownership: Ownership,
+    grace: float,
 ) -> sweep.SweepReport:
     return sweep.sweep(
-        directory, grace_seconds=grace, snapshot_index=snapshot, live=live, indexes_missing=policy, holder=HOLDER
+        directory,
+        grace_seconds=grace,
+        snapshot_index=snapshot,
+        live=live,
+        indexes_missing=policy,
+        ownership=ownership,
+        holder=HOLDER,
     )
 
 

@@ -216,6 +216,8 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
         noun = "block" if policy.spec.store.block_store is not None else "segment"
         pairs.append(("Set aside", f"{plural(data['quarantined'], noun)}: {more}"))
+    if missing := policy.status.missing_live_entries:
+        pairs.append(("Missing", f"{plural(missing, 'live entry', 'live entries')} in no segment of their logs"))
     return pairs + [("Not planned", f"{error.reason}: {error.message}") for error in policy.status.log_errors]
 
 

@@ -67,6 +67,12 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         f"{_AGAIN} The lock is left alone.",
         f"End the process that the message names if it is stuck; once the job is parked: {_RETRY}",
     ),
+    JobReason.OWNER_RUNNING: Meaning(
+        "The server that owns the log runs, was killed, or nothing says that it is stopped; nothing is committed.",
+        "The attempt is not charged; the job waits until the server has been stopped cleanly.",
+        "If it was started while the job ran and a group had been committed, restart it at once, before its next "
+        "snapshot: it does not know the new segments. Then stop it for the rest of the job.",
+    ),
     JobReason.LOG_NOT_APPENDABLE: Meaning(
         "Entries cannot be appended to the log from outside, so its live entries were not re-written at the head.",
         _AGAIN,

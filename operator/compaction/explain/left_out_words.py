@@ -58,6 +58,11 @@ LOG_WORDS: Final[Mapping[str, Meaning]] = {
         "Compaction would give nothing back.",
         "It is looked at again after the interval.",
     ),
+    LeftOutReason.OWNER_RUNNING: Meaning(
+        "The server that owns it runs, was killed, or nothing says that it is stopped.",
+        "It is planned once the server has been stopped cleanly.",
+        f"When the server is stopped and cannot be seen to be, set ownership: Stopped: {_EDIT}",
+    ),
 }
 
 PART_WORDS: Final[Mapping[str, Meaning]] = {

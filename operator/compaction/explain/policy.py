@@ -65,7 +65,7 @@ def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
     """The condition's message repeats what is told about each segment or log anyway."""
     if reason == PolicyReason.SOURCES_QUARANTINED:
         return bool(status.quarantined)
-    return reason == PolicyReason.LOGS_UNREADABLE and bool(status.log_errors)
+    return reason in (PolicyReason.LOGS_UNREADABLE, PolicyReason.OWNER_RUNNING) and bool(status.log_errors)
 
 
 def _tell_debt(telling: Telling, status: CompactionPolicyStatus) -> None:
@@ -164,6 +164,12 @@ def _tell_damage(telling: Telling, status: CompactionPolicyStatus) -> None:
     telling.now(*first_of(damaged, "sources are set aside"))
     errors = {f"{one.log} could not be planned": f"{one.reason}. {one.message}" for one in status.log_errors}
     telling.now(*first_of(errors, "logs could not be planned"))
+    if status.missing_live_entries:
+        missing = plural(status.missing_live_entries, "live entry", "live entries")
+        telling.now(
+            f"{missing} are in no segment: in a write-ahead log, or lost. Look into each log: "
+            "compactor segments inspect DIR --verify"
+        )
 
 
 def _tell_left_out(telling: Telling, status: CompactionPolicyStatus) -> None:

@@ -95,6 +95,13 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "Each of them is tried again at every look.",
         "Mend the logs named in status.logErrors; `compactor segments inspect DIR` looks into one.",
     ),
+    PolicyReason.OWNER_RUNNING: Meaning(
+        "The server that owns the logs runs, was killed, or nothing says that it is stopped: its logs are left alone.",
+        "They are looked at again after every interval, and planned once the server has been stopped cleanly.",
+        "Stop the server, or exclude its logs; when it is stopped and cannot be seen to be, say ownership: Stopped: "
+        f"{_EDIT}. Should a log have been compacted while its server ran: restart the server at once, before its next "
+        "snapshot.",
+    ),
     PolicyReason.SOURCES_QUARANTINED: Meaning(
         "Damaged segments are set aside, and everything beside them is compacted.",
         "A quarantine ends by itself when another file stands under the name.",
@@ -152,6 +159,12 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "Another process holds the lock of the log.",
         "The claim is tried again until the lock is free.",
         "If that process is stuck, end it (the message names it); never delete the lock file.",
+    ),
+    WaitReason.OWNER_RUNNING: Meaning(
+        "The server that owns the log runs, was killed, or nothing says that it is stopped.",
+        "The claim is tried again with growing pauses, until the server has been stopped cleanly.",
+        "Stop the server; or, when it is stopped and cannot be seen to be, set ownership: Stopped in the policy and "
+        "delete the job, and it is planned again: kubectl delete cjob {job} {n}",
     ),
     WaitReason.STORE_ERROR: Meaning(
         "The store refused the claim of the job.",

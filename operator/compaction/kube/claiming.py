@@ -8,6 +8,7 @@ from compaction.exceptions import (
     CompactionError,
     LockHeldError,
     NotALogDirectoryError,
+    OwnerRunningError,
     StaleTokenError,
 )
 from compaction.leases.tokens import next_token
@@ -27,6 +28,8 @@ def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
         store.claim(action.spec, job=name, token=token)
     except StaleTokenError:
         return None
+    except OwnerRunningError as error:
+        return Refused(WaitReason.OWNER_RUNNING, str(error))
     except LockHeldError as error:
         return Refused(WaitReason.LOCK_HELD, str(error))
     except ClaimRefusedError as error:

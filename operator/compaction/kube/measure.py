@@ -79,6 +79,7 @@ def _measure_store(metrics: Metrics, key: ObjectKey, reading: Reading, now: floa
     metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - (debt.oldest_at or now)))
     if reading.blocks is None:
         metrics.logs.labels(*key).set(len(reading.logs))
+        metrics.missing_live_entries.labels(*key).set(reading.missing_entries)
         metrics.debt_segments.labels(*key).set(debt.segments)
         return
     metrics.debt_blocks.labels(*key).set(debt.blocks)

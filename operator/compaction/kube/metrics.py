@@ -135,7 +135,7 @@ class Metrics:
         self.debt_segments = per_policy("debt_segments", "Segments a compaction now would rewrite or delete")
         self.debt_blocks, self.blocks, self.read_amplification = _of_block_stores(registry)
         self.debt_oldest_age_seconds = per_policy("debt_oldest_age_seconds", "Age of the oldest debt")
-        self.logs = per_policy("logs", "Segment logs found under the policy's root")
+        self.logs, self.missing_live_entries = _of_segment_logs(registry)
         self.log_errors = per_policy("log_errors", "Segment logs that could not be read")
         self.quarantined = per_policy(
             "quarantined_segments", "Segments, or blocks, set aside because their data is damaged"
@@ -176,6 +176,7 @@ class Metrics:
             self.debt_oldest_age_seconds,
             self.logs,
             self.log_errors,
+            self.missing_live_entries,
             self.quarantined,
             self.workers,
             self.skewed_workers,
@@ -237,6 +238,15 @@ class Metrics:
         for gauge, known in self._labelled:
             for label in known.pop(policy, ()):
                 _drop(gauge, policy, label)
+
+
+def _of_segment_logs(registry: CollectorRegistry) -> tuple[Gauge, Gauge]:
+    """Logs, and what is in none of their segments."""
+    missing = "Live entries of segment logs that no segment holds: in a write-ahead log, or lost"
+    return (
+        Gauge("compaction_logs", "Segment logs found under the policy's root", _POLICY, registry=registry),
+        Gauge("compaction_missing_live_entries", missing, _POLICY, registry=registry),
+    )
 
 
 def _of_block_stores(registry: CollectorRegistry) -> tuple[Gauge, Gauge, Gauge]:

@@ -26,6 +26,7 @@ class LeftOutReason(StrEnum):
     RECENTLY_EVICTED = "RecentlyEvicted"
     QUEUE_FULL = "QueueFull"
     NOTHING_TO_GAIN = "NothingToGain"
+    OWNER_RUNNING = "OwnerRunning"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class Reading:
     is gone, or was released. `problem` is set when the store as a whole could not be read; there are no candidates
     then. `logs` are the lanes of everything found, readable or not: paths of logs; batches of blocks that are offered.
     `blocks` is None for stores of other kinds. `left_out` is what is in no candidate, with the store's own reasons.
+    `missing_entries` counts the live entries of all logs that no segment holds.
     `outdated` are names of jobs that can never be done any more: some of their sources are gone, or set aside.
     """
 
@@ -78,6 +79,7 @@ class Reading:
     blocks: BlockFigures | None = None
     left_out: tuple[LeftOut, ...] = ()
     outdated: frozenset[str] = frozenset()
+    missing_entries: int = 0
 
     def identity(self, log: str, segment: str) -> str:
         """The identity of a segment as of this reading, or "" when it was not looked at or is gone."""

@@ -29,7 +29,7 @@ def of_plan(planned: Plan | None) -> list[Announce]:
 
 def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> list[Announce]:
     """Events on the policy, of what its status says for the first time: somebody has to act, or not any more; sources
-    were set aside; workers are of another version.
+    were set aside; live entries are missing; workers are of another version.
     """
     events = of_standing(before.conditions, after.conditions)
     known = {(entry.log, entry.segment) for entry in before.quarantined}
@@ -37,6 +37,7 @@ def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
         if (entry.log, entry.segment) not in known:
             where = f"{entry.log}/{entry.segment}"
             events.append(Announce("Quarantined", f"{where} is set aside: {entry.message}", warning=True))
+    events += _of_missing(before, after)
     events += skew.announced(before.conditions, after.conditions)
     return events
 
@@ -66,6 +67,15 @@ def of_standing(before: Conditions, after: Conditions) -> list[Announce]:
     if asked and old is not None and new.status is ConditionStatus.TRUE:
         return [Announce(RECOVERED, f"{old.reason} is over; {new.reason}: {new.message}")]
     return []
+
+
+def _of_missing(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> list[Announce]:
+    """One Event when the first live entry is missing: what waits in a write-ahead log changes all the time."""
+    if not after.missing_live_entries or before.missing_live_entries:
+        return []
+    missing = plural(after.missing_live_entries, "live entry", "live entries")
+    message = f"{missing} in no segment of their logs: in a write-ahead log, or lost"
+    return [Announce("LiveEntriesMissing", message, warning=True)]
 
 
 def of_jobs(steps: Iterable[JobStep]) -> list[Announce]:

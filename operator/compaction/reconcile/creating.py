@@ -94,6 +94,7 @@ def _of_logs(logs: SegmentLogsStore | None) -> SegmentLogParameters:
         max_entries_per_segment=logs.max_entries_per_segment,
         max_bytes_per_segment=int(logs.max_bytes_per_segment),
         when_indexes_missing=logs.when_indexes_missing,
+        ownership=logs.ownership,
     )
 
 

@@ -43,7 +43,13 @@ HOPELESS: Final = AT_ONCE_FAULTY | SPLIT_AT_ONCE
 REFUSALS: Final = frozenset({JobReason.OUTSIDE_ROOT, JobReason.NOT_A_LOG, JobReason.OTHER_STORE, JobReason.BLOCKS_GONE})
 """Why a job was refused without an attempt: raising maxAttempts changes nothing."""
 NOT_THE_SOURCES: Final = frozenset(
-    {JobReason.STORE_UNREADABLE, JobReason.STORE_LOCKED, JobReason.LIVE_SET_UNKNOWN, JobReason.SOURCES_CHANGED}
+    {
+        JobReason.STORE_UNREADABLE,
+        JobReason.STORE_LOCKED,
+        JobReason.OWNER_RUNNING,
+        JobReason.LIVE_SET_UNKNOWN,
+        JobReason.SOURCES_CHANGED,
+    }
 )
 """Failures of the whole log: splitting the job would not help."""
 _LOSSES: Final[Mapping[WorkerEnding | None, JobReason]] = {

@@ -145,6 +145,7 @@ def _from_reading(facts: Facts, reading: Reading, debt: Debt) -> dict[str, Any]:
         "oldest_debt_at": timestamp_from_epoch(debt.oldest_at) if debt.oldest_at is not None else None,
         "eta_seconds": eta(facts.policy, facts.steps, debt, facts.clock, facts.now),
         "last_sense_time": timestamp_from_epoch(reading.wall),
+        **({"missing_live_entries": reading.missing_entries} if reading.problem is None else {}),
         "log_errors": tuple(
             LogError(log=one.log, reason=one.reason, message=one.message) for one in (*problems, *reading.problems)
         ),
@@ -216,6 +217,9 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
         return PolicyReason.LAUNCH_FAILED, f"no worker could be started: {facts.memory.launch_error}"
     if reading is not None and reading.problems:
         first = reading.problems[0]
+        if all(one.reason == PolicyReason.OWNER_RUNNING for one in reading.problems):
+            more = f" ({len(reading.problems)} logs in all)" if len(reading.problems) > 1 else ""
+            return PolicyReason.OWNER_RUNNING, f"{first.message}{more}"
         more = f" ({len(reading.problems)} logs in all, see status.logErrors)" if len(reading.problems) > 1 else ""
         return PolicyReason.LOGS_UNREADABLE, f"{first.reason}: {first.message}{more}"
     if facts.quarantined:

@@ -43,7 +43,9 @@ from compaction.stores.segments.store import PreparedJob, SegmentLogStore
 
 log = structlog.get_logger(__name__)
 
-_END_THE_JOB = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.STORE_UNREADABLE})
+_END_THE_JOB = frozenset(
+    {JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.OWNER_RUNNING, JobReason.STORE_UNREADABLE}
+)
 """Failures that every other group would meet as well."""
 
 
@@ -72,7 +74,7 @@ class SegmentRewriter:
         job = SegmentJob.of(assignment.spec, name=assignment.job_name)
         store = SegmentLogStore(
             job.directory,
-            SenseSettings(limits=job.limits, indexes_missing=job.indexes_missing),
+            SenseSettings(limits=job.limits, indexes_missing=job.indexes_missing, ownership=job.ownership),
             holder=self._holder,
             lock_timeout=self._lock_timeout,
         )

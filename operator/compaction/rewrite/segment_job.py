@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from compaction.api.enums import JobKind
+from compaction.api.enums import JobKind, Ownership
 from compaction.api.job import CompactionJobSpec, SegmentLogSources
 from compaction.exceptions import InvalidAssignmentError, InvalidGroupError
 from compaction.stores.segments.clump_plan import ClumpRequest
@@ -30,6 +30,7 @@ class SegmentJob:
     unreferenced: Sources
     limits: SegmentLimits
     indexes_missing: IndexesMissing
+    ownership: Ownership = Ownership.DETECT
     clump: ClumpRequest | None = None
 
     @classmethod
@@ -61,6 +62,7 @@ class SegmentJob:
             unreferenced=source.unreferenced,
             limits=limits,
             indexes_missing=IndexesMissing(parameters.when_indexes_missing.value),
+            ownership=parameters.ownership,
             clump=_clump(source),
         )
         if len(set(job.all_sources)) != len(job.all_sources):

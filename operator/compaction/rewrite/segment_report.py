@@ -16,6 +16,7 @@ from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
 
 _WORST_FIRST = (
     JobReason.STALE_TOKEN,
+    JobReason.OWNER_RUNNING,
     JobReason.STORE_LOCKED,
     JobReason.STORE_UNREADABLE,
     JobReason.LIVE_SET_UNKNOWN,
@@ -25,7 +26,7 @@ _WORST_FIRST = (
     JobReason.INVALID_JOB,
     JobReason.SOURCES_CHANGED,
 )
-_NOT_THE_JOBS_FAULT = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED})
+_NOT_THE_JOBS_FAULT = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.OWNER_RUNNING})
 
 
 def report_of(

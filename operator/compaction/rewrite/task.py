@@ -27,6 +27,7 @@ from compaction.exceptions import (
     LogChangedError,
     MissingLiveIndexError,
     MissingSegmentHeaderError,
+    OwnerRunningError,
     RewriteStoppedError,
     SegmentLogError,
     SourcesChangedError,
@@ -122,6 +123,8 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
             return GroupFailure(sources, JobReason.VERIFICATION_FAILED, message)
         case RewriteStoppedError() | StaleTokenError():
             return GroupFailure(sources, JobReason.STALE_TOKEN, message)
+        case OwnerRunningError():
+            return GroupFailure(sources, JobReason.OWNER_RUNNING, message)
         case LockHeldError():
             return GroupFailure(sources, JobReason.STORE_LOCKED, message)
         case LiveSetUnknownError() | CorruptIndexesError():

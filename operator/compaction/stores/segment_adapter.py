@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from compaction.api.enums import PolicyReason
+from compaction.api.enums import Ownership, PolicyReason
 from compaction.api.job import CompactionJobSpec
 from compaction.api.policy import SegmentLogsStore
 from compaction.api.text import INT64_MAX
-from compaction.exceptions import CompactionError, InvalidAssignmentError, LockHeldError
+from compaction.exceptions import CompactionError, InvalidAssignmentError, LockHeldError, OwnerRunningError
 from compaction.planning.candidates import (
     Candidate,
     GroupCandidate,
     LeftAlonePart,
+    LeftOutReason,
     UnreferencedCandidate,
     tenant_of,
 )
+from compaction.planning.planner import LeftOut
 from compaction.planning.reading import LogProblem, Reading
 from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
@@ -50,6 +52,7 @@ class SegmentLogsAdapter:
                 spec.max_entries_per_segment, int(spec.max_bytes_per_segment), spec.max_sources_per_group
             ),
             indexes_missing=IndexesMissing(spec.when_indexes_missing.value),
+            ownership=spec.ownership,
         )
         self._root = Path(spec.root)
         self._grace = grace
@@ -67,7 +70,7 @@ class SegmentLogsAdapter:
         try:
             result = self._store.sense(quarantined=quarantined)
             if not request.recover:
-                problems += [_half_done(log) for log in result.logs if log.needs_recovery]
+                problems += [_half_done(log) for log in _stopped(result) if log.needs_recovery]
             elif self._recover(result, request.busy, problems):
                 result = self._store.sense(quarantined=quarantined)
         except CompactionError as error:
@@ -79,7 +82,7 @@ class SegmentLogsAdapter:
         problems += [_problem(error) for error in result.errors if str(error.path) not in reported]
         problems += [_unnameable_snapshot(log) for log in result.logs if _out_of_range(log)]
         candidates = self._candidates(result, started)
-        self._to_sweep = frozenset(str(log.path) for log in result.logs if log.tombstones or log.partials)
+        self._to_sweep = frozenset(str(log.path) for log in _stopped(result) if log.tombstones or log.partials)
         reading = Reading(
             number=request.number,
             generation=request.generation,
@@ -96,18 +99,20 @@ class SegmentLogsAdapter:
                     for name in names
                 }
             ),
+            left_out=_left_out(result),
+            missing_entries=sum(log.missing.entries for log in result.logs),
         )
         return Sensed(reading, self._sweep_in(result), self._overdue(result))
 
     def _recover(self, result: SenseResult, busy: frozenset[str], problems: list[LogProblem]) -> bool:
         recovered = False
-        for log in result.logs:
+        for log in _stopped(result):
             if not log.needs_recovery or str(log.path) in busy:
                 continue
             try:
                 self._store.recover(log.path)
                 recovered = True
-            except LockHeldError:
+            except (LockHeldError, OwnerRunningError):
                 continue  # somebody is at it: what looks half-done is being done
             except CompactionError as error:
                 problems.append(LogProblem(str(log.path), "RecoveryFailed", str(error)))
@@ -142,7 +147,7 @@ class SegmentLogsAdapter:
     def _candidates(self, result: SenseResult, started: float) -> tuple[Candidate, ...]:
         """What each log offers, made anew only for logs that were read anew."""
         before, self._offered = self._offered, {}
-        for log in result.logs:
+        for log in _stopped(result):
             if log.needs_recovery or _out_of_range(log):
                 continue
             known = before.get(log.path)
@@ -178,14 +183,14 @@ class SegmentLogsAdapter:
 
     def _sweep_in(self, result: SenseResult) -> float | None:
         now = time.time() + self._ahead
-        due = [wait for log in result.logs if (wait := log.sweep_in(now, self._grace)) is not None]
+        due = [wait for log in _stopped(result) if (wait := log.sweep_in(now, self._grace)) is not None]
         # Which of them are orphans only the sweep can tell, under the lock; a wait counted from now would never end.
-        due += [0.0 for log in result.logs if log.partials]
+        due += [0.0 for log in _stopped(result) if log.partials]
         return max(0.0, min(due)) if due else None
 
     def _overdue(self, result: SenseResult) -> float:
         now = time.time() + self._ahead
-        return max((log.overdue(now, self._grace) for log in result.logs), default=0.0)
+        return max((log.overdue(now, self._grace) for log in _stopped(result)), default=0.0)
 
     def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
         """See `StoreAdapter`. Looks at the logs in which the last reading found something to delete."""
@@ -195,6 +200,9 @@ class SegmentLogsAdapter:
         for log in sorted(self._to_sweep):
             try:
                 report = self._store.sweep(log, grace_seconds=self._grace, active=active)
+            except OwnerRunningError as error:
+                problems.append(LogProblem(log, LogErrorReason.OWNER_RUNNING, str(error)))
+                continue
             except CompactionError as error:
                 problems.append(LogProblem(log, "SweepFailed", str(error)))
                 continue
@@ -220,11 +228,23 @@ class SegmentLogsAdapter:
         sources = spec.sources.segment_log
         if sources is None:
             raise InvalidAssignmentError(f"job {job}: {spec.kind} names no segment log")
-        self._store.claim(sources.path, job=job, token=token)
+        # By what the job itself was told: it is what its worker goes by.
+        ownership = Ownership.STOPPED if sources.clump is not None else spec.segment_log_parameters.ownership
+        self._store.claim(sources.path, job=job, token=token, ownership=ownership)
 
     def retire(self, log: str, job: str) -> None:
         """See `StoreAdapter`."""
         self._store.retire(log, job)
+
+
+def _stopped(result: SenseResult) -> Iterator[LogDebt]:
+    """The logs that may be changed."""
+    return (log for log in result.logs if log.path not in result.running)
+
+
+def _left_out(result: SenseResult) -> tuple[LeftOut, ...]:
+    running = result.running
+    return (LeftOut(LeftOutReason.OWNER_RUNNING, len(running), str(min(running))),) if running else ()
 
 
 def identity_of(path: Path) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from compaction.api.enums import Ownership
 from compaction.exceptions import ClumpRefusedError
 from compaction.stores.segments import lock, recovery
 from compaction.stores.segments.clump_commit import commit_clumps
@@ -27,10 +28,10 @@ from compaction.stores.segments.clump_moves import ClumpReceipt, load_moves, mov
 from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRequest, plan_clump
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.owner import WAL_SUFFIX, Writers, doubt_of, look_for_owner
 from compaction.stores.segments.snapshot import DATA_FILE, read_members
 from compaction.stores.segments.view import LogState, open_log
 
-WAL_SUFFIX: Final = ".wal"
 _CHUNK: Final = 1 << 20
 
 
@@ -87,7 +88,8 @@ def prepare_clump(
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> PreparedClump:
     """Settle what a crash left, check that the log may be appended to from outside, and plan."""
-    recovery.recover(directory, holder=job, timeout=timeout)
+    ownership = Ownership.STOPPED if owner_stopped else Ownership.DETECT
+    recovery.recover(directory, holder=job, ownership=ownership, timeout=timeout)
     earlier = receipts_of(directory, job)
     with storage_errors(directory):
         log = open_log(directory)
@@ -112,6 +114,10 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
             "nobody says that the log's owner is stopped. Stop it, then say so with --owner-stopped "
             "(in a job: ownerStopped: true); a running owner has to append the copies itself",
         )
+    signs = look_for_owner(log.directory)
+    if signs.writers is Writers.SOME:
+        # Not overruled by what somebody says: what an owner appends next would take the copies' indexes.
+        raise ClumpRefusedError(path, doubt_of(signs))
     if not log.segment(log.newest).identity.size:
         reason = f"its owner was about to begin {log.newest}, which is empty: start and stop the owner once"
         raise ClumpRefusedError(path, reason)

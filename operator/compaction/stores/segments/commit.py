@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from compaction.api.enums import Ownership
 from compaction.exceptions import (
     InvalidGroupError,
     LockLostError,
+    OwnerRunningError,
     SegmentLogError,
     SourcesChangedError,
     StaleTokenError,
@@ -25,6 +27,7 @@ from compaction.stores.segments.faults import storage_error, storage_errors
 from compaction.stores.segments.limits import IndexesMissing
 from compaction.stores.segments.listing import regular_identity, regular_segments
 from compaction.stores.segments.names import group_key, partial_name
+from compaction.stores.segments.owner import require_stopped
 from compaction.stores.segments.publish import publish
 from compaction.stores.segments.records import (
     FenceRecord,
@@ -49,10 +52,13 @@ def commit_group(
     group: RewrittenGroup,
     holder: str,
     now: float | None = None,
+    ownership: Ownership = Ownership.DETECT,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> GroupReceipt:
     """`commit_groups` of one group: its receipt, or its error raised."""
-    outcomes = commit_groups(directory, job=job, token=token, groups=[group], holder=holder, now=now, timeout=timeout)
+    outcomes = commit_groups(
+        directory, job=job, token=token, groups=[group], holder=holder, now=now, ownership=ownership, timeout=timeout
+    )
     if isinstance(outcomes[0], SegmentLogError):
         raise outcomes[0]
     return outcomes[0]
@@ -66,6 +72,7 @@ def commit_groups(
     groups: Sequence[RewrittenGroup],
     holder: str,
     now: float | None = None,
+    ownership: Ownership = Ownership.DETECT,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> tuple[GroupOutcome, ...]:
     """Make rewritten groups part of the log, each exactly once per job: repeated, it returns the first time's receipts.
@@ -79,6 +86,7 @@ def commit_groups(
 
     Raises, for all groups:
         StaleTokenError: `token` is not the one claimed last; this attempt's partial files are removed, nothing else.
+        OwnerRunningError: the log's owner is not known to be stopped; the partial files are removed, nothing else.
         LockLostError: the lock's file was deleted meanwhile; whoever holds the lock now settles what was begun.
         NotALogDirectoryError, LockHeldError, UnwritableFenceError, LogNotReadableError, LogNotWritableError,
         StoreIOError: nothing was committed.
@@ -89,6 +97,11 @@ def commit_groups(
     batch = _Batch(directory, job=job, token=token, holder=holder, now=now)
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
+        try:
+            require_stopped(directory, ownership)
+        except OwnerRunningError:
+            batch.discard(groups)
+            raise
         recovery.recover_locked(directory, now=now, held=held)
         record = fence.read(directory)
         try:
@@ -265,6 +278,7 @@ def commit_unreferenced(
     snapshot_index: int | None = None,
     live: LiveSet | None = None,
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    ownership: Ownership = Ownership.DETECT,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> tuple[Tombstone, ...]:
     """Mark segments without anything live for deletion after the grace. Nothing is deleted here.
@@ -276,12 +290,13 @@ def commit_unreferenced(
         StaleTokenError: `token` is not the one claimed last.
         SourcesChangedError: a segment is gone, or (again) needed.
         LiveSetUnknownError: the snapshot does not say what is live.
-        NotALogDirectoryError, LockHeldError, UnwritableFenceError, LogNotWritableError, StoreIOError: nothing was
-        marked.
+        NotALogDirectoryError, LockHeldError, OwnerRunningError, UnwritableFenceError, LogNotWritableError,
+        StoreIOError: nothing was marked.
     """
     wanted = sorted(set(names))
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
+        require_stopped(directory, ownership)
         recovery.recover_locked(directory, now=now, held=held)
         now = held.now() if now is None else now
         record = fence.read(directory)

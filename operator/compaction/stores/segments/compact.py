@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from compaction.api.enums import Ownership
 from compaction.exceptions import RewriteStoppedError, SegmentLogError
 from compaction.stores.segments import commit, fs
 from compaction.stores.segments.commit import GroupOutcome
@@ -47,6 +48,7 @@ def compact_groups(
     job: str,
     token: int,
     holder: str,
+    ownership: Ownership = Ownership.DETECT,
     threads: int = THREADS,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[GroupOutcome, ...]:
@@ -58,7 +60,7 @@ def compact_groups(
     Raises:
         RewriteStoppedError: `should_stop` said so; what was committed has its receipt in the fence.
     """
-    attempt = _Attempt(directory, check, live, limits, job, token, holder, should_stop, check.segments)
+    attempt = _Attempt(directory, check, live, limits, job, token, holder, ownership, should_stop, check.segments)
     try:
         with ThreadPoolExecutor(threads, thread_name_prefix="rewrite") as pool:
             try:
@@ -81,6 +83,7 @@ class _Attempt:
     job: str
     token: int
     holder: str
+    ownership: Ownership
     should_stop: Callable[[], bool]
     known: Mapping[str, SegmentIndex]
     ended: threading.Event = field(default_factory=threading.Event)
@@ -128,7 +131,12 @@ class _Attempt:
     def _commit(self, ready: list[RewrittenGroup]) -> None:
         try:
             outcomes = commit.commit_groups(
-                self.directory, job=self.job, token=self.token, groups=ready, holder=self.holder
+                self.directory,
+                job=self.job,
+                token=self.token,
+                groups=ready,
+                holder=self.holder,
+                ownership=self.ownership,
             )
         except SegmentLogError as error:
             outcomes = (error,) * len(ready)

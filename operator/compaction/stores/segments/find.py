@@ -19,6 +19,7 @@ from compaction.api.text import printable
 from compaction.stores.segments.changes import VERIFY_LOOKS, State, Trust, state_of
 from compaction.stores.segments.globs import compile_globs, matches
 from compaction.stores.segments.model import SEGMENT_NAME
+from compaction.stores.segments.owner import WAL_SUFFIX
 from compaction.stores.segments.problems import LogError, leads_out, log_error, unnameable
 from compaction.stores.segments.snapshot import SNAPSHOTS
 
@@ -28,16 +29,21 @@ _INSIDE_A_LOG = frozenset({SNAPSHOTS, "checkpoints", "recovery_checkpoint"})
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """A log's directory; its state as of `asked` (monotonic) or later, and before anything in it was read."""
+    """A log's directory; its state as of `asked` (monotonic) or later, and before anything in it was read. `wals`: the
+    first write-ahead log in the directory above; None for the root itself, above which nothing was listed.
+    """
 
     path: Path
     state: State | None
     asked: float
+    wals: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)
 class _Directory:
-    """What a listing said. `links`: those whose target may become another without a trace in this directory."""
+    """What a listing said. `links`: those whose target may become another without a trace here; `wals`: the directory's
+    first write-ahead log.
+    """
 
     number: int
     path: Path
@@ -45,6 +51,7 @@ class _Directory:
     is_selected_log: bool = False
     below: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    wals: tuple[str, ...] = ()
     errors: tuple[LogError, ...] = ()
 
 
@@ -96,12 +103,15 @@ class LogFinder:
                 continue
             self._known[relative] = known
             if known.is_selected_log:
-                yield FoundLog(known.path, state, asked)
+                yield FoundLog(known.path, state, asked, self._wals_above(relative))
             yield from known.errors
             for link in known.links:
                 if refused := leads_out(self._root, link):
                     yield refused
             pending += known.below
+
+    def _wals_above(self, relative: str) -> tuple[str, ...] | None:
+        return self._known[relative.rpartition("/")[0]].wals if relative else None
 
     def _state(self, path: str, relative: str) -> State | None:
         """Of a directory, or of what the root links to; None when it is gone, as listing it will say."""
@@ -111,7 +121,7 @@ class LogFinder:
         return state
 
     def _list(self, known: _Directory, relative: str, path: str) -> None:
-        is_log, directories, symlinks = _names(path, follow=not relative)
+        is_log, directories, symlinks, wals = _names(path, follow=not relative)
         below, links, errors = [], [], []
         for name, leads_to_directory in symlinks:
             inside = f"{relative}/{name}" if relative else name
@@ -128,18 +138,21 @@ class LogFinder:
                 errors.append(unnameable(f"{path}/{name}"))
         known.is_selected_log = is_log and self._selects(relative)
         known.below, known.links, known.errors = tuple(below), tuple(links), tuple(errors)
+        known.wals = wals
 
     def _selects(self, relative: str) -> bool:
         return matches(self._wanted, relative) and not matches(self._unwanted, relative)
 
 
-def _names(path: str, *, follow: bool) -> tuple[bool, list[str], list[tuple[str, bool]]]:
-    """Of one directory: whether it is a log's; its directories; its symbolic links, and whether each leads to one.
+def _names(path: str, *, follow: bool) -> tuple[bool, list[str], list[tuple[str, bool]], tuple[str, ...]]:
+    """Of one directory: whether it is a log's; its directories; its symbolic links, and whether each leads to one; its
+    first write-ahead log, if any.
 
     Sorted. Ordinary files are not kept, however many there are. Without `follow` a directory that was replaced by a
     link since it was found is an error, and nothing behind the link is seen.
     """
     is_log, directories, symlinks = False, [], []
+    wal: str | None = None
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
         with os.scandir(fd) as entries:
@@ -148,6 +161,8 @@ def _names(path: str, *, follow: bool) -> tuple[bool, list[str], list[tuple[str,
                     symlinks.append((entry.name, _may_lead_to_directory(entry)))
                 elif entry.is_dir(follow_symlinks=False):
                     directories.append(entry.name)
+                elif entry.name.endswith(WAL_SUFFIX) and entry.is_file(follow_symlinks=False):
+                    wal = min(wal or entry.name, entry.name)
                 elif not is_log:
                     is_log = SEGMENT_NAME.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
     except OSError as error:
@@ -155,7 +170,7 @@ def _names(path: str, *, follow: bool) -> tuple[bool, list[str], list[tuple[str,
         raise
     finally:
         os.close(fd)
-    return is_log, sorted(directories), sorted(symlinks)
+    return is_log, sorted(directories), sorted(symlinks), () if wal is None else (wal,)
 
 
 def _may_lead_to_directory(link: os.DirEntry[str]) -> bool:

@@ -12,7 +12,9 @@ from compaction.api.text import printable
 from compaction.exceptions import (
     CorruptFenceError,
     CorruptSegmentError,
+    LiveEntriesMissingError,
     LiveSetUnknownError,
+    OwnerRunningError,
     SegmentLogError,
 )
 from compaction.stores.segments.faults import storage_error
@@ -29,6 +31,8 @@ class LogErrorReason(StrEnum):
     CORRUPT_FENCE = "CorruptFence"
     LIVE_SET_UNKNOWN = "LiveSetUnknown"
     LOG_INVALID = "LogInvalid"
+    OWNER_RUNNING = "OwnerRunning"
+    LIVE_ENTRIES_MISSING = "LiveEntriesMissing"
     INPUT_OUTPUT = "InputOutputError"
 
 
@@ -50,6 +54,10 @@ def log_error(path: Path, error: SegmentLogError | OSError) -> LogError:
             reason = LogErrorReason.LIVE_SET_UNKNOWN
         case CorruptSegmentError():
             reason, segment = LogErrorReason.CORRUPT_SEGMENT, Path(error.file).name
+        case OwnerRunningError():
+            reason = LogErrorReason.OWNER_RUNNING
+        case LiveEntriesMissingError():
+            reason = LogErrorReason.LIVE_ENTRIES_MISSING
         case CorruptFenceError():
             reason = LogErrorReason.CORRUPT_FENCE
         case PermissionError():

@@ -27,10 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from compaction.api.enums import Ownership
 from compaction.exceptions import NotALogDirectoryError
 from compaction.stores.segments import clump_moves, clump_recovery, fence, fs, lock, names
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.listing import regular_identity, regular_segments, status
+from compaction.stores.segments.owner import require_stopped
 from compaction.stores.segments.ra_recovery import RaRecovery, settle_marker
 from compaction.stores.segments.records import FenceRecord, PendingCommit, Tombstone, TombstoneKind
 from compaction.stores.segments.view import is_log_directory
@@ -68,17 +70,25 @@ def is_needed(directory: Path) -> bool:
 
 
 def recover(
-    directory: Path, *, holder: str = "recovery", now: float | None = None, timeout: float = lock.DEFAULT_TIMEOUT
+    directory: Path,
+    *,
+    holder: str = "recovery",
+    now: float | None = None,
+    ownership: Ownership = Ownership.DETECT,
+    timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> RecoveryReport:
     """Settle everything half-done in a log directory. Repeating is harmless.
 
     Raises:
         NotALogDirectoryError: nothing here is a log's, whatever it is named; nothing was touched.
+        OwnerRunningError: something is half-done, and the log's owner is not known to be stopped; nothing was touched.
         LockHeldError, LogNotReadableError, LogNotWritableError, StoreIOError, CorruptFenceError
         SegmentLogError: a marker of Ra's own compaction was found, and the log's segments or snapshot cannot be read.
     """
     require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
+        if is_needed(directory):
+            require_stopped(directory, ownership)
         return recover_locked(directory, now=now, held=held)
 
 

@@ -15,12 +15,15 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import SegmentLogError
+from compaction.api.enums import Ownership
+from compaction.exceptions import OwnerRunningError, SegmentLogError
 from compaction.stores.segments import fence, names
 from compaction.stores.segments.changes import VERIFY_LOOKS, State, Trust, state_of
 from compaction.stores.segments.find import FoundLog, LogFinder
 from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
+from compaction.stores.segments.missing import NOTHING_MISSING, Missing, missing_entries, missing_error
 from compaction.stores.segments.model import SEGMENT_NAME
+from compaction.stores.segments.owner import OwnerSigns, look_for_owner, signs_in
 from compaction.stores.segments.plan import LogPlan, plan_log
 from compaction.stores.segments.problems import LogError, log_error
 from compaction.stores.segments.recovery import TEMPORARIES
@@ -48,7 +51,8 @@ class LogDebt:
     oldest marked at `oldest_tombstone_at`; `partials`: outputs and small files not committed (yet), or
     left by a crash. `needs_recovery`: something is
     half-done: recover before anything is planned, `plan` is empty until then. `snapshot`: the newest one's directory;
-    `is_whole`: neither that one nor a newer one is still being written, or damaged.
+    `is_whole`: neither that one nor a newer one is still being written, or damaged. `missing`: live entries that no
+    segment holds.
     """
 
     path: Path
@@ -62,6 +66,7 @@ class LogDebt:
     needs_recovery: bool = False
     snapshot: Path | None = None
     is_whole: bool = False
+    missing: Missing = NOTHING_MISSING
 
     @property
     def bytes(self) -> int:
@@ -90,10 +95,13 @@ class LogDebt:
 
 @dataclass(frozen=True, slots=True)
 class SenseResult:
-    """Everything found under a root, in path order."""
+    """Everything found under a root, in path order. `running`: the logs that must not be changed because their owner is
+    not known to be stopped; each has its error too.
+    """
 
     logs: tuple[LogDebt, ...]
     errors: tuple[LogError, ...]
+    running: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,7 @@ class SenseSettings:
     exclude: tuple[str, ...] = ()
     limits: SegmentLimits = field(default_factory=SegmentLimits)
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE
+    ownership: Ownership = Ownership.DETECT
 
 
 @dataclass(slots=True)
@@ -187,6 +196,8 @@ def sense_root(
     quarantined = quarantined or {}
     logs: dict[Path, LogDebt] = {}
     errors: list[LogError] = []
+    owners: dict[Path, OwnerSigns] = {}
+    running: set[Path] = set()
     cache.begin()
     for found in cache.finder.find():
         if isinstance(found, LogError):
@@ -196,11 +207,29 @@ def sense_root(
             logs[found.path] = cache.debt_of(found, quarantined.get(found.path, _NONE))
         except (SegmentLogError, OSError) as error:
             errors.append(log_error(found.path, error))
+            continue
+        signs = _signs_of(found, owners)
+        if settings.ownership is Ownership.DETECT and (doubt := signs.doubt()):
+            running.add(found.path)
+            errors.append(log_error(found.path, OwnerRunningError(str(found.path), doubt)))
+        elif logs[found.path].missing and not signs.wals:
+            errors.append(log_error(found.path, missing_error(found.path, logs[found.path].missing)))
     cache.keep_only(logs.keys())
     return SenseResult(
         logs=tuple(sorted(logs.values(), key=lambda log: str(log.path))),
         errors=tuple(sorted(errors, key=lambda error: str(error.path))),
+        running=frozenset(running),
     )
+
+
+def _signs_of(found: FoundLog, known: dict[Path, OwnerSigns]) -> OwnerSigns:
+    """Of the data directory that a log lies in: looked into once for all its logs, and listed only with the root."""
+    if found.wals is None:
+        return look_for_owner(found.path)
+    system = found.path.parent
+    if system not in known:
+        known[system] = signs_in(system, wals=found.wals)
+    return known[system]
 
 
 def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str] = frozenset()) -> LogDebt:
@@ -237,6 +266,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
         partials=partials,
         snapshot=log.snapshot.path if log.snapshot is not None else None,
         is_whole=_is_whole(log),
+        missing=missing_entries(log),
     )
 
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compaction.api.enums import Ownership
 from compaction.exceptions import NotALogDirectoryError, SegmentLogError, SourcesChangedError
 from compaction.stores.segments import commit, fence, kernel, lock, recovery, sweep
 from compaction.stores.segments.commit import GroupOutcome
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.names import group_key
+from compaction.stores.segments.owner import require_stopped
 from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.plan import GroupCheck, GroupRanges, LogPlan, plan_log
 from compaction.stores.segments.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
@@ -103,9 +105,15 @@ class SegmentLogStore:
         """The largest token ever accepted for the job in this log; 0 when there was none."""
         return fence.high_water(self.directory(log), job)
 
-    def claim(self, log: str | os.PathLike[str], *, job: str, token: int) -> None:
-        """From now on only `token` may commit for the job. StaleTokenError unless it is larger than all before."""
-        fence.claim(self.directory(log), job=job, token=token, holder=self.holder, timeout=self.lock_timeout)
+    def claim(
+        self, log: str | os.PathLike[str], *, job: str, token: int, ownership: Ownership = Ownership.DETECT
+    ) -> None:
+        """From now on only `token` may commit for the job. StaleTokenError unless it is larger than all before;
+        OwnerRunningError when no commit of the job would be accepted now.
+        """
+        directory = self.directory(log)
+        require_stopped(directory, ownership)
+        fence.claim(directory, job=job, token=token, holder=self.holder, timeout=self.lock_timeout)
 
     def retire(self, log: str | os.PathLike[str], job: str) -> None:
         """Nothing may be committed for the job any more; its high water stays. Repeating is harmless."""
@@ -126,7 +134,9 @@ class SegmentLogStore:
 
     def recover(self, log: str | os.PathLike[str]) -> recovery.RecoveryReport:
         """Settle whatever a crash left half-done; nothing is done to a healthy log."""
-        return recovery.recover(self.directory(log), holder=self.holder, timeout=self.lock_timeout)
+        return recovery.recover(
+            self.directory(log), holder=self.holder, ownership=self.settings.ownership, timeout=self.lock_timeout
+        )
 
     def prepare(
         self, log: str | os.PathLike[str], *, job: str, groups: Iterable[Sequence[str]], snapshot_index: int
@@ -137,10 +147,12 @@ class SegmentLogStore:
         snapshot only ever shrinks.
 
         Raises:
+            OwnerRunningError: the log's owner is not known to be stopped, so nothing could be committed.
             SourcesChangedError: the newest snapshot is older than the plan's.
             LiveSetUnknownError, CorruptSegmentError, ...: the log as a whole cannot be read.
         """
         directory = self.directory(log)
+        require_stopped(directory, self.settings.ownership)
         self.recover(directory)
         with storage_errors(directory):
             state = open_log(directory)
@@ -190,7 +202,14 @@ class SegmentLogStore:
         """Commit a rewritten group, exactly once per job (see `commit.commit_group`)."""
         directory = self.directory(log)
         return commit.commit_group(
-            directory, job=job, token=token, group=group, holder=self.holder, now=now, timeout=self.lock_timeout
+            directory,
+            job=job,
+            token=token,
+            group=group,
+            holder=self.holder,
+            now=now,
+            ownership=self.settings.ownership,
+            timeout=self.lock_timeout,
         )
 
     def commit_all(
@@ -205,7 +224,14 @@ class SegmentLogStore:
         """Commit what is ready of a job together, each group by itself (see `commit.commit_groups`)."""
         directory = self.directory(log)
         return commit.commit_groups(
-            directory, job=job, token=token, groups=groups, holder=self.holder, now=now, timeout=self.lock_timeout
+            directory,
+            job=job,
+            token=token,
+            groups=groups,
+            holder=self.holder,
+            now=now,
+            ownership=self.settings.ownership,
+            timeout=self.lock_timeout,
         )
 
     def commit_unreferenced(
@@ -220,6 +246,7 @@ class SegmentLogStore:
             holder=self.holder,
             now=now,
             indexes_missing=self.settings.indexes_missing,
+            ownership=self.settings.ownership,
             timeout=self.lock_timeout,
         )
 
@@ -240,6 +267,7 @@ class SegmentLogStore:
             grace_seconds=grace_seconds,
             active=active,
             indexes_missing=self.settings.indexes_missing,
+            ownership=self.settings.ownership,
             holder=self.holder,
             timeout=self.lock_timeout,
         )

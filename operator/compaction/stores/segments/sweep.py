@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from compaction.api.enums import Ownership
 from compaction.exceptions import CorruptMovesError, LiveSetUnknownError
 from compaction.stores.segments import fence, fs, lock, recovery
 from compaction.stores.segments.clump_moves import load_moves, moves_files
@@ -23,6 +24,7 @@ from compaction.stores.segments.limits import IndexesMissing
 from compaction.stores.segments.listing import segment_links, status
 from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.names import job_key, parse_partial
+from compaction.stores.segments.owner import require_stopped
 from compaction.stores.segments.records import FenceRecord, Tombstone, TombstoneKind
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import DATA_FILE, newest_snapshot
@@ -81,6 +83,7 @@ def sweep(
     snapshot_index: int | None = None,
     live: LiveSet | None = None,
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    ownership: Ownership = Ownership.DETECT,
     holder: str = "sweeper",
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> SweepReport:
@@ -88,11 +91,13 @@ def sweep(
 
     Raises:
         NotALogDirectoryError, LockHeldError, LogNotReadableError, LogNotWritableError, StoreIOError, CorruptFenceError
+        OwnerRunningError: the log's owner is not known to be stopped; nothing is deleted.
         LockLostError: the lock's file was deleted meanwhile; nothing is deleted after that.
         SegmentLogError: dead segments are due, and the log cannot be read to check them again.
     """
     recovery.require_log(directory)
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
+        require_stopped(directory, ownership)
         recovery.recover_locked(directory, now=now, held=held)
         now = held.now() if now is None else now
         record = _caught_up(directory, fence.read(directory), now, held=held)
