@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from support.promrules import Cause, Promtool, Timeline
 from support.rendered import MANIFESTS, ROOT
 
 RULES = MANIFESTS / "components" / "prometheus" / "rules.yaml"
+DOCUMENTATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
 POLICY = ObjectKey("storage", "logs")
 GIB = 1 << 30
 
@@ -221,7 +223,9 @@ def test_every_alert_has_a_case_and_a_runbook(promtool: Promtool) -> None:
     rules = promtool.rules()
     assert set(rules) == {case.alert for case in CASES}
     for alert, rule in rules.items():
-        runbook = ROOT / rule["annotations"]["runbook_url"]
+        base, _, page = rule["annotations"]["runbook_url"].rpartition("/runbooks/")
+        assert base == DOCUMENTATION, "a URL that a browser opens"
+        runbook = ROOT / "docs" / "runbooks" / page
         assert runbook.name == f"{alert}.md"
         text = runbook.read_text()
         assert text.startswith(f"# {alert}\n")

@@ -119,7 +119,8 @@ class JobReceipt(ApiModel):
     bytes_after: Count = 0
     """Bytes of the files that replace them."""
     bytes_reclaimed: Count = 0
-    """Bytes given back once the grace is over."""
+    """Bytes that the job frees. Those of rewritten segments are free at the commit, when their names become links
+    to the output; those of segments without live entries and of blocks when the grace is over."""
     fingerprint_before: Fingerprint = ""
     """Fingerprint of the content as read from the sources: SHA-256 of the live entries of segments; number of rows and
     sum of their hashes for blocks."""

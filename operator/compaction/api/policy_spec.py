@@ -107,8 +107,9 @@ class Cleanup(ApiModel):
     """What happens to replaced data."""
 
     delay: Duration = Duration("10m")
-    """Time that replaced segment names stay readable before they are deleted, such as 10m. 0s deletes them at the next
-    look at the store."""
+    """Grace, such as 10m: time that replaced blocks, segments without live entries and the names of rewritten segments
+    stay before they are deleted. It is no undo: the dead entries of rewritten segments are gone at the commit. 0s
+    deletes at the next scan of the store."""
 
 
 HistoryLimit = Annotated[int, Field(ge=0, le=1000)]
