@@ -7,14 +7,13 @@ look.
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import count, groupby
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, most_seconds, sample
 from compaction.planning.block_offers import offer
-from compaction.planning.block_rules import BlockRules, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockRules, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
@@ -25,14 +24,14 @@ NOW = 1_800_000_000.0
 """Long after all blocks came: whatever has company is ready."""
 PLANNER = Planner("blocks", "2f5dcd5e-0000-4000-8000-000000000000", PlanLimits(1 << 60, 1 << 60), Trigger())
 NEWS = 1000
+CLASSES = {(tenant, shard): BlockClass(f"tenant-{tenant:02d}", shard) for tenant in range(100) for shard in range(8)}
 
 
 def block(number: int) -> QueuedBlock:
     """One of 100 tenants with 8 shards each, of levels 0 to 2, in an hour of data."""
     return QueuedBlock(
         id=f"01ARZ3NDEK{number * 2654435761 % 2**32:016d}",
-        tenant=sys.intern(f"tenant-{number % 100:02d}"),  # as stores/blocks/waiting.py does
-        shard=number // 7 % 8,
+        kin=CLASSES[number % 100, number // 7 % 8],  # as stores/blocks/waiting.py does
         level=number // 3 % 3,
         bytes=5_000_000 + number % 1000,
         min_time=number * 3600 % 3_600_000_000,
@@ -84,9 +83,9 @@ def plan_sorted(blocks: int) -> Callable[[], object]:
 
     def run() -> Plan:
         candidates: list[Candidate] = []
-        waiting.sort(key=lambda one: (one.level, one.tenant, one.shard, one.min_time // RULES.span, one.number))
-        keyed = groupby(waiting, key=lambda one: (one.level, one.tenant, one.shard, one.min_time // RULES.span))
-        for (level, tenant, shard, _), group in keyed:
+        waiting.sort(key=lambda one: (one.level, one.kin, one.min_time // RULES.span, one.number))
+        keyed = groupby(waiting, key=lambda one: (one.level, one.kin, one.min_time // RULES.span))
+        for (level, (tenant, shard, _), _), group in keyed:
             line, most = list(group), RULES.levels[level].max_blocks
             for at in range(0, len(line), most):
                 part = sorted(line[at : at + most])

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -127,31 +128,50 @@ def test_blocks_that_expire_meanwhile_do_not_hold_back_the_others(blocks: BlockC
     assert old not in {item["id"] for item in blocks.data("list")["items"]}
 
 
-def test_blocks_that_cannot_be_merged_with_one_another_do_not_hold_back_their_siblings(
-    blocks: BlockCommands, tmp_path: Path
-) -> None:
-    """The job is halved until they are apart, however often that is."""
+def test_blocks_with_which_a_merge_fails_do_not_hold_back_their_siblings(blocks: BlockCommands, tmp_path: Path) -> None:
+    """The job is halved as long as both halves have two blocks: none is rewritten alone."""
     pair = set(blocks.add(*range(1, 9))[:2])
     path = policy_file(tmp_path / "policy.yaml", blocks, levels=[{"maxBlocks": 8, "maxAge": "1ms"}])
     file = opened(path)
 
-    class Conflict(Runner):
+    class Failing(Runner):
         def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
             sources = assignment.spec.sources.blocks
             assert sources is not None
             if pair <= set(sources.blocks):
-                return JobReport(assignment.token, Outcome.FAILED, JobReason.SOURCES_DIFFER, "one has int, one text")
+                return JobReport(assignment.token, Outcome.FAILED, JobReason.INTERNAL_ERROR, "what nobody foresaw")
             return super().run(assignment, lease)
 
     @contextmanager
     def runner() -> Iterator[JobRunner]:
         with ThreadEngine(2) as engine:
-            yield Conflict(engine, file, lambda assignment: None)
+            yield Failing(engine, file, lambda assignment: None)
 
     with closing(open_store(file.policy.spec, holder="local", secrets=file)) as store:
         result = LocalRun(file.policy, store=store, open_runner=runner).run()
     assert [job.state for job in result.jobs].count(JobState.FAULTY) == 3
-    assert live(blocks) == [(1, 50), (1, 50), (1, 100), (1, 200)]
+    assert live(blocks) == [(0, 50), (0, 50), (1, 100), (1, 200)]
+
+
+def test_blocks_of_three_units_of_time_are_merged_in_three_jobs(blocks: BlockCommands, tmp_path: Path) -> None:
+    """No job fails, none has a single block, levels are not used up, and what is equal meets again."""
+    kinds = [pa.timestamp(unit, "UTC") for unit in ("ms", "us", "ns")]
+    for first, kind in enumerate(kinds):
+        blocks.add_of(kind, *range(first, 18, 3))
+    levels = [{"maxBlocks": most, "maxAge": "1ms"} for most in (20, 10, 10)]
+    file = policy_file(tmp_path / "policy.yaml", blocks, levels=levels)
+    before = content(blocks)
+    result = run(file)
+    assert [(job.state, len(job.sources)) for job in result.jobs] == [(JobState.SUCCEEDED, 6)] * 3
+    assert live(blocks) == [(1, 300)] * 3
+    for first, kind in enumerate(kinds):
+        blocks.add_of(kind, 20 + first, 30 + first)
+    again = run(file)
+    assert {job.state for job in again.jobs} == {JobState.SUCCEEDED}
+    assert min(len(job.sources) for job in again.jobs) > 1
+    assert [rows for _, rows in live(blocks)] == [400] * 3
+    assert content(blocks).rows == before.rows + 6 * 50
+    assert run(file).jobs == ()
 
 
 def test_an_interrupt_gives_the_blocks_back(blocks: BlockCommands, tmp_path: Path) -> None:

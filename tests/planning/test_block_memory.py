@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.planning.block_rules import BlockRules, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockRules, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 
 RULES = BlockRules()
@@ -16,12 +16,11 @@ BLOCKS = 20_000
 LATER = 1_800_000_000.0
 
 
-def block(number: int, window: int, tenant: str) -> QueuedBlock:
-    """As the index gives it: every value is an object of its own, except the tenant's name, which its blocks share."""
+def block(number: int, window: int, kin: BlockClass) -> QueuedBlock:
+    """As the index gives it: every value is an object of its own, except the class, which its blocks share."""
     return QueuedBlock(
         id=f"01ARZ3NDEK{number:016d}",
-        tenant=tenant,
-        shard=number % 8,
+        kin=kin,
         level=number % 3,
         bytes=5_000_000 + number,
         min_time=window * RULES.span,
@@ -30,10 +29,10 @@ def block(number: int, window: int, tenant: str) -> QueuedBlock:
     )
 
 
-SHAPES: dict[str, Callable[[int, list[str]], QueuedBlock]] = {
-    "few groups": lambda n, names: block(n, n % 4, names[0]),
-    "one window each": lambda n, names: block(n, n + 1000, names[0]),
-    "one tenant for two": lambda n, names: block(n, n % 2, names[n // 2]),
+SHAPES: dict[str, Callable[[int, list[BlockClass]], QueuedBlock]] = {
+    "few groups": lambda n, classes: block(n, n % 4, classes[n % 8]),
+    "one window each": lambda n, classes: block(n, n + 1000, classes[n % 8]),
+    "one tenant for two": lambda n, classes: block(n, n % 2, classes[n]),
 }
 
 
@@ -43,10 +42,11 @@ def test_a_block_takes_at_most_a_kibibyte_before_and_after_it_is_due(shape: str)
     gc.collect()
     tracemalloc.start()
     try:
-        # Not sys.intern (waiting.py): its table is the whole process's, and may grow by megabytes at any name.
-        names = [f"tenant-{number:06d}" for number in range(BLOCKS // 2 if "tenant" in shape else 1)]
+        tenants, shards = (BLOCKS // 2, 2) if "tenant" in shape else (1, 8)
+        names = [f"tenant-{number:06d}" for number in range(tenants)]
+        classes = [BlockClass(name, shard) for name in names for shard in range(shards)]
         queue = BlockQueue(RULES)
-        assert queue.push_all(made(number, names) for number in range(BLOCKS)) == BLOCKS
+        assert queue.push_all(made(number, classes) for number in range(BLOCKS)) == BLOCKS
         before = tracemalloc.get_traced_memory()[0] / BLOCKS
         queue.advance(LATER)
         after = tracemalloc.get_traced_memory()[0] / BLOCKS

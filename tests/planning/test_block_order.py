@@ -17,7 +17,7 @@ from support.block_queues import block, ids, queue_of, ready, rules_of
 
 def tenants(queue: BlockQueue, **more: object) -> str:
     """Whose the ready batches are, in order."""
-    return "".join(batch.group.key[0] for batch in queue.ready(1e6, **more))  # type: ignore[arg-type]
+    return "".join(batch.group.key[0].tenant for batch in queue.ready(1e6, **more))  # type: ignore[arg-type]
 
 
 def noisy(*counts: tuple[str, int]) -> BlockQueue:
@@ -52,15 +52,15 @@ class TestTurns:
         every = queue.ready(1e6, existing=existing)
         assert queue.ready(1e6, most=most, existing=existing) == every[:most]
         assert len(every) == queue.ready_size == len({id(one) for one in every})
-        left = {t: sum(b.group.key[0] == t for b in every) for t in "ABC"}
+        left = {t: sum(b.group.key[0].tenant == t for b in every) for t in "ABC"}
         had = {t: existing[0, t] for t in "ABC"}
         for batch in every:
-            tenant = batch.group.key[0]
+            tenant = batch.group.key[0].tenant
             assert all(had[tenant] <= had[t] for t in "ABC" if left[t]), "who has fewest is next"
             had[tenant] += 1
             left[tenant] -= 1
         for tenant in "ABC":
-            line = [batch.ready for batch in every if batch.group.key[0] == tenant]
+            line = [batch.ready for batch in every if batch.group.key[0].tenant == tenant]
             assert line == sorted(line), "first come, first served"  # type: ignore[type-var]
 
     def test_lines_forget_what_is_gone(self) -> None:

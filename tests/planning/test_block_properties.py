@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compaction.planning.block_offers import offer
-from compaction.planning.block_rules import BlockReason, BlockRules, LevelRule, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.candidates import Candidate
 from support.block_queues import expected, found
@@ -32,8 +32,7 @@ RULES = st.builds(
     max_bytes_per_job=st.sampled_from([0, 0, 9]),
 )
 ARRIVALS = st.tuples(
-    st.sampled_from("AAAB"),  # tenant
-    st.integers(0, 1),  # shard
+    st.builds(BlockClass, st.sampled_from("AAAB"), st.integers(0, 1), st.sampled_from(["ms", "ms", "us"])),
     st.integers(0, 3),  # level
     st.integers(0, 13),  # bytes
     st.integers(-15, 15),  # beginning of the data
@@ -56,11 +55,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.alone: dict[str, QueuedBlock] = {}
 
     @rule(arrival=ARRIVALS)
-    def push(self, arrival: tuple[str, int, int, int, int, float]) -> None:
-        tenant, shard, level, size, min_time, late = arrival
-        one = QueuedBlock(
-            str(self.numbers), tenant, shard, level, size, min_time, max(0.0, self.now - late), self.numbers
-        )
+    def push(self, arrival: tuple[BlockClass, int, int, int, float]) -> None:
+        kin, level, size, min_time, late = arrival
+        one = QueuedBlock(str(self.numbers), kin, level, size, min_time, max(0.0, self.now - late), self.numbers)
         self.numbers += 1
         assert self.queue.push(one)
         assert not self.queue.push(one), "known"
@@ -141,7 +138,7 @@ class QueueMachine(RuleBasedStateMachine):
                 assert set(group.sources) == set(self.held[one.path])
                 continue
             blocks = [self.waiting[name] for name in group.sources]
-            assert len({(b.tenant, b.shard, self.rules.window_of(b.min_time)) for b in blocks}) == 1
+            assert len({(b.kin, self.rules.window_of(b.min_time)) for b in blocks}) == 1
             assert max(b.level for b in blocks) <= one.level < len(self.rules.levels)
             assert len(blocks) <= self.rules.levels[one.level].max_blocks
             limit = self.rules.max_bytes_per_job
@@ -161,12 +158,12 @@ TestQueueMachine = QueueMachine.TestCase
 
 @given(arrivals=st.lists(ARRIVALS, max_size=40), looks=st.lists(st.integers(0, 39)), rules=RULES)
 def test_who_looks_and_when_changes_nothing(
-    arrivals: list[tuple[str, int, int, int, int, float]], looks: list[int], rules: BlockRules
+    arrivals: list[tuple[BlockClass, int, int, int, float]], looks: list[int], rules: BlockRules
 ) -> None:
     """A queue that is looked at between any two arrivals has the same batches as one that is looked at once."""
     watched, other = BlockQueue(rules), BlockQueue(rules)
-    for number, (tenant, shard, level, size, min_time, gap) in enumerate(arrivals):
-        one = QueuedBlock(str(number), tenant, shard, level, size, min_time, number * 0.5, number)
+    for number, (kin, level, size, min_time, gap) in enumerate(arrivals):
+        one = QueuedBlock(str(number), kin, level, size, min_time, number * 0.5, number)
         watched.push(one)
         other.push(one)
         if number in looks:
@@ -181,7 +178,7 @@ def test_without_traffic_everything_that_can_be_merged_is_offered_in_the_end(
     """The reference needs a push to flush a batch (research/pyroscope.md §1.3): an idle key waits for ever."""
     rules = replace(rules, max_bytes_per_job=0)
     queue = BlockQueue(rules)
-    queue.push_all(QueuedBlock(str(n), "A", n % 3, 0, 1, 0, n * gap, n) for n in range(count))
+    queue.push_all(QueuedBlock(str(n), BlockClass("A", n % 3), 0, 1, 0, n * gap, n) for n in range(count))
     queue.advance(count * gap)
     looks = 0
     while (due := queue.next_due()) is not None:
@@ -215,8 +212,8 @@ def test_many_changes_between_two_looks(changes: list[tuple[str, Any]], rules: B
     number = 0
     for what, data in changes:
         if what == "push":
-            tenant, shard, level, size, min_time, late = data
-            one = QueuedBlock(str(number), tenant, shard, level, size, min_time, max(0.0, number * 0.3 - late), number)
+            kin, level, size, min_time, late = data
+            one = QueuedBlock(str(number), kin, level, size, min_time, max(0.0, number * 0.3 - late), number)
             number += 1
             queue.push(one)
             if not isinstance(rules.level_of(level, size), BlockReason):

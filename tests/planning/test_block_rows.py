@@ -19,7 +19,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.planning.block_offers import offer
-from compaction.planning.block_rules import BlockReason, BlockRules, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
 from compaction.planning.triggers import Trigger
@@ -51,7 +51,7 @@ def test_p2_a_second_plan_repeats_the_first_and_adds() -> None:
 
 def test_p2_of_one_tenant_is_in_the_order_of_the_reference() -> None:
     shards = {"A0": 0, "A1": 1, "B2": 2}
-    queue = queue_of(*(one._replace(tenant="T", shard=shards[f"{one.tenant}{one.shard}"]) for one in P2))
+    queue = queue_of(*(one._replace(kin=BlockClass("T", shards[f"{one.kin.tenant}{one.kin.shard}"])) for one in P2))
     assert ready(queue) == ["T1-L0{2,3,5}", "T2-L0{1,4,6}", "T0-L0{0,7,9}", "T1-L0{8,11,13}", "T2-L0{10,12,14}"]
 
 

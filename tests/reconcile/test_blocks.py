@@ -330,15 +330,16 @@ def run_with(culprits: set[str], world: BlockWorld, *, rounds: int) -> list[froz
 
 
 class TestSplit:
-    def test_a_batch_is_halved_until_the_culprit_is_alone(self) -> None:
+    def test_a_batch_is_halved_and_no_job_is_made_of_one_block(self) -> None:
         world = BlockWorld(limits={"maxAttempts": 1})
         culprit = world.add_blocks(4)[2]
         failed = run_with({culprit}, world, rounds=8)
-        assert [len(blocks) for blocks in failed] == [4, 2, 1]
-        assert culprit in world.live
-        assert sum(one.level == 0 for one in world.live.values()) == 1, "everything else was merged"
+        assert [len(blocks) for blocks in failed] == [4, 2]
+        assert {name for name, one in world.live.items() if one.level == 0} == failed[-1], "everything else was merged"
+        assert culprit in failed[-1]
 
-    def test_blocks_that_differ_are_parked_at_once_and_split(self) -> None:
+    def test_blocks_that_differ_are_parked_at_once_and_never_split(self) -> None:
+        """Plans keep them apart by their schemas, so it is a job that a plan would not make."""
         world = BlockWorld(limits={"maxAttempts": 3})
         world.add_blocks(4)
         turn(world)
@@ -347,7 +348,7 @@ class TestSplit:
         turn(world)
         turn(world)
         assert world.state(whole) is F
-        assert [len(world.blocks_of(job)) for job in world.jobs if job != whole] == [2, 2]
+        assert list(world.jobs) == [whole]
 
     def test_too_little_memory_parks_at_once_and_splits_nothing(self) -> None:
         world = BlockWorld()
@@ -371,18 +372,21 @@ class TestSplit:
         queued=st.integers(1, 6),
     )
     @settings(max_examples=25, deadline=None)
-    def test_only_the_culprits_are_left_and_no_set_is_tried_twice(
+    def test_only_the_culprits_and_their_companions_are_left_and_no_set_is_tried_twice(
         self, culprits: set[int], history: int, queued: int
     ) -> None:
         world = BlockWorld(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
         names = world.add_blocks(8)
         bad = {names[index] for index in culprits}
         failed = run_with(bad, world, rounds=60)
-        assert {name for name, one in world.live.items() if one.level == 0} == bad
-        several = [blocks for blocks in failed if len(blocks) > 1]
+        left = {name for name, one in world.live.items() if one.level == 0}
+        pairs = [blocks for blocks in failed if len(blocks) == 2]
+        assert bad <= left <= bad | {name for blocks in pairs for name in blocks}
+        several = [blocks for blocks in failed if len(blocks) > 2]
         assert len(several) == len(set(several)), "a split was forgotten"
+        assert all(len(blocks) > 1 for blocks in failed)
         if history == 100 and queued > 4:
-            assert all(len(blocks) in (1, 2, 4) for blocks in failed), "what failed by itself was put together again"
+            assert all(len(blocks) in (2, 4) for blocks in failed), "what failed by itself was put together again"
 
 
 def rest(world: BlockWorld, seconds: float = 11.0) -> None:

@@ -7,7 +7,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from sqlalchemy import delete
 
 from compaction.api.enums import PolicyReason
 from compaction.api.job import CompactionJobSpec
@@ -19,11 +21,14 @@ from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter
 from compaction.stores.adapters import open_store
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.replacing import Replacement
+from compaction.stores.blocks.index.schemas import read_schemas
+from compaction.stores.blocks.index.tables import SCHEMAS
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import GivenSecrets
 from support.block_index import block_id
-from support.block_stores import fill
+from support.block_stores import fill, upload
+from support.blocks import rows
 
 
 class Ground:
@@ -177,6 +182,58 @@ def test_figures_follow_the_store(ground: Ground) -> None:
     for number in (1, 2):
         fill(ground.store, [number])
         assert [ground.look().reading.blocks for _ in range(2)] == [BlockFigures(live=number, windows=1)] * 2
+
+
+def units(store: BlockStore, *numbers: int) -> None:
+    """Blocks whose times are milliseconds, microseconds and nanoseconds in turn."""
+    for number in numbers:
+        table = rows(100, start=100 * number)
+        kind = pa.timestamp(("ms", "us", "ns")[number % 3], "UTC")
+        path = upload(store, number, table=table.set_column(1, "time", table["time"].cast(pa.int64()).cast(kind)))
+        store.register([path], tenant="acme", shard=0)
+
+
+def test_blocks_that_cannot_be_merged_with_one_another_are_in_no_batch_together(ground: Ground) -> None:
+    """Eighteen blocks of three units of time: each unit is planned by itself, and the store says once what differs."""
+    units(ground.store, *range(18))
+    reading = ground.look().reading
+    numbers = {block_id(number): number for number in range(18)}
+    found = [[numbers[source] for source in one.groups[0].sources] for one in reading.candidates]
+    assert sorted(len(batch) for batch in found) == [3] * 6
+    assert all(len({number % 3 for number in batch}) == 1 for batch in found)
+    assert reading.blocks is not None
+    (conflict,) = reading.blocks.conflicts
+    kinds = " | ".join(f"timestamp[{unit}, tz=UTC]" for unit in ("ms", "ns", "us"))
+    assert str(conflict) == f"3 schemas of `acme` cannot be merged: column time {kinds}"
+    assert (conflict.blocks, conflict.alone) == (18, 0)
+
+
+def forget_schemas(store: BlockStore) -> None:
+    """The index as one from before it kept schemas was brought up to date."""
+    store.index.change(lambda change: change.connection.execute(delete(SCHEMAS)))
+
+
+def test_schemas_of_older_blocks_are_learnt_from_footers(ground: Ground) -> None:
+    units(ground.store, *range(6))
+    forget_schemas(ground.store)
+    ids = {block.schema_id for block in ground.store.live().blocks}
+    ground.look(recover=False)
+    assert read_schemas(ground.store.index, ids) == {}, "who only looks changes nothing"
+    with closing(Ground(ground.connection)) as other:
+        assert len(other.look().reading.candidates) == 0
+    assert read_schemas(ground.store.index, ids).keys() == ids
+
+
+def test_a_schema_that_no_footer_tells_keeps_its_blocks_by_themselves(ground: Ground) -> None:
+    units(ground.store, *range(9))
+    forget_schemas(ground.store)
+    ground.store.objects.delete([block_path("acme", 0, block_id(number)) for number in (0, 3, 6)])
+    reading = ground.look().reading
+    assert reading.problem is None
+    assert len(reading.candidates) == 3
+    assert reading.blocks is not None
+    (conflict,) = reading.blocks.conflicts
+    assert (conflict.schemas, conflict.blocks) == (3, 9)
 
 
 def test_quarantine_is_the_index_s_and_is_ended_there(ground: Ground) -> None:

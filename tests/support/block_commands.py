@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import yaml
 from click.testing import CliRunner, Result
 from ulid import ULID
@@ -75,6 +76,17 @@ class BlockCommands:
         path = block_path(tenant, 0, identity)
         self.objects.put(path, parquet(rows(count, start=100 * number), metadata))
         return path
+
+    def add_of(self, kind: pa.DataType, *numbers: int) -> list[str]:
+        """The same of blocks whose times are of another type."""
+        for number in numbers:
+            table = rows(50, start=100 * number)
+            table = table.set_column(1, "time", table["time"].cast(pa.int64()).cast(kind))
+            metadata = BlockMetadata(id=block(number), tenant="acme", shard=0, level=0, sort_key=KEY)
+            self.objects.put(block_path("acme", 0, block(number)), parquet(table, metadata))
+        paths = [block_path("acme", 0, block(number)) for number in numbers]
+        self.data("register", *paths, "--tenant", "acme")
+        return [block(number) for number in numbers]
 
     def add(self, *numbers: int, tenant: str = "acme") -> list[str]:
         """Upload and register blocks; returns their ids."""

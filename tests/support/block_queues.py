@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from compaction.planning.block_batches import Batch
-from compaction.planning.block_rules import BlockReason, BlockRules, LevelRule, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 
 NO_AGE = 1e9
@@ -14,11 +14,12 @@ NO_AGE = 1e9
 
 
 def block(number: int, key: str = "A0", level: int = 0, *, at: float | None = None, **more: int | str) -> QueuedBlock:
-    """Block `number` of a key such as B2: tenant B, shard 2. It arrives at `number` unless `at` says otherwise."""
+    """Block `number` of a key such as B2: tenant B, shard 2. It arrives at `number` unless `at` says
+    otherwise. `schema`: blocks of others are not merged with it.
+    """
     return QueuedBlock(
         id=str(more.get("id", number)),
-        tenant=key[0],
-        shard=int(key[1:]),
+        kin=BlockClass(key[0], int(key[1:]), str(more.get("schema", ""))),
         level=level,
         bytes=int(more.get("bytes", 1)),
         min_time=int(more.get("min_time", 0)),
@@ -46,7 +47,7 @@ def ids(batch: Batch) -> tuple[str, ...]:
 def ready(queue: BlockQueue, now: float = 1000.0, **more: object) -> list[str]:
     """The ready batches in order, such as `A1-L0{2,3,5}`."""
     return [
-        f"{batch.group.key[0]}{batch.group.key[1]}-L{batch.level}{{{','.join(ids(batch))}}}"
+        f"{batch.group.key[0].tenant}{batch.group.key[0].shard}-L{batch.level}{{{','.join(ids(batch))}}}"
         for batch in queue.ready(now, **more)  # type: ignore[arg-type]
     ]
 
@@ -71,9 +72,9 @@ class _Open:
 
 def expected(rules: BlockRules, blocks: Iterable[QueuedBlock], now: float) -> set[Found]:
     """The batches that there should be, from nothing but the blocks that wait and the time."""
-    groups: dict[tuple[str, int, int], list[QueuedBlock]] = {}
+    groups: dict[tuple[BlockClass, int], list[QueuedBlock]] = {}
     for one in blocks:
-        groups.setdefault((one.tenant, one.shard, rules.window_of(one.min_time)), []).append(one)
+        groups.setdefault((one.kin, rules.window_of(one.min_time)), []).append(one)
     return {batch for group in groups.values() for batch in _batches(rules, group, now)}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from compaction.api.job import CompactionJob
 from compaction.planning.block_ids import output_id
 from compaction.planning.block_offers import offer
-from compaction.planning.block_rules import BlockRules, LevelRule, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockRules, LevelRule, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.reading import BlockFigures, Reading
 from compaction.reconcile.actions import RunStoreTask
@@ -54,7 +54,7 @@ class BlockWorld(World):
         for _ in range(count):
             self.arrivals += 1
             name = ulid(self.arrivals * self.scatter % 1000)
-            self.live[name] = QueuedBlock(name, tenant, 0, level, SIZE, 0, self.wall, self.arrivals)
+            self.live[name] = QueuedBlock(name, BlockClass(tenant, 0), level, SIZE, 0, self.wall, self.arrivals)
             names.append(name)
         return names
 
@@ -87,7 +87,7 @@ class BlockWorld(World):
                     for one in ones
                 }
             ),
-            blocks=BlockFigures(live=len(self.live), windows=len({one.tenant for one in self.live.values()})),
+            blocks=BlockFigures(live=len(self.live), windows=len({one.kin.tenant for one in self.live.values()})),
             left_out=offered.left_out,
             outdated=frozenset(name for name, one in task.jobs.items() if not waiting.keys() >= set(one.blocks)),
         )
@@ -110,7 +110,7 @@ class BlockWorld(World):
         made = output_id(sources.blocks, tenant=sources.tenant, shard=sources.shard, level=spec.level + 1)
         self.arrivals += 1
         self.live[made] = QueuedBlock(
-            made, sources.tenant, sources.shard, spec.level + 1, size, 0, self.wall, self.arrivals
+            made, BlockClass(sources.tenant, sources.shard), spec.level + 1, size, 0, self.wall, self.arrivals
         )
         lane.commits.append((job, token, made))
         return True

@@ -42,8 +42,8 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
     ),
     JobReason.SOURCES_DIFFER: Meaning(
         "The blocks have a column whose types in two of them have no common one; nothing was changed.",
-        "The job is planned again in halves, so that blocks which fit are merged with one another.",
-        "Rewrite the blocks that the message names with the type of the others, or give them another shard.",
+        "The job stays parked. Plans keep such blocks apart: the job was made by hand, or by an older version.",
+        "Delete the job, and its blocks are planned by their schemas: kubectl delete cjob {job} {n}",
     ),
     JobReason.MEMORY_TOO_SMALL: Meaning(
         "The merge needs more memory than the job may use; nothing was changed.",

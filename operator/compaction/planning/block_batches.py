@@ -1,4 +1,4 @@
-"""How blocks become batches: one tenant, shard and window of time, all levels.
+"""How blocks become batches: one class (tenant, shard, mergeable schema) and window of time, all levels.
 
 Blocks are taken in the order of their arrival. At each level one batch is open; a block joins it. A batch is *ready* (a
 job may be made of it) when it is full or when it is due, its first block being `max_age` old; one that is due and not
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from compaction.planning.block_rules import BlockReason, BlockRules, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules, QueuedBlock
 
 NEVER: Final = math.inf
 _NONE: Final = cast("list[QueuedBlock]", ())
@@ -42,16 +42,21 @@ class Batch:
         self.blocks = _NONE
         self.ready: tuple[float, int] | None = None
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has nothing to be merged with, at any level, and no time at which that changes."""
+        return self.ready is None and (self.group.open[self.level] is not self or self.due == NEVER)
+
 
 class Group:
-    """What may be merged with one another. `settled`: time and number of the last that happened; what comes later, but
-    arrived before, is `late` and needs the group to be cut anew. `limited`: a batch was closed because the next block
-    would have been too much, so that it depends on that block.
+    """What may be merged with one another: `key` is a class and the number of a window. `settled`: time and number of
+    the last that happened; what comes later, but arrived before, is `late` and needs the group to be cut anew.
+    `limited`: a batch was closed because the next block would have been too much, so that it depends on that block.
     """
 
     __slots__ = ("batches", "empty", "key", "late", "limited", "next_due", "open", "settled", "settled_number")
 
-    def __init__(self, key: tuple[str, int, int], levels: int) -> None:
+    def __init__(self, key: tuple[BlockClass, int], levels: int) -> None:
         self.key = key
         self.late: Batch | None = None
         self.reset(levels)
@@ -100,7 +105,7 @@ class Cutter:
 
     def append(self, group: Group, level: int, block: QueuedBlock) -> None:
         """Add a block that arrived after everything else that has happened in its group."""
-        _, _, _, _, size, _, at, number = block
+        _, _, _, size, _, at, number = block
         if group.next_due <= at:
             self.run(group, at)
         group.settled, group.settled_number = at, number

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from compaction.planning.block_rules import QueuedBlock
 from compaction.planning.blocks import BlockQueue
-from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
+from compaction.planning.candidates import LEAST_MERGED, Candidate, GroupCandidate, LeftOutReason
 from compaction.planning.collector import collector_paused
 from compaction.planning.planner import LeftOut, PlannedJob
 
@@ -71,7 +71,10 @@ def _offer(
     found = queue.ready(now, most=None if most is None else most + 1, existing=existing)
     ready = found[:most]
     candidates = [_candidate("", one.level, one.blocks, one.bytes, turn, sensed_at) for turn, one in enumerate(ready)]
-    for turn, held in enumerate(sorted(queue.held.values(), key=lambda one: one.lane), start=len(ready)):
+    least = LEAST_MERGED if queue.rules.strict_gain else 1
+    # Where less is left there is nothing to merge: the job is outdated, and the block waits again when it is gone.
+    lanes = [one for one in queue.held.values() if len(one.blocks) >= least]
+    for turn, held in enumerate(sorted(lanes, key=lambda one: one.lane), start=len(ready)):
         size = sum(one.bytes for one in held.blocks)
         candidates.append(_candidate(held.lane, held.level, held.blocks, size, turn, sensed_at))
     left_out = [LeftOut(row.reason, row.count, row.example) for row in queue.left_alone()]
@@ -90,7 +93,7 @@ def work_of(job: PlannedJob) -> BlockWork:
 
 def _lane(level: int, block: QueuedBlock, first: str) -> str:
     """`<tenant>/<shard>/L<level>/<its first id in order>`: no other batch has that block."""
-    return f"{block.tenant}/{block.shard}/L{level}/{first}"
+    return f"{block.kin.tenant}/{block.kin.shard}/L{level}/{first}"
 
 
 def _candidate(
@@ -102,10 +105,10 @@ def _candidate(
     sources = tuple(sorted([one[0] for one in blocks]))
     first = blocks[0]
     # Blocks of the lowest level stand in the order of their arrival; others may have climbed.
-    arrived = first.arrived if level == 0 and not lane else min([one[6] for one in blocks])
+    arrived = first.arrived if level == 0 and not lane else min([one[5] for one in blocks])
     return Candidate(
         path=lane or _lane(level, first, sources[0]),
-        tenant=first.tenant,
+        tenant=first.kin.tenant,
         snapshot_index=0,
         # What is saved is known only afterwards: bytes count as debt, not as gain. An id names one content for ever.
         groups=(GroupCandidate(sources, sources, size, 0, divisible=True),),

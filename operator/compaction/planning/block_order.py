@@ -58,7 +58,7 @@ class ReadyLines:
     def add(self, batch: Batch) -> None:
         """A batch has become ready."""
         lines = self._levels[batch.level]
-        tenant = batch.group.key[0]
+        tenant = batch.group.key[0].tenant
         line = lines.get(tenant)
         if line is None:
             line = lines[tenant] = _Line()
@@ -68,7 +68,7 @@ class ReadyLines:
     def leave(self, batch: Batch) -> None:
         """A batch that was ready is about to be gone (before `Batch.ready` is taken away)."""
         lines = self._levels[batch.level]
-        tenant = batch.group.key[0]
+        tenant = batch.group.key[0].tenant
         line = lines[tenant]
         line.gone += 1
         self.size -= 1

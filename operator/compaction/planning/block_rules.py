@@ -27,14 +27,23 @@ class BlockReason(StrEnum):
     HIGHEST_LEVEL = "HighestLevel"
 
 
+class BlockClass(NamedTuple):
+    """Blocks of one class may be merged with one another; the blocks of a class share one of these. `schema` stands for
+    all schemas that can be unified (stores/blocks/schema_classes.py), as one of their ids.
+    """
+
+    tenant: str
+    shard: int
+    schema: str = ""
+
+
 class QueuedBlock(NamedTuple):
     """A block that waits. `arrived` and `number` are when and as which it was registered: together they order blocks,
     and no two have the same number. `level` is the block's own, which may be lower than that at which it is merged.
     """
 
     id: str
-    tenant: str
-    shard: int
+    kin: BlockClass
     level: int
     bytes: int
     min_time: int

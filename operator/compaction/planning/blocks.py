@@ -11,8 +11,8 @@ Invariants (tests/planning/test_block_properties.py, test_block_rows.py):
 
 * A block that was pushed and not removed is in exactly one place: a batch, a job, or left alone with a reason.
 * Nothing is planned twice: no block of a held batch is offered in another one.
-* A batch has blocks of one tenant, shard and window, merged at one level; never more than the level and a job may have,
-  unless it is a single block.
+* A batch has blocks of one class (tenant, shard, mergeable schema) and window, merged at one level; never more than the
+  level and a job may have, unless it is a single block.
 * Every batch that is due is offered, whether or not anything arrives: there is no push that a timer waits for.
 """
 
@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 from compaction.planning.block_batches import NEVER, Batch, Cutter, Group
 from compaction.planning.block_order import ReadyLines
-from compaction.planning.block_rules import BlockReason, BlockRules, QueuedBlock
+from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules, QueuedBlock
 from compaction.planning.collector import collector_paused
 
 _NO_JOBS: Mapping[tuple[int, str], int] = MappingProxyType({})
@@ -62,7 +62,7 @@ class BlockQueue:
         self._small = tuple(min(rule.max_bytes or NEVER, most) for rule in rules.levels)
         """Blocks of fewer bytes are merged at their own level."""
         self._where: dict[str, Batch] = {}
-        self._groups: dict[tuple[str, int, int], Group] = {}
+        self._groups: dict[tuple[BlockClass, int], Group] = {}
         self._lines = ReadyLines(len(rules.levels))
         self._cutter = Cutter(rules, self._where, self._lines.add)
         self._to_cut: dict[Group, None] = {}
@@ -81,7 +81,7 @@ class BlockQueue:
 
     def push(self, block: QueuedBlock) -> bool:
         """A block has arrived. False: it is known, nothing changes."""
-        name, tenant, shard, own_level, size, min_time, at, number = block
+        name, kin, own_level, size, min_time, at, number = block
         if name in self._where or name in self._held_by_id or name in self._alone:
             return False
         level = own_level
@@ -92,7 +92,7 @@ class BlockQueue:
                 return True
             level = found
         span = self._span
-        key = (tenant, shard, min_time // span if span else 0)
+        key = (kin, min_time // span if span else 0)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(key, len(self.rules.levels))
@@ -198,8 +198,7 @@ class BlockQueue:
         for batch in self.batches():
             if batch.ready is not None:
                 continue
-            waits = batch.group.open[batch.level] is batch and batch.due != NEVER
-            reason = BlockReason.WAITING_FOR_MORE if waits else BlockReason.NOTHING_TO_MERGE_WITH
+            reason = BlockReason.NOTHING_TO_MERGE_WITH if batch.is_alone else BlockReason.WAITING_FOR_MORE
             counts[reason] += len(batch.blocks)
             known = first.get(reason)
             if known is None or batch.blocks[0].number < known.number:

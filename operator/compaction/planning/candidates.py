@@ -11,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+LEAST_MERGED: Final = 2
+"""Sources of a part of a group that was taken apart: to rewrite one into one gains nothing and uses up a level."""
 
 
 class LeftOutReason(StrEnum):
@@ -43,15 +47,17 @@ class GroupCandidate:
     divisible: bool = False
 
     def halves(self) -> tuple[GroupCandidate, GroupCandidate] | None:
-        """The group in two, their bytes estimated by the number of sources; None when it cannot be divided."""
+        """The group in two, their bytes estimated by the number of sources; None when it cannot be divided, or one of
+        them would have a single source.
+        """
         half = len(self.sources) // 2
-        if not self.divisible or not half:
+        if not self.divisible or half < LEAST_MERGED:
             return None
         return self._part(self.sources[:half]), self._part(self.sources[half:])
 
     def apart(self, parts: Iterable[tuple[str, ...]]) -> tuple[GroupCandidate, ...]:
-        """Those of the parts that are wholly in the group, the largest first, and what is in none of them. The group
-        as it is, when it cannot be divided.
+        """Those of the parts that are wholly in the group, the largest first, and what is in none of them, unless it is
+        a single source. The group as it is, when it cannot be divided.
         """
         if not self.divisible:
             return (self,)
@@ -61,7 +67,7 @@ class GroupCandidate:
             if left.keys() >= set(part):
                 found.append(self._part(part))
                 left = {name: None for name in left if name not in part}
-        return (*found, self._part(tuple(left))) if left else tuple(found)
+        return (*found, self._part(tuple(left))) if len(left) >= LEAST_MERGED else tuple(found)
 
     def _part(self, sources: tuple[str, ...]) -> GroupCandidate:
         whole, identities = len(self.sources), dict(zip(self.sources, self.identities, strict=True))

@@ -9,8 +9,8 @@ Invariants (tests/planning):
   its own).
 * A Faulty job is never planned again as it was: with several groups it is split in halves, so that what ails one of
   them does not hold back the others (DESIGN §4 "Faulty"); a single group stays parked until its sources change or the
-  limit is raised. A group whose sources may be rewritten apart is halved in turn, and what failed by itself is not put
-  together again with what else is left of it.
+  limit is raised. A group whose sources may be rewritten apart is halved in turn, as long as each half has two of
+  them, and what failed by itself is not put together again with what else is left of it.
 * What a store leaves out itself stands beside what the planner leaves out.
 """
 

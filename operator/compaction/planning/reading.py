@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from compaction.planning.candidates import Candidate
 from compaction.planning.planner import LeftOut
+
+MOST_COLUMNS: Final = 3
+"""Columns that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,27 @@ class QueuedBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaConflict:
+    """Blocks of a tenant that lie in the same windows of time and are not merged because of their schemas.
+
+    schemas: how many kinds there are, each of which is merged by itself.
+    columns: the columns whose types have no common one, in words; empty when nothing tells what some schemas hold.
+    alone: blocks that would be merged, were it not for their schemas.
+    """
+
+    tenant: str
+    schemas: int
+    columns: tuple[str, ...]
+    blocks: int
+    alone: int = 0
+
+    def __str__(self) -> str:
+        named, more = "; ".join(self.columns[:MOST_COLUMNS]), len(self.columns) - MOST_COLUMNS
+        why = f"{named}{f'; {more} more' * (more > 0)}" or "footers that say what they hold cannot be read"
+        return f"{self.schemas} schemas of `{self.tenant}` cannot be merged: {why}"
+
+
+@dataclass(frozen=True, slots=True)
 class BlockFigures:
     """What a block store holds, as of a reading.
 
@@ -47,11 +72,13 @@ class BlockFigures:
     windows: how many combinations of tenant, shard and window of time have any: a query about one of them opens
         `live / windows` blocks on average.
     beyond: blocks that are due and in no candidate, because a look offers a bounded number: they are debt all the same.
+    conflicts: blocks that their schemas keep apart, the most first.
     """
 
     live: int
     windows: int
     beyond: tuple[QueuedBlocks, ...] = ()
+    conflicts: tuple[SchemaConflict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

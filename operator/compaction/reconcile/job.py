@@ -34,12 +34,12 @@ AT_ONCE_FAULTY: Final = frozenset(
         JobReason.MEMORY_TOO_SMALL,
         JobReason.INVALID_JOB,
         JobReason.TOO_MANY_ATTEMPTS,
+        JobReason.SOURCES_DIFFER,
     }
 )
-"""Another attempt would end the same: the sources are damaged or no longer what the plan saw, or the job is wrong."""
-SPLIT_AT_ONCE: Final = frozenset({JobReason.SOURCES_DIFFER})
-"""Another attempt of the whole would end the same, and its halves may not."""
-HOPELESS: Final = AT_ONCE_FAULTY | SPLIT_AT_ONCE
+"""Another attempt would end the same: the sources are damaged, no longer what the plan saw or cannot be merged with one
+another (a plan keeps such apart, so somebody else made that job), or the job is wrong.
+"""
 REFUSALS: Final = frozenset({JobReason.OUTSIDE_ROOT, JobReason.NOT_A_LOG, JobReason.OTHER_STORE, JobReason.BLOCKS_GONE})
 """Why a job was refused without an attempt: raising maxAttempts changes nothing."""
 NOT_THE_SOURCES: Final = frozenset(
@@ -156,7 +156,7 @@ def ended(
     """The status after an attempt ended without success: Abandoned (another will follow) or Faulty."""
     ending = _charge_in_the_long_run(status, ending)
     failures = status.failures + ending.charged
-    at_once = ending.reason in HOPELESS
+    at_once = ending.reason in AT_ONCE_FAULTY
     final = at_once or failures >= max_attempts
     attempts = status.attempts
     if attempts and attempts[-1].outcome is AttemptOutcome.RUNNING:
@@ -206,7 +206,7 @@ def reported(
     receipt = report.receipt or status.receipt
     if report.outcome is not Outcome.SUCCEEDED:
         ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=report.charged)
-        if report.reason in HOPELESS and state_of(status) is not JobState.ABANDONED:
+        if report.reason in AT_ONCE_FAULTY and state_of(status) is not JobState.ABANDONED:
             # Whatever the worker says. (An Abandoned job's attempt has ended: it was charged then, or spared.)
             ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=True)
         after = ended(status, ending, max_attempts=max_attempts, now=now, generation=generation)
@@ -259,7 +259,7 @@ def may_reopen(status: CompactionJobStatus, *, max_attempts: int) -> bool:
     failed = get_condition(status.conditions, ConditionType.FAILED)
     if failed is not None and failed.reason in REFUSALS:
         return False
-    return status.attempts[-1].reason not in HOPELESS
+    return status.attempts[-1].reason not in AT_ONCE_FAULTY
 
 
 def reopened(status: CompactionJobStatus, *, max_attempts: int, now: Moment, generation: int) -> CompactionJobStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compaction.api.job import CompactionJob, CompactionJobSpec
-from compaction.planning.candidates import Candidate, tenant_of
+from compaction.planning.candidates import LEAST_MERGED, Candidate, tenant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Parts:
     def may_be_halved(self) -> bool:
         """Whether there are two halves to plan when the whole has failed."""
         several = len(self.groups) + bool(self.unreferenced) > 1
-        return several or (self.divisible and any(len(group) > 1 for group in self.groups))
+        return several or (self.divisible and any(len(group) >= 2 * LEAST_MERGED for group in self.groups))
 
     def is_offered(self, candidate: Candidate) -> bool:
         """Whether a plan from this candidate could make the very job again: of segments, as long as any part of it is

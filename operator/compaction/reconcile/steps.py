@@ -18,7 +18,7 @@ from compaction.api.text import mark_of
 from compaction.planning.transitions import JobEvent
 from compaction.reconcile.actions import NO_PREMISE, Announce, DeleteJob, EndAttempt, Premise
 from compaction.reconcile.job import (
-    HOPELESS,
+    AT_ONCE_FAULTY,
     assigned,
     ended,
     is_finished,
@@ -221,7 +221,7 @@ def _take_report(step: JobStep, rules: StepRules, now: Moment) -> JobStep | None
         return None
     if state_of(status) is JobState.ABANDONED:
         # The attempt was given up, but nobody else has begun: success or proof of damage counts, a failure was counted.
-        if report.outcome is not Outcome.SUCCEEDED and report.reason not in HOPELESS:
+        if report.outcome is not Outcome.SUCCEEDED and report.reason not in AT_ONCE_FAULTY:
             return None
         report = report.model_copy(update={"charged": False})
     elif state_of(status) is not JobState.IN_PROGRESS:

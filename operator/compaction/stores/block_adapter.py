@@ -42,6 +42,7 @@ from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import JobState
 from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.schema_book import SchemaBook
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.waiting import WaitingBlocks
 from compaction.stores.secrets import Secrets, reason_of
@@ -85,7 +86,7 @@ class BlockStoreAdapter:
         self._former: list[BlockStore] = []
         self._users = 0
         self._closed = False
-        self._waiting: WaitingBlocks | None = None
+        self._waiting: tuple[SchemaBook, WaitingBlocks] | None = None
         self._cleaner = BlockCleaner(grace=grace, retention=retention_of(spec), clock=clock)
 
     # -- looks --------------------------------------------------------------------------------------------------------
@@ -110,9 +111,11 @@ class BlockStoreAdapter:
             self._release(store, request.released)
             waited = (self._clock() - request.asked) * SECOND
             self._claims.retire_strays(store, request.jobs, waited=waited)
-        waiting = self._waiting
-        if waiting is None or waiting.index is not store.index:
-            waiting = self._waiting = WaitingBlocks(store.index, self._rules)
+        if self._waiting is None or self._waiting[0].store is not store:
+            book = SchemaBook(store)
+            self._waiting = book, WaitingBlocks(store.index, self._rules, book.look_up)
+        book, waiting = self._waiting
+        book.keeps = request.recover
         waiting.refresh(request.jobs.values())
         now = self._wall()
         offered = offer(
@@ -189,12 +192,12 @@ class BlockStoreAdapter:
         sizes: Counter[tuple[int, str]] = Counter()
         for batch in waiting.queue.batches() if waiting.queue.ready_size > self._most else ():
             if batch.ready is not None and batch.blocks[0].id not in seen:
-                key = batch.level, batch.blocks[0].tenant
+                key = batch.level, batch.group.key[0].tenant
                 batches[key] += 1
                 blocks[key] += len(batch.blocks)
                 sizes[key] += batch.bytes
         beyond = tuple(QueuedBlocks(*key, blocks[key], sizes[key], batches[key]) for key in sorted(blocks))
-        return BlockFigures(live=live.blocks, windows=live.windows, beyond=beyond)
+        return BlockFigures(live=live.blocks, windows=live.windows, beyond=beyond, conflicts=waiting.conflicts())
 
     def _unreadable(self, request: SenseRequest, reason: str, message: str) -> Sensed:
         reading = Reading(

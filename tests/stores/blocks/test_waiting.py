@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 import pytest
 
+from compaction.exceptions import ObjectStoreUnavailableError
 from compaction.planning.block_offers import offer
 from compaction.planning.block_rules import BlockRules, LevelRule
 from compaction.planning.reading import HeldJob
+from compaction.stores.blocks.classing import LookUp
 from compaction.stores.blocks.index.claims import claim, retire
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.quarantine import Fault, quarantine, release
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.schemas import read_schemas
 from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.schema_classes import schema_of_text, schema_text
 from compaction.stores.blocks.waiting import WaitingBlocks
 from support.block_index import NOON, SECOND, a_block, block_id
 
+SCHEMAS = {
+    name: schema_text(pa.schema([("ts", pa.timestamp(name[:2] if name != "more" else "ms")), (name, pa.bool_())]))
+    for name in ("ms", "us", "more")
+}
+"""Of two units of time, and one with another column."""
 RULES = BlockRules(levels=(LevelRule(3, 36.0), LevelRule(2, 720.0)), span=0)
+
+
+def in_index(index: IndexDatabase) -> LookUp:
+    """What the index says of schemas."""
+    return lambda examples: {name: schema_of_text(text) for name, text in read_schemas(index, examples).items()}
 
 
 def offered(waiting: WaitingBlocks, now: int) -> list[tuple[str, int, tuple[str, ...]]]:
@@ -29,7 +45,7 @@ def offered(waiting: WaitingBlocks, now: int) -> list[tuple[str, int, tuple[str,
 
 
 def reread(index: IndexDatabase, jobs: dict[str, HeldJob]) -> WaitingBlocks:
-    fresh = WaitingBlocks(index, RULES)
+    fresh = WaitingBlocks(index, RULES, in_index(index))
     fresh.refresh(jobs.values())
     return fresh
 
@@ -44,6 +60,7 @@ class History:
         self.made = 0
         self.jobs: dict[str, HeldJob] = {}
         self.live: dict[str, int] = {}
+        self.schemas: dict[str, str] = {}
         self.aside: set[str] = set()
 
     def step(self, waiting: WaitingBlocks) -> None:
@@ -54,7 +71,10 @@ class History:
     def arrive(self, waiting: WaitingBlocks) -> None:
         numbers = range(self.made, self.made + self.chance.randrange(1, 5))
         self.made = numbers.stop
-        register(self.index, [a_block(number) for number in numbers], now=self.now)
+        chosen = [self.chance.choice(("ms", "ms", "us", "more")) for _ in numbers]
+        blocks = [a_block(n, schema_id=name, schema=SCHEMAS[name]) for n, name in zip(numbers, chosen, strict=True)]
+        register(self.index, blocks, now=self.now)
+        self.schemas |= {block.id: block.schema_id for block in blocks}
         self.live |= dict.fromkeys(map(block_id, numbers), 0)
 
     def plan(self, waiting: WaitingBlocks) -> None:
@@ -76,7 +96,11 @@ class History:
         if len(contents) != len(job.blocks):
             retire(self.index, name, now=self.now)  # outputs of outputs: their content is not kept here
             return
-        output = a_block(number, level=job.level + 1, rows=total.rows, fingerprint=total)
+        kin = {self.schemas.get(block, "ms") for block in job.blocks}
+        assert "us" not in kin or kin == {"us"}, "blocks of two classes in one job"
+        made = {"schema_id": max(kin), "schema": SCHEMAS[max(kin)]}
+        output = a_block(number, level=job.level + 1, rows=total.rows, fingerprint=total, **made)
+        self.schemas[output.id] = output.schema_id
         result = Replacement(name, 1, tuple(job.blocks), (output,), "done")
         replace(self.index, result, now=self.now)
         for block in job.blocks:
@@ -113,7 +137,7 @@ class History:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_queue_that_follows_is_the_one_that_is_read(index: IndexDatabase, seed: int) -> None:
     history = History(index, seed)
-    waiting = WaitingBlocks(index, RULES)
+    waiting = WaitingBlocks(index, RULES, in_index(index))
     for _ in range(40):
         history.step(waiting)
         waiting.refresh(history.jobs.values())
@@ -125,7 +149,7 @@ def test_a_queue_that_follows_is_the_one_that_is_read(index: IndexDatabase, seed
 
 def test_a_block_of_a_job_is_offered_in_no_other(index: IndexDatabase) -> None:
     register(index, [a_block(number) for number in range(6)], now=NOON)
-    waiting = WaitingBlocks(index, RULES)
+    waiting = WaitingBlocks(index, RULES, in_index(index))
     waiting.refresh(())
     (first, second) = offered(waiting, NOON)
     jobs = {"job": HeldJob(first[0], 0, first[2])}
@@ -139,7 +163,7 @@ def test_a_block_of_a_job_is_offered_in_no_other(index: IndexDatabase) -> None:
 
 def test_halves_of_a_job_share_its_lane_and_give_back_what_is_left(index: IndexDatabase) -> None:
     register(index, [a_block(number) for number in range(3)], now=NOON)
-    waiting = WaitingBlocks(index, RULES)
+    waiting = WaitingBlocks(index, RULES, in_index(index))
     waiting.refresh(())
     ((lane, _, blocks),) = offered(waiting, NOON)
     whole, half = HeldJob(lane, 0, blocks), HeldJob(lane, 0, blocks[:1])
@@ -148,3 +172,45 @@ def test_halves_of_a_job_share_its_lane_and_give_back_what_is_left(index: IndexD
     assert len(waiting.queue.held[lane].blocks) == 3
     waiting.refresh([half])
     assert [block.id for block in waiting.queue.held[lane].blocks] == list(blocks[:1])
+
+
+def test_blocks_whose_classes_change_are_read_again(index: IndexDatabase) -> None:
+    """`old` has no column `v`: it goes with either, until there are two kinds of those that have it."""
+    schemas = {
+        "old": pa.schema([("n", pa.int8())]),
+        "text": pa.schema([("v", pa.string())]),
+        "number": pa.schema([("v", pa.int8())]),
+    }
+    blocks = [a_block(number, schema_id=name, schema=schema_text(schemas[name])) for number, name in enumerate(schemas)]
+    waiting = WaitingBlocks(index, RULES, in_index(index))
+    register(index, blocks[:2], now=NOON)
+    waiting.refresh(())
+    assert offered(waiting, NOON + 40 * SECOND) == [(f"t/0/L0/{block_id(0)}", 0, (block_id(0), block_id(1)))]
+    assert waiting.conflicts() == ()
+    register(index, blocks[2:], now=NOON + SECOND)
+    waiting.refresh(())
+    assert offered(waiting, NOON + 40 * SECOND) == [(f"t/0/L0/{block_id(0)}", 0, (block_id(0), block_id(2)))]
+    (conflict,) = waiting.conflicts()
+    assert str(conflict) == "2 schemas of `t` cannot be merged: column v int8 | string"
+    assert (conflict.blocks, conflict.alone) == (3, 0)
+
+
+def test_a_look_that_fails_takes_in_nothing(index: IndexDatabase) -> None:
+    """The objects may be away when a footer has to be read; the next look begins where this one did."""
+    away = True
+
+    def look_up(examples: Mapping[str, Sequence[str]]) -> Mapping[str, pa.Schema]:
+        if away:
+            raise ObjectStoreUnavailableError("objects", "refused")
+        return in_index(index)(examples)
+
+    waiting = WaitingBlocks(index, RULES, look_up)
+    blocks = [a_block(number, schema_id=name, schema=SCHEMAS[name]) for number, name in enumerate(("ms", "more", "us"))]
+    for part in (blocks[:1], blocks[1:]):
+        register(index, part, now=NOON)
+    with pytest.raises(ObjectStoreUnavailableError):
+        waiting.refresh(())
+    away = False
+    waiting.refresh(())
+    assert [blocks for _, _, blocks in offered(waiting, NOON + 40 * SECOND)] == [(block_id(0), block_id(1))]
+    assert len(waiting.queue) == 3

@@ -6,43 +6,56 @@ not succeeded, its blocks are in no other batch, whatever the index says of clai
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
+from compaction.planning.block_apart import kept_apart
 from compaction.planning.block_rules import BlockRules, QueuedBlock
 from compaction.planning.blocks import BlockQueue
-from compaction.planning.reading import HeldJob
+from compaction.planning.reading import HeldJob, SchemaConflict
+from compaction.stores.blocks.classing import BlockClasses, LookUp
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.queue import Density, QueueEntry, density, read_changes, read_queue
 from compaction.stores.blocks.model import SECOND
 
 
 class WaitingBlocks:
-    """One queue under one set of rules. Not for several threads at once."""
+    """One queue under one set of rules. `look_up` tells what schemas hold. Not for several threads at once."""
 
-    def __init__(self, index: IndexDatabase, rules: BlockRules) -> None:
+    def __init__(self, index: IndexDatabase, rules: BlockRules, look_up: LookUp) -> None:
         self.index = index
         self._rules = rules
+        self._look_up = look_up
+        self._classes = BlockClasses(look_up)
         self._version: int | None = None
         self._held: dict[str, frozenset[str]] = {}
         self._density: tuple[int | None, Density] = (None, Density(0, 0))
         self.queue = BlockQueue(rules)
 
     def refresh(self, jobs: Iterable[HeldJob]) -> None:
-        """Take in what has changed. `jobs`: all that exist and have not succeeded. Raises BlockIndexError."""
+        """Take in what has changed. `jobs`: all that exist and have not succeeded.
+
+        Raises BlockIndexError, and what looking up a schema raises: then nothing was taken in.
+        """
         levels = len(self._rules.levels)
         changes = read_changes(self.index, self._version, levels=levels) if self._version is not None else None
-        if changes is None:
-            reading = read_queue(self.index, levels=levels)
-            self.queue, self._held = BlockQueue(self._rules), {}
-            self.queue.push_all(map(_queued, reading.entries))
-            self._version = reading.version
+        if changes is None or not self._classes.learn(changes.entries):
+            self._read_all(levels)
         else:
             # What comes out of quarantine has left its place and has a new one: out first, then in.
             self.queue.remove(block for block, _ in changes.left)
-            self.queue.push_all(map(_queued, changes.entries))
+            self.queue.push_all(map(self._queued, changes.entries))
             self._version = changes.version
         self._hold(jobs)
+
+    def _read_all(self, levels: int) -> None:
+        """The whole queue. Until that is done nothing counts as read, whatever fails meanwhile."""
+        self._version = None
+        reading, classes = read_queue(self.index, levels=levels), BlockClasses(self._look_up)
+        classes.learn(reading.entries)
+        self._classes = classes
+        self.queue, self._held = BlockQueue(self._rules), {}
+        self.queue.push_all(map(self._queued, reading.entries))
+        self._version = reading.version
 
     def density(self) -> Density:
         """How many blocks readers have to open, counted when the index has changed. Raises BlockIndexError."""
@@ -50,6 +63,23 @@ class WaitingBlocks:
             # Counted after `refresh` has seen its version: newer, if anything, and counted again at the next change.
             self._density = self._version, density(self.index, span=self._rules.span)
         return self._density[1]
+
+    def conflicts(self) -> tuple[SchemaConflict, ...]:
+        """The blocks that their schemas keep apart, by tenant and columns, as of the queue's last look: most first."""
+        if not self._classes.has_several:
+            return ()
+        found: dict[tuple[str, tuple[str, ...]], SchemaConflict] = {}
+        for one in kept_apart(self.queue):
+            columns = tuple(map(str, self._classes.conflicts(one.classes)))
+            known = found.get((one.tenant, columns), SchemaConflict(one.tenant, 0, columns, 0))
+            found[one.tenant, columns] = SchemaConflict(
+                one.tenant,
+                max(known.schemas, len(one.classes)),
+                columns,
+                known.blocks + one.blocks,
+                known.alone + one.alone,
+            )
+        return tuple(sorted(found.values(), key=lambda one: (-one.blocks, one.tenant, one.columns)))
 
     def _hold(self, jobs: Iterable[HeldJob]) -> None:
         """Lanes whose jobs are gone, or hold fewer blocks than before, give theirs back; then all that is held is."""
@@ -65,15 +95,13 @@ class WaitingBlocks:
             self.queue.hold(lane, levels[lane], sorted(ids))
         self._held = {lane: frozenset(ids) for lane, ids in wanted.items()}
 
-
-def _queued(entry: QueueEntry) -> QueuedBlock:
-    return QueuedBlock(
-        id=entry.id,
-        tenant=sys.intern(entry.tenant),  # one text for all of its blocks
-        shard=entry.shard,
-        level=entry.level,
-        bytes=entry.bytes,
-        min_time=entry.min_time,
-        arrived=entry.at / SECOND,
-        number=entry.arrival,
-    )
+    def _queued(self, entry: QueueEntry) -> QueuedBlock:
+        return QueuedBlock(
+            id=entry.id,
+            kin=self._classes.of(entry.tenant, entry.shard, entry.schema_id),
+            level=entry.level,
+            bytes=entry.bytes,
+            min_time=entry.min_time,
+            arrived=entry.at / SECOND,
+            number=entry.arrival,
+        )
