@@ -30,7 +30,7 @@ from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.stores.adapters import open_store
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.model import Fingerprint
-from support.block_commands import BlockCommands, in_folder, policy_file
+from support.block_commands import BlockCommands, block, in_folder, policy_file
 from support.s3 import S3
 from support.waiting import eventually
 
@@ -208,6 +208,20 @@ def test_a_job_that_another_run_took_over_is_left_to_that_one(blocks: BlockComma
         assert [job.job for job in store.open_jobs()] == claimed
 
 
+def test_a_lone_block_without_rows_is_dropped_with_a_receipt(blocks: BlockCommands, tmp_path: Path) -> None:
+    path = blocks.write(1, count=0)
+    blocks.data("register", path, "--tenant", "acme")
+    blocks.add(2)
+    (job,) = run(policy_file(tmp_path / "policy.yaml", blocks, levels=SOON)).jobs
+    assert job.state is JobState.SUCCEEDED
+    receipt = job.status.receipt
+    assert receipt is not None
+    assert (receipt.sources, receipt.outputs, receipt.rows, receipt.proves_equal) == ((block(1),), (), 0, True)
+    assert job.status.attempts[-1].message.startswith("1 block without rows dropped")
+    assert live(blocks) == [(0, 50)]
+    assert [item["block"] for item in blocks.data("tombstones")["items"]] == [block(1)]
+
+
 class Watched:
     """A watch in a thread of its own, and all that it told."""
 
@@ -263,6 +277,20 @@ def test_a_watch_merges_what_comes_and_deletes_what_was_replaced(
     said = [one.message for one in watched.news if one.reason == "Succeeded"]
     assert said[0].startswith("2 blocks merged into 1 with token 1, ")
     assert any(one.message.endswith(" deleted after their grace") for one in watched.news if one.reason == "Swept")
+
+
+def test_a_watch_drops_a_lone_block_without_rows(
+    blocks: BlockCommands, tmp_path: Path, begin: Callable[..., Watched]
+) -> None:
+    """Its decisions are the operator's."""
+    blocks.add(1)
+    blocks.data("register", blocks.write(2, count=0), "--tenant", "acme")
+    watched = begin(watch_policy(tmp_path / "policy.yaml", blocks))
+    eventually(lambda: live(blocks) == [(0, 50)], "it is live no more")
+    eventually(lambda: watched.watch.objects.policy.status.succeeded == 1, "it is counted")
+    watched.stop()
+    said = [one.message for one in watched.news if one.reason == "Succeeded"]
+    assert said[0].startswith("1 block without rows dropped")
 
 
 def test_a_watch_sets_a_bad_block_aside_and_says_so(

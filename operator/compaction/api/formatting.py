@@ -35,6 +35,12 @@ def plural(count: int, noun: str, many: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
+def format_merge(sources: int, outputs: int) -> str:
+    """What a job did with blocks: `20 blocks merged into 1`; nothing comes of those without rows."""
+    blocks = plural(sources, "block")
+    return f"{blocks} merged into {outputs}" if outputs else f"{blocks} without rows dropped"
+
+
 def format_work(cost_bytes: int, gain_bytes: int) -> str:
     """What jobs would do: `copy 48Mi, give back 149Mi`; what merging blocks gives back is known only afterwards."""
     gain = f", give back {format_bytes(gain_bytes)}" if gain_bytes else ""

@@ -11,6 +11,7 @@ from compaction.api.text import cut
 from compaction.cli.blocks_options import StorePlace, store_options
 from compaction.cli.blocks_shapes import record_object
 from compaction.cli.blocks_times import time_text
+from compaction.cli.blocks_why import why_not_merged
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
 from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockError
@@ -30,7 +31,8 @@ _SHOWN_TEXT = 120
 @output_option()
 @click.pass_context
 def inspect(context: click.Context, *, block: str, place: StorePlace, output: OutputFormat) -> None:
-    """Show what the index knows about a block, and what its object says: row groups, columns, who made it of what.
+    """Show what the index knows about a block, why it is not merged now, and what its object says: row groups, columns,
+    who made it of what. The rules are those of the policy (-f), or the defaults.
 
     An object that is missing or damaged is named; the exit code is then 1.
     """
@@ -39,7 +41,8 @@ def inspect(context: click.Context, *, block: str, place: StorePlace, output: Ou
         if record is None:
             raise UnknownBlockError(block, "unknown: it was never registered, or is forgotten since its deletion")
         found, problem = _object(store.objects, record)
-    data = record_object(record) | {"object": found}
+        why = why_not_merged(store, record, place.policy)
+    data = record_object(record) | {"notMerged": why, "object": found}
     if output is OutputFormat.TABLE:
         _print(data)
     else:
@@ -75,11 +78,13 @@ def _footer(footer: Footer) -> dict[str, Any]:
 
 
 def _print(data: dict[str, Any]) -> None:
-    found, quarantine = data.pop("object"), data.pop("quarantine")
+    found, quarantine, why = data.pop("object"), data.pop("quarantine"), data.pop("notMerged")
     data["sortKey"] = ", ".join(data["sortKey"]) or None
     pairs = [(name, "-" if value is None else str(value)) for name, value in data.items()]
     if quarantine is not None:
         pairs.append(("quarantine", f"{quarantine['reason']}: {quarantine['message']}"))
+    if why is not None:
+        pairs.append(("notMerged", f"{why['reason']}: {why['message']}"))
     if found is None:
         print_pairs([*pairs, ("object", "not readable")])
         return

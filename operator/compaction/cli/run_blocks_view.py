@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from compaction.api.enums import JobState
-from compaction.api.formatting import format_bytes, plural
+from compaction.api.formatting import format_bytes, format_merge, plural
 from compaction.cli.output import Column, optional, optional_bytes
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.block_offers import work_of
@@ -124,8 +124,14 @@ def outcome(data: dict[str, Any], result: RunResult) -> str:
         text = "nothing is due that no open job has" if others else "nothing is due"
     else:
         good = sum(job["state"] == "Succeeded" for job in data["jobs"])
-        merged, into = sum(job["merged"] for job in data["jobs"]), sum(job["into"] for job in data["jobs"])
-        text = f"{good} of {plural(len(data['jobs']), 'job')} succeeded, {merged} blocks merged into {into}"
+        into = sum(job["into"] for job in data["jobs"])
+        dropped = sum(job["merged"] for job in data["jobs"] if not job["into"])
+        merged = sum(job["merged"] for job in data["jobs"]) - dropped
+        text = f"{good} of {plural(len(data['jobs']), 'job')} succeeded"
+        if merged or not dropped:
+            text += f", {merged} blocks merged into {into}"
+        if dropped:
+            text += f", {format_merge(dropped, 0)}"
         if result.lost:
             text += f"; {plural(len(result.lost), 'job')} left to another process"
     if result.swept.deleted:

@@ -33,6 +33,8 @@ def kept_apart(queue: BlockQueue) -> tuple[Apart, ...]:
     """By tenant and shard, as of the queue's last look. O(batches)."""
     windows: dict[tuple[str, int, int], _Window] = {}
     for kin, number, count, alone in (*_waiting(queue), *_held(queue)):
+        if kin.is_obsolete:
+            continue  # no schema keeps it from anything
         window = windows.setdefault((kin.tenant, kin.shard, number), _Window())
         window.classes.add(kin)
         window.blocks += count

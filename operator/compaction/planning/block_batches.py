@@ -5,7 +5,8 @@ job may be made of it) when it is full or when it is due, its first block being 
 full goes on growing until a job is made of it, so a queue that is behind makes full jobs and not many small ones.
 
 A block that is alone when its batch is due climbs: it joins the open batch of the next level as if it had arrived there
-at that moment. At the highest level it waits for company.
+at that moment. At the highest level it waits for company. One without rows does neither: its batch is ready, and the
+job drops it.
 
 Invariant (tests/planning/test_block_properties.py): the batches are a function of the blocks that wait and of the time,
 not of when somebody looked or of what was here before. So a restart finds the batches that were there.
@@ -121,7 +122,7 @@ class Cutter:
             due, batch.due = batch.due, NEVER
             # Blocks of the very same moment come after the timer, so their numbers, from 0 on, are all larger.
             group.settled, group.settled_number = due, -1
-            if len(batch.blocks) > 1 or not self.rules.strict_gain:
+            if self._gains(batch):
                 self._make_ready(batch, due, batch.blocks[0].number)
             else:
                 self._climb(group, batch, due)
@@ -185,10 +186,14 @@ class Cutter:
         group.limited = True
         if batch.ready is not None:
             return
-        if len(batch.blocks) > 1 or not self.rules.strict_gain:
+        if self._gains(batch):
             self._make_ready(batch, at, number)
         else:
             self._climb(group, batch, at)
+
+    def _gains(self, batch: Batch) -> bool:
+        """Whether a job of the batch leaves fewer blocks than before, or the rules do not ask for that."""
+        return len(batch.blocks) > 1 or not self.rules.strict_gain or batch.group.key[0].is_obsolete
 
     def _climb(self, group: Group, batch: Batch, at: float) -> None:
         (block,) = batch.blocks

@@ -73,7 +73,7 @@ def _offer(
     candidates = [_candidate("", one.level, one.blocks, one.bytes, turn, sensed_at) for turn, one in enumerate(ready)]
     least = LEAST_MERGED if queue.rules.strict_gain else 1
     # Where less is left there is nothing to merge: the job is outdated, and the block waits again when it is gone.
-    lanes = [one for one in queue.held.values() if len(one.blocks) >= least]
+    lanes = [one for one in queue.held.values() if len(one.blocks) >= least or one.is_obsolete]
     for turn, held in enumerate(sorted(lanes, key=lambda one: one.lane), start=len(ready)):
         size = sum(one.bytes for one in held.blocks)
         candidates.append(_candidate(held.lane, held.level, held.blocks, size, turn, sensed_at))

@@ -27,6 +27,10 @@ class BlockReason(StrEnum):
     HIGHEST_LEVEL = "HighestLevel"
 
 
+NO_ROWS: Final = "no rows"
+"""Stands in `BlockClass.schema` for blocks without rows, whatever their schema; no id of a schema is this."""
+
+
 class BlockClass(NamedTuple):
     """Blocks of one class may be merged with one another; the blocks of a class share one of these. `schema` stands for
     all schemas that can be unified (stores/blocks/schema_classes.py), as one of their ids.
@@ -35,6 +39,11 @@ class BlockClass(NamedTuple):
     tenant: str
     shard: int
     schema: str = ""
+
+    @property
+    def is_obsolete(self) -> bool:
+        """Its blocks have no rows: nothing is lost with them, so they are dropped, each alone if need be."""
+        return self.schema == NO_ROWS
 
 
 class QueuedBlock(NamedTuple):
@@ -78,8 +87,9 @@ class BlockRules:
 
     span: blocks are merged only with those whose data begin in the same window of this width (0: with all). Windows are
         aligned to the epoch, so all levels meet the same borders, and retention and readers can drop whole blocks.
-    strict_gain: no job is made of a single block. One that is still alone when its batch is due is treated as a block
-        of the next level from then on, without being rewritten. False: it is rewritten, as in the reference.
+    strict_gain: no job is made of a single block that has rows. One that is still alone when its batch is due is
+        treated as a block of the next level from then on, without being rewritten. False: it is rewritten, as in the
+        reference.
     max_bytes_per_job: a batch never has more (0: no limit).
     """
 

@@ -40,6 +40,11 @@ class HeldBatch:
     level: int
     blocks: tuple[QueuedBlock, ...]
 
+    @property
+    def is_obsolete(self) -> bool:
+        """None of its blocks has rows."""
+        return all(block.kin.is_obsolete for block in self.blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
@@ -187,6 +192,10 @@ class BlockQueue:
     def batches(self) -> Iterator[Batch]:
         """Every batch with blocks, as of the last look, ready or not. O(batches)."""
         return (batch for group in self._groups.values() for batch in group.batches if batch.blocks)
+
+    def place_of(self, block: str) -> Batch | HeldBatch | BlockReason | None:
+        """Where a block is, as of the last look: in a batch, with a job, or left alone for good; None: not known."""
+        return self._where.get(block) or self._held_by_id.get(block) or self._alone.get(block)
 
     def left_alone(self) -> tuple[LeftAlone, ...]:
         """Why blocks are in no batch that is ready, as of the last look. O(batches)."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from compaction.api.conditions import Conditions, get_condition, is_true
 from compaction.api.enums import ConditionStatus, ConditionType, JobState
-from compaction.api.formatting import format_bytes, format_work, plural
+from compaction.api.formatting import format_bytes, format_merge, format_work, plural
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.api.text import MESSAGE_LIMIT, cut, printable
 from compaction.planning.planner import Plan
@@ -92,6 +92,6 @@ def _succeeded(step: JobStep) -> Announce:
         freed = format_bytes(receipt.bytes_reclaimed)
         done = f"{plural(receipt.groups_committed, 'group')} committed"
         if step.view.job.spec.sources.blocks is not None:
-            done = f"{plural(len(receipt.sources), 'block')} merged into {len(receipt.outputs)}"
+            done = format_merge(len(receipt.sources), len(receipt.outputs))
         what = f"{done} with token {receipt.token}, {freed} reclaimed"
     return Announce("Succeeded", what, job=step.view.identity)

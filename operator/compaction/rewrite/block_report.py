@@ -10,6 +10,7 @@ from operator import add
 from typing import Final
 
 from compaction.api.enums import JobReason
+from compaction.api.formatting import format_merge
 from compaction.api.job import JobReceipt, SkippedSource
 from compaction.api.text import cut, printable
 from compaction.api.values import timestamp_from_epoch
@@ -111,8 +112,7 @@ def left_out(duplicates: Sequence[Duplicates]) -> str:
 def succeeded(proof: Proof, *, token: int) -> JobReport:
     """The job is done, by this attempt or an earlier one whose report was lost."""
     receipt = proof.receipt
-    count = len(receipt.sources)
-    done = [f"{count} block{'s' * (count != 1)} merged into {len(receipt.outputs)}"]
+    done = [format_merge(len(receipt.sources), len(receipt.outputs))]
     done += [f"{len(proof.skipped)} set aside"] * bool(proof.skipped) + [proof.left_out] * bool(proof.left_out)
     return JobReport(
         token=token,

@@ -214,3 +214,15 @@ def test_a_look_that_fails_takes_in_nothing(index: IndexDatabase) -> None:
     waiting.refresh(())
     assert [blocks for _, _, blocks in offered(waiting, NOON + 40 * SECOND)] == [(block_id(0), block_id(1))]
     assert len(waiting.queue) == 3
+
+
+def test_blocks_without_rows_are_dropped_wherever_and_of_whatever_schema_they_are(index: IndexDatabase) -> None:
+    """Each is of the time at which it was made, and nothing may be known of its schema."""
+    day = 86_400 * SECOND
+    empties = [
+        a_block(n, rows=0, fingerprint=Fingerprint(), schema_id=f"unknown-{n}", at=NOON + n * day) for n in (1, 2)
+    ]
+    register(index, [*empties, a_block(3)], now=NOON)
+    waiting = reread(index, {})
+    assert [blocks for _, _, blocks in offered(waiting, NOON + 60 * SECOND)] == [tuple(one.id for one in empties)]
+    assert waiting.conflicts() == ()

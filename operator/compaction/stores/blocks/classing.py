@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from compaction.planning.block_rules import BlockClass
+from compaction.planning.block_rules import NO_ROWS, BlockClass
 from compaction.stores.blocks.index.queue import QueueEntry
 from compaction.stores.blocks.schema_classes import ColumnConflict, classes_of
 
@@ -40,6 +40,7 @@ class BlockClasses:
         """By tenant and shard. Nearly all have one schema, and there may be half as many places as blocks."""
         self._examples: dict[str, list[str]] = {}
         self._schemas: dict[str, pa.Schema] = {}
+        self._empty: dict[tuple[str, int], BlockClass] = {}
         self.has_several = False
         """Whether there may be a place whose blocks are of several classes."""
 
@@ -51,6 +52,8 @@ class BlockClasses:
         places = self._places
         fresh = {place: set[str]() for place, one in places.items() if isinstance(one, _Several) and one.unknown}
         for entry in entries:
+            if not entry.rows:
+                continue
             place, schema = (entry.tenant, entry.shard), entry.schema_id
             known = places.get(place)
             if known is None:
@@ -70,7 +73,9 @@ class BlockClasses:
         return all(stay)
 
     def of(self, tenant: str, shard: int, schema: str) -> BlockClass:
-        """The class of a block of a schema that was learnt."""
+        """The class of a block of a schema that was learnt, or of NO_ROWS."""
+        if schema == NO_ROWS:
+            return self._empty.setdefault((tenant, shard), BlockClass(tenant, shard, NO_ROWS))
         found = self._places[tenant, shard]
         return found if isinstance(found, BlockClass) else found.classes[schema]
 

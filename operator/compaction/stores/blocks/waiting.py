@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from compaction.planning.block_apart import kept_apart
-from compaction.planning.block_rules import BlockRules, QueuedBlock
+from compaction.planning.block_rules import NO_ROWS, BlockRules, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.reading import HeldJob, SchemaConflict
 from compaction.stores.blocks.classing import BlockClasses, LookUp
@@ -96,12 +96,14 @@ class WaitingBlocks:
         self._held = {lane: frozenset(ids) for lane, ids in wanted.items()}
 
     def _queued(self, entry: QueueEntry) -> QueuedBlock:
+        empty = not entry.rows
         return QueuedBlock(
             id=entry.id,
-            kin=self._classes.of(entry.tenant, entry.shard, entry.schema_id),
+            kin=self._classes.of(entry.tenant, entry.shard, NO_ROWS if empty else entry.schema_id),
             level=entry.level,
             bytes=entry.bytes,
-            min_time=entry.min_time,
+            # A block without rows is of the time at which it was made, and that is no reason to keep two of them apart.
+            min_time=0 if empty else entry.min_time,
             arrived=entry.at / SECOND,
             number=entry.arrival,
         )
