@@ -9,6 +9,7 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
+from compaction.planning.reading import LogProblem
 from support.world import Crash, World
 
 SEGMENT = "0000000000000001.segment"
@@ -102,6 +103,107 @@ def test_a_retry_is_honoured_once_whenever_the_coordinator_dies(steps: int) -> N
     world.rest()
     assert world.jobs[job].status.retried == "1"
     assert world.jobs[job].status.retried_token == 2
+
+
+def test_a_retry_while_the_damage_is_set_aside_is_refused_and_leaves_the_record_alone() -> None:
+    world, job = assigned_world(groups=2)
+    world.quarantine_identity["/ra/a", SEGMENT] = "id"
+    corrupt(world, job)
+    launched, before = len(world.workers), world.jobs[job].status
+    world.events.clear()
+    world.annotate_job(job, retry="monday")
+    world.rest()
+    after = world.jobs[job].status
+    assert after == before.model_copy(update={"retried": "monday"})
+    assert len(world.workers) == launched
+    ((reason, message),) = [event for event in world.events if event[0].startswith("Retry")]
+    assert (reason, f"/ra/a/{SEGMENT} is damaged and set aside" in message) == ("RetryRefused", True)
+    world.events.clear()
+    world.pass_time(120)
+    assert "RetryRefused" not in dict(world.events), "each value is answered once"
+
+
+def test_a_retry_of_what_was_planned_again_is_refused() -> None:
+    world, job = assigned_world()
+    world.report(job, outcome="Skipped", reason="SourcesChanged")
+    world.logs["/ra/a"].groups.clear()
+    world.rest()
+    world.annotate_job(job, retry="monday")
+    world.rest()
+    assert world.state(job) is JobState.FAULTY
+    assert world.jobs[job].status.fencing_token == 1
+
+
+def test_a_retry_of_sources_that_are_not_offered_any_more_is_refused() -> None:
+    world, job = assigned_world()
+    fail_until_parked(world, job)
+    world.logs["/ra/a"].groups = ["0000000000000099.segment"]
+    world.wall += 61
+    world.rest()
+    before = world.jobs[job].status
+    world.annotate_job(job, retry="monday")
+    world.rest()
+    assert world.jobs[job].status == before.model_copy(update={"retried": "monday"})
+
+
+def test_a_retry_of_what_the_last_look_could_not_read_is_granted() -> None:
+    """It may be mended by now: the next look is not waited for."""
+    world, job = assigned_world()
+    fail_until_parked(world, job)
+    world.problems = (LogProblem("/ra/a", "PermissionDenied", "permission denied"),)
+    world.wall += 61
+    world.rest()
+    world.annotate_job(job, retry="monday")
+    world.rest()
+    assert world.state(job) is not JobState.FAULTY
+
+
+# -- the record -------------------------------------------------------------------------------------------------------
+
+
+def test_a_late_change_of_the_sources_does_not_hide_the_damage() -> None:
+    world, job = assigned_world()
+    world.quarantine_identity["/ra/a", SEGMENT] = "id"
+    corrupt(world, job)
+    world.annotate(release="all")
+    world.rest()
+    world.report(job, outcome="Skipped", reason="SourcesChanged", message="moved on")
+    world.rest()
+    status = world.jobs[job].status
+    failed = get_condition(status.conditions, "Failed")
+    assert failed is not None
+    assert (failed.reason, failed.message) == ("SourceCorrupt", "Failed!")
+    assert [attempt.reason for attempt in status.attempts] == ["SourceCorrupt", "SourcesChanged"]
+
+
+@pytest.mark.parametrize("outcome", ["Failed", "Succeeded"])
+def test_a_receipt_stays_as_it_was_committed(outcome: str) -> None:
+    world, job = assigned_world(groups=2)
+    receipt = {**world.receipt(job, 1), "groups": 2, "groupsCommitted": 1, "outputs": ["1.segment"], "worker": "w-1"}
+    world.report(job, outcome="Failed", reason="StoreUnreadable", receipt=receipt)
+    world.wall += 61
+    world.renew_all()
+    world.rest()
+    first = world.jobs[job].status.receipt
+    assert first is not None
+    world.report(job, outcome=outcome, receipt={**receipt, "token": 2, "worker": "w-2", "bytesReclaimed": 0})
+    world.rest()
+    assert world.jobs[job].status.receipt == first
+
+
+def test_a_receipt_grows_with_another_commit() -> None:
+    world, job = assigned_world(groups=2)
+    receipt = {**world.receipt(job, 1), "groups": 2, "groupsCommitted": 1, "outputs": ["1.segment"]}
+    world.report(job, outcome="Failed", reason="StoreUnreadable", receipt=receipt)
+    world.wall += 61
+    world.renew_all()
+    world.rest()
+    more = {**receipt, "token": 2, "groupsCommitted": 2, "outputs": ["1.segment", "2.segment"]}
+    world.report(job, outcome="Succeeded", receipt=more)
+    world.rest()
+    after = world.jobs[job].status.receipt
+    assert after is not None
+    assert (after.token, after.outputs) == (2, ("1.segment", "2.segment"))
 
 
 # -- release ----------------------------------------------------------------------------------------------------------

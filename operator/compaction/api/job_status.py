@@ -93,9 +93,9 @@ class JobReceipt(ApiModel):
     """Proof of what the job committed, over all its attempts."""
 
     token: Annotated[int, Field(ge=1)]
-    """Fencing token of the attempt that finished the job."""
+    """Fencing token of the attempt that made the last commit."""
     worker: WorkerName
-    """Name of the worker that finished the job."""
+    """Name of the worker that made it. Empty when that is not known any more."""
     groups: Count = 0
     """Number of groups in the job."""
     groups_committed: Count = 0

@@ -13,12 +13,14 @@ import click
 from compaction.api.enums import JobState
 from compaction.api.job import CompactionJob
 from compaction.api.names import ANNOTATION_RETRY
+from compaction.api.policy import CompactionPolicy
 from compaction.cli.cluster import Cluster, ask, cluster_options
 from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.exceptions import ClusterCommandError
 from compaction.kube.client import COMPACTION_JOBS
 from compaction.leases.record import format_micro_time
+from compaction.reconcile.futile import futile
 
 _NOT_PARKED: Final = {
     JobState.UNASSIGNED: "it waits for its first attempt",
@@ -42,7 +44,9 @@ async def _retry(cluster: Cluster, names: tuple[str, ...]) -> int:
     for name in dict.fromkeys(names):
         bare = name.rpartition("/")[2]
         try:
-            check_parked(await cluster.job(bare))
+            job = await cluster.job(bare)
+            check_parked(job)
+            check_useful(job, await cluster.find_policy(job.spec.policy_ref.name))
             await cluster.annotate(COMPACTION_JOBS, bare, ANNOTATION_RETRY, format_micro_time(datetime.now(UTC)))
         except ClusterCommandError as error:
             report(error)
@@ -59,3 +63,12 @@ def check_parked(job: CompactionJob) -> None:
         raise ClusterCommandError(
             f"job {job.metadata.name} is {state}, not Faulty: {_NOT_PARKED[state]}, so there is nothing to retry"
         )
+
+
+def check_useful(job: CompactionJob, policy: CompactionPolicy | None) -> None:
+    """Raises ClusterCommandError for a retry that cannot change anything, as far as the objects tell. What only the
+    store tells, the coordinator knows: it answers such a retry with the Event RetryRefused.
+    """
+    why_not = futile(job, policy.status.quarantined if policy is not None else ())
+    if why_not:
+        raise ClusterCommandError(f"job {job.metadata.name} is not retried: {why_not}")

@@ -19,6 +19,7 @@ from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobSt
 from compaction.api.job import Attempt, CompactionJobStatus
 from compaction.planning.transitions import JobEvent, next_state
 from compaction.reconcile.observations import JobLease, Moment
+from compaction.reconcile.record import known_damage, proof
 from compaction.reconcile.reports import WorkerReport
 from compaction.rewrite.receipts import Outcome
 
@@ -159,11 +160,14 @@ def ended(
     at_once = ending.reason in AT_ONCE_FAULTY
     final = at_once or failures >= max_attempts
     attempts = status.attempts
+    damage = known_damage(attempts) if ending.reason == JobReason.SOURCES_CHANGED else None
     if attempts and attempts[-1].outcome is AttemptOutcome.RUNNING:
         attempts = (*attempts[:-1], _ended(attempts[-1], ending, now))
     if final:
         reason = ending.reason if at_once else JobReason.TOO_MANY_ATTEMPTS
         message = ending.message if at_once else f"{failures} of {max_attempts} attempts failed; last: {ending.message}"
+        if damage is not None:
+            reason, message = damage.reason, damage.message
         conditions = set_failed(
             status.conditions, reason=reason, message=message, observed_generation=generation, now=now.time
         )
@@ -203,7 +207,7 @@ def reported(
     status: CompactionJobStatus, report: WorkerReport, *, max_attempts: int, now: Moment, generation: int
 ) -> CompactionJobStatus:
     """The status after the worker's last word. The caller has checked that the token is the one assigned last."""
-    receipt = report.receipt or status.receipt
+    receipt = proof(status.receipt, report.receipt)
     if report.outcome is not Outcome.SUCCEEDED:
         ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=report.charged)
         if report.reason in AT_ONCE_FAULTY and state_of(status) is not JobState.ABANDONED:

@@ -42,6 +42,7 @@ from compaction.reconcile.actions import (
     WritePolicyStatus,
 )
 from compaction.reconcile.assigning import Assigner, soonest
+from compaction.reconcile.futile import futile
 from compaction.reconcile.job import is_finished, token_of
 from compaction.reconcile.observations import Identity, Memory, Snapshot, frozen
 from compaction.reconcile.refusals import Refusals, with_waits
@@ -172,6 +173,7 @@ class _Reconcile:
             gone=fleet.gone_workers(self.snapshot).get,
             refuse=self.refusals.refuse,
             released=self._is_released,
+            futile=self._futile,
         )
         views = [view for view in self.snapshot.jobs if view.job.metadata.uid not in gone]
         steps = tuple(take_step(view, rules, self.now) for view in views if not view.job.metadata.is_deleting)
@@ -179,6 +181,13 @@ class _Reconcile:
         obsolete = self.refusals.obsolete(steps)
         names = {deletion.job.name for deletion in obsolete}
         return tuple(step for step in steps if step.name not in names), (*orphans, *obsolete)
+
+    def _futile(self, job: CompactionJob) -> str:
+        """Why a retry of a parked job would change nothing."""
+        refusal = self.refusals.refuse(job)
+        if refusal is not None:
+            return refusal.message
+        return futile(job, self.policy.status.quarantined, self.refusals.reading)
 
     def _remember(self, steps: Iterable[JobStep]) -> None:
         """Logs whose job has just ended: what was read of them before is outdated."""

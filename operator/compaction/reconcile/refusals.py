@@ -19,12 +19,14 @@ from compaction.reconcile.teardown import owner_uid
 
 
 class Refusals:
-    """Which jobs make no sense for this policy and its store, as far as the last look knows."""
+    """Which jobs make no sense for this policy and its store, as far as the last look knows. `reading` is that look, if
+    it was a good one with this spec.
+    """
 
     def __init__(self, snapshot: Snapshot, policy: CompactionPolicy) -> None:
         self._claims = snapshot.memory.claims
         self._policy = policy
-        self._reading = _known(snapshot.reading, policy)
+        self.reading = _known(snapshot.reading, policy)
         blocks = policy.spec.store.block_store
         self._block_store = blocks.reference if blocks is not None else None
 
@@ -36,14 +38,14 @@ class Refusals:
         if elsewhere is not None:
             return elsewhere
         problem = self._claims.get(job.metadata.name)
-        if problem is None or not problem.terminal or self._reading is None or self._reading.started < problem.since:
+        if problem is None or not problem.terminal or self.reading is None or self.reading.started < problem.since:
             return None
         # Only a look after the failure tells a log that is gone from a store that is not mounted just now.
         if job.spec.sources.blocks is not None:
-            outdated = job.metadata.name in self._reading.outdated
+            outdated = job.metadata.name in self.reading.outdated
             reason = JobReason.BLOCKS_GONE if outdated else JobReason.INVALID_JOB
             return Refusal(reason, problem.message)
-        gone = job.spec.lane not in self._reading.logs
+        gone = job.spec.lane not in self.reading.logs
         return Refusal(JobReason.NOT_A_LOG, problem.message) if gone else None
 
     def obsolete(self, steps: Iterable[JobStep]) -> list[DeleteJob]:
@@ -56,9 +58,9 @@ class Refusals:
                 continue
             if self._elsewhere(step.view.job) is not None:
                 deletions.append(step.deletion("the policy's store was changed"))
-            elif self._reading is not None and step.log not in self._reading.logs:
+            elif self.reading is not None and step.log not in self.reading.logs:
                 deletions.append(step.deletion("what it was planned for is not in the policy's store any more"))
-            elif self._reading is not None and step.name in self._reading.outdated:
+            elif self.reading is not None and step.name in self.reading.outdated:
                 deletions.append(step.deletion("some of its blocks are not in the store any more"))
         return deletions
 
@@ -66,14 +68,14 @@ class Refusals:
         """Planned jobs that are parked, for blocks of which none is there any more: nothing can come of them, and what
         they waited for was done by others. One whose culprit is set aside stays as the record of it.
         """
-        if self._reading is None or not self._reading.outdated:
+        if self.reading is None or not self.reading.outdated:
             return frozenset()
-        left = {one.path: offered(one) for one in self._reading.candidates}
+        left = {one.path: offered(one) for one in self.reading.candidates}
         return frozenset(
             step.name
             for step in steps
             if step.state is JobState.FAULTY
-            and step.name in self._reading.outdated
+            and step.name in self.reading.outdated
             and owner_uid(step.view.job)
             and not step.status.skipped
             and left.get(step.log, frozenset()).isdisjoint(*parts_of(step.view.job).groups)

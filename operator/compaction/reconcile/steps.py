@@ -21,6 +21,7 @@ from compaction.reconcile.job import (
     AT_ONCE_FAULTY,
     assigned,
     ended,
+    evolve,
     is_finished,
     lease_ending,
     may_reopen,
@@ -62,13 +63,15 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class StepRules:
     """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or None;
-    `released` whether somebody has just ended the quarantine of one of its sources.
+    `released` whether somebody has just ended the quarantine of one of its sources; `futile` why a retry of a parked
+    job would change nothing, or "".
     """
 
     max_attempts: int
     gone: Callable[[str], GoneWorker | None]
     refuse: Callable[[CompactionJob], Refusal | None]
     released: Callable[[CompactionJob], bool] = lambda job: False
+    futile: Callable[[CompactionJob], str] = lambda job: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,9 @@ def _reopen(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
         )
     mark = mark_of(metadata.annotations.get(ANNOTATION_RETRY, ""))
     if mark and mark != status.retried:
+        if why_not := rules.futile(step.view.job):
+            event = _event(step, "RetryRefused", f"it is not tried again: {why_not}", warning=True)
+            return replace(step, status=evolve(status, retried=mark), events=(event,))
         why = f"the annotation {ANNOTATION_RETRY} asks for it"
     elif rules.released(step.view.job):
         mark, why = status.retried, "a source of it was released from quarantine"

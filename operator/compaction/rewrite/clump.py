@@ -149,8 +149,8 @@ class ClumpAttempt(SegmentLogAttempt):
         first, last = (self.receipts[0], self.receipts[-1]) if self.receipts else (None, None)
         before = first.ranges_before if first else self.plan.ranges_before
         return JobReceipt(
-            token=self.token,
-            worker=self.store.holder,
+            token=last.token if last else self.token,
+            worker=last.holder if last else self.store.holder,
             outputs=tuple(receipt.output for receipt in self.receipts[:MAX_GROUPS_PER_JOB]),
             entries=sum(receipt.entries for receipt in self.receipts),
             bytes_after=sum(receipt.output_bytes for receipt in self.receipts),

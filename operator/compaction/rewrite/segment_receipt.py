@@ -21,17 +21,21 @@ def combine(
 ) -> JobReceipt | None:
     """One receipt for all that was committed (by whichever attempt); None when nothing was.
 
-    `committed` by group key. Bytes of unreferenced segments count as reclaimed: they are given back after the grace.
+    `committed` by group key; `token` and `worker` are those of the attempt that asks. The receipt names the attempt
+    that committed last, which may be an earlier one. Bytes of unreferenced segments count as reclaimed: they are given
+    back after the grace.
     """
     parts = [committed[key] for key in map(group_key, groups) if key in committed]
     if not parts and not unreferenced:
         return None
     before = sum(part.bytes_before for part in parts) + sum(tombstone.bytes for tombstone in unreferenced)
     after = sum(part.bytes_after for part in parts)
+    holders = {part.token: part.holder for part in parts} | {token: worker}
+    newest = max([part.token for part in parts] + [one.token for one in unreferenced]) or token
     times = [*(part.committed_at for part in parts), *(tombstone.since for tombstone in unreferenced)]
     return JobReceipt(
-        token=token,
-        worker=worker,
+        token=newest,
+        worker=holders.get(newest, ""),
         groups=len(groups),
         groups_committed=len(parts),
         sources=tuple(name for part in parts for name in part.sources),
