@@ -11,18 +11,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY
+from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY, COORDINATOR_LEASE
 from compaction.api.policy import CompactionPolicy
 from compaction.api.values import timestamp_from_epoch
 from compaction.cli.cluster import models
 from compaction.cli.main import COMMANDS
 from compaction.explain.left_out_words import LOG_WORDS
+from compaction.leases.record import format_micro_time
 from support.cluster import Cluster
 from support.command_users import User, columns_of, make_user
 from support.explained import condition
@@ -106,9 +108,22 @@ def busy_status() -> dict[str, Any]:
     }
 
 
+def coordinator_lease(silent: float) -> dict[str, Any]:
+    """The coordinator's Lease, renewed so many seconds ago."""
+    renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=silent))
+    spec = {"holderIdentity": "replica-a", "leaseDurationSeconds": 900, "renewTime": renewed}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": COORDINATOR_LEASE},
+        "spec": spec,
+    }
+
+
 @pytest.fixture
 def busy(cluster: Cluster) -> Cluster:
     """A policy with a running job, one that waits and a parked one."""
+    make(cluster, coordinator_lease(0))
     make(cluster, policy_object(), busy_status())
     running = {"state": "InProgress", "worker": "logs-w-1", "fencingToken": 2, "progressPercent": 34}
     make(cluster, job_object("logs-1"), running | {"assignedAt": ago(20)})
@@ -139,6 +154,18 @@ def test_status_answers_what_is_behind_why_and_until_when(busy: Cluster, editor:
     assert (wide["WORKERS"], wide["QUARANTINED"], wide["MESSAGE"][:10]) == ("1", "1", "1 jobs run")
     (item,) = json.loads(editor.prints("status", "-o", "json"))["items"]
     assert (item["debtBytes"], item["waiting"]["reason"], item["etaSeconds"]) == (163 << 20, "NoFreeSlot", 130)
+
+
+def test_status_says_when_nobody_coordinates_and_when_the_spec_was_not_observed(cluster: Cluster, editor: User) -> None:
+    make(cluster, coordinator_lease(3 * 3600))
+    make(cluster, policy_object(), busy_status())
+    answer = editor.plugin("status")
+    assert columns_of(answer.stdout)[0]["NEXT"] == "nobody coordinates"
+    assert "Nobody seems to coordinate: replica-a renewed its Lease 3h" in answer.stderr
+    make(cluster, coordinator_lease(0))
+    cluster.kubectl("patch", "cpol/logs", "--type=merge", "-p", '{"spec":{"suspend":true}}')
+    assert columns_of(editor.prints("status"))[0]["NEXT"] == "spec not observed"
+    assert "generation 1 of 2" in editor.prints("status", "logs")
 
 
 def test_status_of_one_policy_has_its_jobs(busy: Cluster, editor: User) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from compaction.cli.status_view import show_policy
-from support.explained import NOW, policy_with
+from compaction.cli.status_view import fleet_row, policy_data, show_policy
+from compaction.explain.coordination import Coordination, Leadership
+from support.explained import NOW, ago, condition, policy_with
 
 
 def test_workers_of_which_there_is_more_to_say(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,3 +23,35 @@ def test_workers_of_which_there_is_more_to_say(capsys: pytest.CaptureFixture[str
     assert "logs-w-2: http://10.1.2.3:4040" in said
     assert "logs-w-3" not in said, "it is among those that are counted"
     assert "drivers get 4Gi: one ran out of it" in said
+
+
+LOOKED = {"conditions": [condition("Ready", "Compacting")], "lastSenseTime": ago(5)}
+GONE = Coordination(Leadership.SILENT, "replica-a", NOW - timedelta(minutes=5))
+
+
+def test_a_policy_that_nobody_coordinates_promises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = policy_with(LOOKED)
+    assert fleet_row(policy_data(policy, NOW, Coordination(Leadership.LEADS, "replica-b")))["next"] == "look in 55s"
+    data = policy_data(policy, NOW, GONE)
+    assert fleet_row(data)["next"] == "nobody coordinates"
+    assert data["coordinator"] == {"state": "Silent", "holder": "replica-a", "renewedSeconds": 300}
+    show_policy(policy, (), NOW, GONE)
+    said = capsys.readouterr().out
+    assert "Nobody seems to coordinate: replica-a renewed its Lease 5m ago" in said
+    assert "look in" not in said
+
+
+@pytest.mark.parametrize(
+    ("observed", "said"),
+    [
+        (1, "generation 1 of 2: the operator has not seen the newest spec yet"),
+        (-1, "never: no operator has looked at the policy yet"),
+    ],
+)
+def test_a_spec_that_was_not_observed_is_said(observed: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = policy_with(LOOKED | {"observedGeneration": observed})
+    changed = policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"generation": 2})})
+    data = policy_data(changed, NOW)
+    assert (data["observed"], fleet_row(data)["next"]) == (False, "spec not observed")
+    show_policy(changed, (), NOW)
+    assert said in capsys.readouterr().out

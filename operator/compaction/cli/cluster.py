@@ -11,6 +11,7 @@ import asyncio
 import functools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 
 from compaction.api.base import ApiModel
 from compaction.api.job import CompactionJob
+from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy import CompactionPolicy
 from compaction.cli.cluster_flags import Target, cluster_flags, target_of
 from compaction.cli.errors import errors_as_exit_code, report
@@ -95,19 +97,24 @@ class Cluster:
         found = await self._client.list(COMPACTION_JOBS, namespace=self.namespace, fields=fields)
         return sorted(models(CompactionJob, found.items), key=lambda job: job.metadata.name)
 
+    async def coordinators(self) -> tuple[list[Lease] | None, bool]:
+        """The coordinators' Leases of all namespaces, or of this one where this user may not see more, and whether they
+        are all; None when there is no permission.
+        """
+        fields = f"metadata.name={COORDINATOR_LEASE}"
+        for namespace in (None, self.namespace):
+            with suppress(ForbiddenError):
+                found = await self._client.list(LEASES, namespace=namespace, fields=fields)
+                return _parsed(found.items), namespace is None
+        return None, False
+
     async def leases(self) -> list[Lease] | None:
         """All Leases of the namespace; None when this user may not list them (they only add detail)."""
         try:
             found = await self._client.list(LEASES, namespace=self.namespace)
         except ForbiddenError:
             return None
-        leases = []
-        for body in found.items:
-            try:
-                leases.append(Lease.parse(body))
-            except MalformedLeaseError:
-                continue  # somebody else's, and nothing to explain with
-        return leases
+        return _parsed(found.items)
 
     async def annotate(self, resource: Resource, name: str, key: str, value: str) -> None:
         """Set one annotation."""
@@ -152,6 +159,14 @@ def connect(target: Target) -> Connection:
         raise click.UsageError("--as-group needs --as")
     found = load_connection(target.kubeconfig, context=target.context, namespace=target.namespace)
     return replace(found, user=target.user, groups=target.groups)
+
+
+def _parsed(bodies: Iterable[Obj]) -> list[Lease]:
+    leases = []
+    for body in bodies:
+        with suppress(MalformedLeaseError):  # somebody else's, and nothing to explain with
+            leases.append(Lease.parse(body))
+    return leases
 
 
 def ask(target: Target, question: Callable[[Cluster], Awaitable[Answer]]) -> Answer:

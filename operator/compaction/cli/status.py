@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,8 +21,10 @@ from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import OutputFormat, TableStream, emit, output_option, print_table
 from compaction.cli.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs
 from compaction.exceptions import ApiUnavailableError, GoneError
+from compaction.explain.coordination import Coordination, coordination
 
 RECONNECT_SECONDS: Final = 2.0
+CoordinatorOf = Callable[[str], Coordination]
 
 
 @click.command("status")
@@ -44,12 +47,14 @@ def command(*, policy: str | None, target: Target, watch: bool, output: OutputFo
 
 
 def _show_fleet(target: Target, output: OutputFormat) -> None:
-    async def read(cluster: Cluster) -> tuple[list[CompactionPolicy], str]:
-        return await cluster.policies(), cluster.namespace
+    async def read(cluster: Cluster) -> tuple[list[CompactionPolicy], str, CoordinatorOf]:
+        return await cluster.policies(), cluster.namespace, await _coordinators(cluster)
 
-    policies, namespace = ask(target, read)
+    policies, namespace, coordinator_of = ask(target, read)
     now = datetime.now(UTC)
-    rows = [policy_data(policy, now) for policy in policies]
+    found = {policy.metadata.namespace: coordinator_of(policy.metadata.namespace) for policy in policies}
+    rows = [policy_data(policy, now, found[policy.metadata.namespace]) for policy in policies]
+    _warn(found, now)
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         emit({"items": rows}, output)
     elif not rows:
@@ -62,21 +67,39 @@ def _show_fleet(target: Target, output: OutputFormat) -> None:
 
 
 def _show_one(target: Target, name: str, output: OutputFormat) -> None:
-    async def read(cluster: Cluster) -> tuple[CompactionPolicy, list[CompactionJob]]:
-        return await cluster.policy(name), await cluster.jobs(name)
+    async def read(cluster: Cluster) -> tuple[CompactionPolicy, list[CompactionJob], CoordinatorOf]:
+        return await cluster.policy(name), await cluster.jobs(name), await _coordinators(cluster)
 
-    policy, jobs = ask(target, read)
+    policy, jobs, coordinator_of = ask(target, read)
+    coordinator = coordinator_of(policy.metadata.namespace)
     now = datetime.now(UTC)
     if output in (OutputFormat.JSON, OutputFormat.YAML):
-        emit(policy_data(policy, now) | {"jobs": [job_data(job) for job in sorted_jobs(jobs)]}, output)
+        emit(policy_data(policy, now, coordinator) | {"jobs": [job_data(job) for job in sorted_jobs(jobs)]}, output)
     else:
-        show_policy(policy, jobs, now)
+        show_policy(policy, jobs, now, coordinator)
+
+
+async def _coordinators(cluster: Cluster) -> CoordinatorOf:
+    """Who coordinates the policies of a namespace, as of now."""
+    leases, complete = await cluster.coordinators()
+    now = datetime.now(UTC)
+    return lambda namespace: coordination(leases, namespace, now, complete=complete)
+
+
+def _warn(found: Mapping[str, Coordination], now: datetime) -> None:
+    """Say on stderr that tables are of a former time, where nobody keeps them."""
+    for namespace, one in sorted(found.items()):
+        if one.is_missing:
+            click.echo(f"namespace {namespace}: {one.sentence(now)} What follows is as it was left.", err=True)
 
 
 async def _watch(cluster: Cluster, name: str | None, target: Target, output: OutputFormat) -> None:
     """Rows until interrupted; a watch that ends or breaks is begun anew, which repeats the rows."""
     if name is not None:
         await cluster.policy(name)  # one that does not exist is an error at once, not a silent wait
+    coordinator_of = await _coordinators(cluster)
+    if not target.all_namespaces:
+        _warn({cluster.namespace: coordinator_of(cluster.namespace)}, datetime.now(UTC))
     table = TableStream(fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE))
     seen: dict[tuple[str, str], str] = {}
     lost = False
@@ -88,6 +111,7 @@ async def _watch(cluster: Cluster, name: str | None, target: Target, output: Out
                 if seen.get((meta.namespace, meta.name)) == meta.resource_version:
                     continue
                 seen[meta.namespace, meta.name] = meta.resource_version
+                # A row is news, so somebody writes: what the Leases said at the beginning says less than that.
                 row = policy_data(policy, datetime.now(UTC))
                 if output is OutputFormat.JSON:
                     click.echo(json.dumps(row))

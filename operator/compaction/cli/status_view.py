@@ -15,12 +15,15 @@ from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
 from compaction.api.values import format_timestamp
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
+from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
 
 Data = dict[str, Any]
 
 
-def policy_data(policy: CompactionPolicy, now: datetime) -> Data:
-    """One policy: bytes, seconds and RFC 3339 times; None for what is not known."""
+def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:
+    """One policy: bytes, seconds and RFC 3339 times; None for what is not known. The status of a policy that nobody
+    coordinates, or whose spec the operator has not seen, is of a former time: `coordinator` and `observed` say so.
+    """
     status = policy.status
     ready = get_condition(status.conditions, ConditionType.READY)
     wait, debt, plan = status.waiting, status.debt, status.plan
@@ -31,6 +34,12 @@ def policy_data(policy: CompactionPolicy, now: datetime) -> Data:
         "ready": ready.status.value if ready is not None else None,
         "reason": ready.reason if ready is not None else None,
         "message": ready.message if ready is not None else None,
+        "observed": is_observed(policy),
+        "coordinator": {
+            "state": coordinator.state.value,
+            "holder": coordinator.holder or None,
+            "renewedSeconds": _seconds(coordinator.renewed, now),
+        },
         "debtBytes": debt.bytes if debt is not None else None,
         "debtSegments": debt.segments if debt is not None else None,
         "debtBlocks": debt.blocks if debt is not None else None,
@@ -58,6 +67,11 @@ def policy_data(policy: CompactionPolicy, now: datetime) -> Data:
         "bytesReclaimed": status.bytes_reclaimed,
         "workers": status.workers,
     }
+
+
+def is_observed(policy: CompactionPolicy) -> bool:
+    """Whether the status is of the spec as it is now."""
+    return policy.status.observed_generation >= policy.metadata.generation
 
 
 def is_current(policy: CompactionPolicy) -> bool:
@@ -92,7 +106,11 @@ def _wait(wait: Data | None) -> str:
 
 
 def _next(data: Data) -> str:
-    """What comes next: jobs that may start, else a plan, else a look."""
+    """What comes next: nothing while nobody coordinates; else the spec is seen, jobs may start, a plan, a look."""
+    if Leadership(data["coordinator"]["state"]) in MISSING:
+        return "nobody coordinates"
+    if not data["observed"]:
+        return "spec not observed"
     for key, what in (("nextWindowSeconds", "window"), ("nextPlanSeconds", "plan"), ("nextLookSeconds", "look")):
         if data[key] is not None:
             return f"{what} in {format_age(data[key])}"
@@ -171,10 +189,13 @@ def sorted_jobs(jobs: Iterable[CompactionJob]) -> list[CompactionJob]:
     return sorted(jobs, key=lambda job: (order.index(job.status.state), job.metadata.name))
 
 
-def show_policy(policy: CompactionPolicy, jobs: Sequence[CompactionJob], now: datetime) -> None:
+def show_policy(
+    policy: CompactionPolicy, jobs: Sequence[CompactionJob], now: datetime, coordinator: Coordination = UNKNOWN
+) -> None:
     """All about one policy as text."""
-    data = policy_data(policy, now)
-    print_pairs(_pairs(policy, data, now))
+    data = policy_data(policy, now, coordinator)
+    first, *rest = _pairs(policy, data, now)
+    print_pairs([first, *_outdated_pairs(policy, coordinator, now), *rest])
     if jobs:
         click.echo()
         show_jobs(jobs)
@@ -219,6 +240,18 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     if missing := policy.status.missing_live_entries:
         pairs.append(("Missing", f"{plural(missing, 'live entry', 'live entries')} in no segment of their logs"))
     return pairs + [("Not planned", f"{error.reason}: {error.message}") for error in policy.status.log_errors]
+
+
+def _outdated_pairs(policy: CompactionPolicy, coordinator: Coordination, now: datetime) -> list[tuple[str, str]]:
+    """Why what follows is of a former time."""
+    pairs = [("Operator", coordinator.sentence(now))] if coordinator.is_missing else []
+    if is_observed(policy):
+        return pairs
+    observed, generation = policy.status.observed_generation, policy.metadata.generation
+    if observed < 0:
+        return [*pairs, ("Observed", "never: no operator has looked at the policy yet")]
+    said = f"generation {observed} of {generation}: the operator has not seen the newest spec yet"
+    return [*pairs, ("Observed", said)]
 
 
 def _block_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ def explain_job(
     names = Names(meta.namespace, job.spec.policy_ref.name, meta.name)
     telling = Telling(names, now)
     _tell_work(telling, job)
-    tell_coordinator(telling, leases, now, seen=status.observed_generation >= 0)
+    tell_coordinator(telling, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     match status.state:
         case JobState.UNASSIGNED | JobState.ABANDONED:
             _tell_waiting(telling, job, policy)

@@ -39,7 +39,7 @@ def explain_policy(
     ready = get_condition(status.conditions, ConditionType.READY)
     _tell_debt(telling, status)
     _tell_plan(telling, status)
-    tell_coordinator(telling, leases, now, seen=status.observed_generation >= 0)
+    tell_coordinator(telling, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     if ready is not None:
         meaning = meaning_of(POLICY_WORDS, ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
