@@ -5,6 +5,8 @@ from __future__ import annotations
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
+from compaction.explain.policy_words import LIVE_ENTRIES_MISSING
+from compaction.stores.segments.problems import LogErrorReason
 from support.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with
 
 DEBT = {"bytes": 163 << 20, "segments": 40, "logs": 4}
@@ -49,11 +51,19 @@ def test_parked_jobs_damaged_segments_and_logs_that_could_not_be_planned_are_nam
     ]
     damaged = {"log": "/ra/a", "segment": "1.segment", "reason": "SourceCorrupt", "message": "CRC", "since": ago(70)}
     error = {"log": "/ra/b", "reason": "PermissionDenied", "message": "give permission"}
-    told = explain_policy(policy_with({"quarantined": [damaged], "logErrors": [error]}), jobs, None, NOW)
+    lost = {"log": "/ra/c", "reason": LIVE_ENTRIES_MISSING, "message": "3 live entries are in no segment"}
+    status = {"quarantined": [damaged], "logErrors": [error, lost], "missingLiveEntries": 4}
+    told = explain_policy(policy_with(status), jobs, None, NOW)
     assert "Job logs-0 has been parked for 1m: SourceCorrupt." in told.now
     assert "And 2 more jobs are parked." in told.now
     assert "/ra/a/1.segment has been set aside for 1m10s: SourceCorrupt. CRC" in told.now
     assert "/ra/b could not be planned: PermissionDenied. give permission" in told.now
+    assert "/ra/c has lost entries: LiveEntriesMissing. 3 live entries are in no segment" in told.now
+    assert any(sentence.startswith("4 live entries are in no segment: ") for sentence in told.now)
+
+
+def test_the_one_reason_of_a_log_that_was_planned_is_the_stores_own() -> None:
+    assert LIVE_ENTRIES_MISSING == LogErrorReason.LIVE_ENTRIES_MISSING
 
 
 def test_a_job_is_told_with_its_work_and_its_receipt() -> None:

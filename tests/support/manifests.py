@@ -122,6 +122,7 @@ WRONG_POLICIES = (
     Wrong(f"{LOGS}/maxBytesPerSegment", -1, f"{LOGS_FIELD}.maxBytesPerSegment", QUANTITY_ADVICE),
     Wrong(f"{LOGS}/maxSourcesPerGroup", 9, f"{LOGS_FIELD}.maxSourcesPerGroup", "less than or equal to 8"),
     Wrong(f"{LOGS}/whenIndexesMissing", "Guess", f"{LOGS_FIELD}.whenIndexesMissing", "TreatAsEmpty"),
+    Wrong(f"{LOGS}/ownership", "Assumed", f"{LOGS_FIELD}.ownership", "Stopped"),
     Wrong("spec/trigger/interval", "0s", "spec.trigger.interval", "must be longer than 0s, such as 1m"),
     Wrong("spec/trigger/interval", "1 minute", "spec.trigger.interval", DURATION_ADVICE),
     Wrong("spec/trigger/interval", "-5s", "spec.trigger.interval", DURATION_ADVICE),

@@ -16,6 +16,7 @@ from compaction.api.policy import CompactionPolicy
 from compaction.api.values import format_timestamp
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
 from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
+from compaction.explain.policy_words import LIVE_ENTRIES_MISSING
 
 Data = dict[str, Any]
 
@@ -239,7 +240,10 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         pairs.append(("Set aside", f"{plural(data['quarantined'], noun)}: {more}"))
     if missing := policy.status.missing_live_entries:
         pairs.append(("Missing", f"{plural(missing, 'live entry', 'live entries')} in no segment of their logs"))
-    return pairs + [("Not planned", f"{error.reason}: {error.message}") for error in policy.status.log_errors]
+    return pairs + [
+        ("Lost" if error.reason == LIVE_ENTRIES_MISSING else "Not planned", f"{error.reason}: {error.message}")
+        for error in policy.status.log_errors
+    ]
 
 
 def _outdated_pairs(policy: CompactionPolicy, coordinator: Coordination, now: datetime) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from compaction.explain.explanation import Explanation, Telling, first_of
 from compaction.explain.job import progress_of, why_parked
 from compaction.explain.left_out_words import LEFT_OUT_WORDS, LOG_WORDS
 from compaction.explain.meaning import Names, meaning_of
-from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
+from compaction.explain.policy_words import LIVE_ENTRIES_MISSING, POLICY_WORDS, WAIT_WORDS
 from compaction.leases.record import Lease
 
 _UNKNOWN: Final = "Unknown"
@@ -162,7 +162,12 @@ def _tell_damage(telling: Telling, status: CompactionPolicyStatus) -> None:
         for one in status.quarantined
     }
     telling.now(*first_of(damaged, "sources are set aside"))
-    errors = {f"{one.log} could not be planned": f"{one.reason}. {one.message}" for one in status.log_errors}
+    errors = {
+        f"{one.log} {'has lost entries' if one.reason == LIVE_ENTRIES_MISSING else 'could not be planned'}": (
+            f"{one.reason}. {one.message}"
+        )
+        for one in status.log_errors
+    }
     telling.now(*first_of(errors, "logs could not be planned"))
     if status.missing_live_entries:
         missing = plural(status.missing_live_entries, "live entry", "live entries")

@@ -10,6 +10,9 @@ from compaction.explain.meaning import Meaning
 
 _EDIT: Final = "kubectl edit cpol {policy} {n}"
 
+LIVE_ENTRIES_MISSING: Final = "LiveEntriesMissing"
+"""The one reason in status.logErrors of a log that was planned. The store's word: this room knows no store."""
+
 POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.SCHEDULED: Meaning(
         "Everything that is due has been compacted.",
@@ -91,7 +94,7 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "Mend what the message names; the operator's log has the details.",
     ),
     PolicyReason.LOGS_UNREADABLE: Meaning(
-        "Some logs could not be planned; the others are compacted.",
+        "Some logs could not be planned, or have lost entries; the others are compacted.",
         "Each of them is tried again at every look.",
         "Mend the logs named in status.logErrors; `compactor segments inspect DIR` looks into one.",
     ),
