@@ -47,7 +47,9 @@ def reason_of(world: BlockWorld) -> str:
 
 class TestFromBlocksToReceipts:
     def test_a_full_batch_becomes_a_job_with_all_that_a_worker_needs(self) -> None:
-        world = BlockWorld(store={"mergeMemory": "64Mi", "deduplicate": {"columns": ["key"]}})
+        world = BlockWorld(
+            store={"mergeMemory": "64Mi", "sortKey": ["series", "ts"], "deduplicate": {"columns": ["key"]}}
+        )
         names = world.add_blocks(4, "acme")
         world.settle()
         job = world.jobs[world.only_job()].spec
@@ -59,7 +61,9 @@ class TestFromBlocksToReceipts:
             "batch": f"acme/0/L0/{names[0]}",
             "blocks": names,
         }
-        assert job.parameters.to_object() == {"blocks": {"memoryBytes": 64 << 20, "deduplicateBy": ["key"]}}
+        assert job.parameters.to_object() == {
+            "blocks": {"memoryBytes": 64 << 20, "sortKey": ["series", "ts"], "deduplicateBy": ["key"]}
+        }
         assert job.lane == f"acme/0/L0/{names[0]}"
 
     def test_level_by_level(self) -> None:

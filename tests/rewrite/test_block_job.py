@@ -11,7 +11,7 @@ from compaction.api.enums import JobKind, JobReason
 from compaction.api.job import CompactionJob, CompactionJobSpec
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
 from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_plan import sort_key
+from compaction.rewrite.block_plan import order_in_words, sort_key
 from compaction.rewrite.block_store import objects_place
 from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.runner import RunnerOfAllKinds
@@ -30,14 +30,18 @@ def spec_of(**spec: Any) -> CompactionJobSpec:
 
 
 def test_a_spec_in_the_words_of_blocks() -> None:
-    spec = spec_of(level=2, parameters={"blocks": {"memoryBytes": 1 << 25, "deduplicateBy": ["b", "a"]}})
+    spec = spec_of(
+        level=2, parameters={"blocks": {"memoryBytes": 1 << 25, "sortKey": ["c", "d"], "deduplicateBy": ["b", "a"]}}
+    )
     job = BlockJob.of(spec, name="job")
     assert (job.tenant, job.shard, job.level, job.blocks) == ("t", 0, 3, (BLOCK_1, BLOCK_2))
-    assert (job.memory_bytes, job.deduplicate_by) == (1 << 25, ("b", "a"))
+    assert (job.memory_bytes, job.sort_key, job.deduplicate_by) == (1 << 25, ("c", "d"), ("b", "a"))
     assert (job.store.url, job.store.index.secret_name) == (block_store()["url"], "index")
 
 
-@pytest.mark.parametrize("parameters", [{"memoryBytes": 1000}, {"deduplicateBy": ["a", "b", "a"]}])
+@pytest.mark.parametrize(
+    "parameters", [{"memoryBytes": 1000}, {"deduplicateBy": ["a", "b", "a"]}, {"sortKey": ["a", "a"]}]
+)
 def test_a_spec_that_nobody_can_carry_out(parameters: dict[str, Any]) -> None:
     with pytest.raises(InvalidAssignmentError, match="job job: "):
         BlockJob.of(spec_of(parameters={"blocks": parameters}), name="job")
@@ -107,6 +111,28 @@ def test_the_order_is_that_of_most_bytes() -> None:
     assert sort_key([BY_NOTHING], time_column="time") == ("time",)
     with pytest.raises(SortKeyError):
         sort_key([BY_NOTHING])
+
+
+def test_the_order_is_what_the_policy_wants() -> None:
+    assert sort_key([BY_TIME, BY_SERVICE], wanted=("service", "time")) == ("service", "time")
+    assert sort_key([BY_NOTHING], wanted=("service",), time_column="time") == ("service",)
+    assert sort_key([BY_TIME], wanted=("service", "time"), deduplicate_by=("time", "service")) == ("service", "time")
+    assert sort_key([BY_SERVICE], wanted=("service",), deduplicate_by=("time",)) == ("time",)
+
+
+PARAMETERS: tuple[dict[str, Any], ...] = ({}, {"sortKey": ["service"]}, {"deduplicateBy": ["id"]})
+
+
+def test_an_order_that_is_lost_is_told_with_who_chose_the_other() -> None:
+    blocks = [BY_TIME, BY_SERVICE, BY_NOTHING]
+    plain, wanted, one = (BlockJob.of(spec_of(parameters={"blocks": more}), name="job") for more in PARAMETERS)
+    told = "sorted by time, as most of its bytes were (1 block had another order)"
+    assert order_in_words(blocks, ("time",), job=plain) == told
+    assert order_in_words([BY_SERVICE, BY_NOTHING], ("service",), job=wanted) == "", "it is in this order too"
+    told = "sorted by service, as sortKey says (1 block had another order)"
+    assert order_in_words(blocks, ("service",), job=wanted) == told
+    told = "sorted by id, as deduplicate needs it (2 blocks had another order)"
+    assert order_in_words(blocks, ("id",), job=one) == told
 
 
 def test_the_order_brings_rows_of_one_key_together() -> None:

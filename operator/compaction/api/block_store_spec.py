@@ -144,6 +144,9 @@ class BlockStore(BlockStoreReference):
     """Whether a block that is still alone when its time has come is rewritten into one of the next level."""
     merge_memory: Annotated[Quantity, Checked(SOME_BYTES)] = Quantity("512Mi")
     """Memory that one merge uses at most, as a quantity such as 512Mi."""
+    sort_key: Annotated[tuple[ColumnName, ...], Field(max_length=32), list_atomic()] = ()
+    """Names of the columns by which merged blocks are sorted, ascending. Without any, a merge keeps the order that most
+    bytes of its blocks have, and sorts by time when they have none."""
     deduplicate: Deduplication | None = None
     """Which rows are the same row. Without it, all rows are kept."""
     retention: Retention = Field(default_factory=Retention)

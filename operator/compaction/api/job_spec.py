@@ -184,6 +184,8 @@ class BlockParameters(ApiModel):
 
     memory_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)] = 1 << 29
     """Bytes of memory that the merge uses at most."""
+    sort_key: Annotated[tuple[ColumnName, ...], Field(max_length=32), list_atomic()] = ()
+    """Names of the columns by which the output is sorted. Without any, it has the order of most bytes of its blocks."""
     deduplicate_by: Annotated[tuple[ColumnName, ...], Field(max_length=32), list_atomic()] = ()
     """Names of the columns that make up the key of a row: of rows with the same key only the last is kept. Without
     any, all rows are kept."""

@@ -66,6 +66,8 @@ def _made(place: StorePlace, options: dict[str, Any]) -> CompactionPolicy:
         store["span"] = options["span"].text
     if options["memory"] is not None:
         store["mergeMemory"] = options["memory"]
+    if options["sort_key"] is not None:
+        store["sortKey"] = list(options["sort_key"])
     if options["columns"]:
         store["deduplicate"] = {"columns": list(options["columns"])}
     spec: dict[str, Any] = {"store": {"blockStore": store}}

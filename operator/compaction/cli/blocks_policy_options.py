@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from compaction.cli.blocks_values import LevelsParameter
+from compaction.cli.blocks_values import LevelsParameter, SortKeyParameter
 from compaction.cli.durations import DurationParameter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -34,6 +34,7 @@ _OF_POLICIES: Final = {
     "levels": "--levels",
     "span": "--span",
     "memory": "--memory",
+    "sort_key": "--sort-key",
     "columns": "--deduplicate",
     "grace": "--grace",
 }
@@ -46,6 +47,12 @@ _POLICY_OPTIONS: Final = (
         help="Of each level: how many blocks are merged, and at which age fewer are. Default: 20:36s,10:12m,10:3h.",
     ),
     click.option("--span", type=DurationParameter(), help="Blocks are merged in windows of this width; default 3h."),
+    click.option(
+        "--sort-key",
+        type=SortKeyParameter(),
+        metavar="COLUMN,...",
+        help="How merged blocks are sorted. Default: as most bytes of their sources are, else by time.",
+    ),
     click.option("--memory", metavar="BYTES", help="Memory of one merge at most, such as 512Mi (the default)."),
     click.option(
         "--deduplicate",

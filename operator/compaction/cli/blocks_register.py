@@ -13,6 +13,7 @@ import click
 
 from compaction.api.formatting import plural
 from compaction.cli.blocks_options import StorePlace, store_options
+from compaction.cli.blocks_values import SortKeyParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.exceptions import (
@@ -23,18 +24,17 @@ from compaction.exceptions import (
     ObjectMissingError,
     ObjectPathError,
 )
-from compaction.stores.blocks.describe import describe
+from compaction.stores.blocks.describe import Described, described
 from compaction.stores.blocks.foreign import assigned_id, parquet_files
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
-from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
 from compaction.stores.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 
 AT_ONCE: Final = 1000
 """Blocks in one transaction."""
-COLUMNS: Final = (Column("id", "Block"), Column("path", "Path"), Column("outcome", "Outcome"))
-Describe = Callable[[str], Block]
+COLUMNS: Final = (Column("id", "Block"), Column("path", "Path"), Column("order", "Order"), Column("outcome", "Outcome"))
+Describe = Callable[[str], Described]
 
 
 @click.command()
@@ -44,6 +44,12 @@ Describe = Callable[[str], Block]
 @click.option("--shard", type=click.IntRange(0, MAX_SHARD), default=0, show_default=True, help="In which shard.")
 @click.option("--level", type=click.IntRange(0, MAX_LEVEL), default=0, show_default=True, help="Of which level.")
 @click.option("--time-column", default="", metavar="NAME", help="The column of time; default: the only one there is.")
+@click.option(
+    "--sort-key",
+    type=SortKeyParameter(),
+    metavar="COLUMN,...",
+    help="The order that the store is to have: rows that declare no other are compared by it. Default: the policy's.",
+)
 @click.option("--assign-ids", is_flag=True, help="Files that are not named by a ULID get one, made of their path.")
 @click.option("--verify", is_flag=True, help="Read all rows now, and believe nothing that the files say of them.")
 @click.option("--skip-bad", is_flag=True, help="Register the others when some files cannot be blocks.")
@@ -58,6 +64,7 @@ def register(
     shard: int,
     level: int,
     time_column: str,
+    sort_key: tuple[str, ...] | None,
     assign_ids: bool,
     verify: bool,
     skip_bad: bool,
@@ -83,6 +90,7 @@ def register(
             "shard": shard,
             "level": level,
             "time_column": time_column,
+            "sort_key": _wanted(place, sort_key),
             "verify": verify,
         }
         one = partial(_described, store.objects, assign_ids=assign_ids, **known)
@@ -113,15 +121,23 @@ def _hints(errors: Sequence[BlockFormatError | ObjectError], *, read: int, skip_
         yield f"nothing of these {plural(read, 'file')} was registered; --skip-bad would register the other {sound}"
 
 
-def _described(objects: Objects, path: str, *, assign_ids: bool, **known: Any) -> Block:
+def _wanted(place: StorePlace, sort_key: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The order that the store is to have. Raises click.UsageError: it is said twice."""
+    store = place.policy.spec.store.block_store if place.policy is not None else None
+    if store is not None and store.sort_key and sort_key is not None:
+        raise click.UsageError("the policy says that: leave out --sort-key")
+    return sort_key or (store.sort_key if store is not None else ())
+
+
+def _described(objects: Objects, path: str, *, assign_ids: bool, **known: Any) -> Described:
     identity = assigned_id(objects.head(path)) if assign_ids else ""
-    return describe(objects, path, block=identity, **known)
+    return described(objects, path, block=identity, **known)
 
 
-def _describe_all(paths: Iterable[str], one: Describe) -> tuple[list[Block], list[BlockFormatError | ObjectError]]:
+def _describe_all(paths: Iterable[str], one: Describe) -> tuple[list[Described], list[BlockFormatError | ObjectError]]:
     """The blocks, and what is wrong with the files that cannot be any."""
 
-    def attempt(path: str) -> Block | BlockFormatError | ObjectError:
+    def attempt(path: str) -> Described | BlockFormatError | ObjectError:
         try:
             return one(path)
         except (BlockFormatError, ObjectError) as error:
@@ -129,14 +145,22 @@ def _describe_all(paths: Iterable[str], one: Describe) -> tuple[list[Block], lis
 
     with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:
         found = list(pool.map(attempt, paths))
-    return [item for item in found if isinstance(item, Block)], [item for item in found if not isinstance(item, Block)]
+    blocks = [item for item in found if isinstance(item, Described)]
+    return blocks, [item for item in found if not isinstance(item, Described)]
 
 
-def _register(store: BlockStore, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    new = set(store.register_blocks(blocks).new)
-    for block in blocks:
-        outcome = "registered" if block.id in new else "known before"
-        yield {"id": block.id, "path": block.path, "rows": block.rows, "bytes": block.bytes, "outcome": outcome}
+def _register(store: BlockStore, found: Sequence[Described]) -> Iterator[dict[str, Any]]:
+    new = set(store.register_blocks([one.block for one in found]).new)
+    for block, order in ((one.block, one.order) for one in found):
+        yield {
+            "id": block.id,
+            "path": block.path,
+            "rows": block.rows,
+            "bytes": block.bytes,
+            "sortKey": list(order.key),
+            "order": str(order),
+            "outcome": "registered" if block.id in new else "known before",
+        }
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

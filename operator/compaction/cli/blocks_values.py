@@ -1,4 +1,4 @@
-"""What options of `compactor blocks` are written like: periods of tenants, levels."""
+"""What options of `compactor blocks` are written like: periods of tenants, levels, sort keys."""
 
 from __future__ import annotations
 
@@ -41,3 +41,17 @@ class LevelsParameter(click.ParamType[tuple[tuple[int, Duration], ...]]):
                 self.fail("write COUNT:AGE for each level, such as 20:36s,10:12m,10:3h", param, ctx)
             levels.append((int(most), DurationParameter().convert(age, param, ctx)))
         return tuple(levels)
+
+
+class SortKeyParameter(click.ParamType[tuple[str, ...]]):
+    """`series,ts`: names of columns, each once, the first sorts first."""
+
+    name = "columns"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = tuple(str(value).split(","))
+        if not all(names) or len(set(names)) != len(names):
+            self.fail("write names of columns, each once, such as series,ts", param, ctx)
+        return names

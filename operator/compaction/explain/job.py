@@ -100,11 +100,12 @@ def _tell_work(telling: Telling, job: CompactionJob) -> None:
 
 def _blocks_merged(job: CompactionJob, blocks: BlockSources) -> str:
     size = f", {format_bytes(job.spec.estimated_bytes)}," if job.spec.estimated_bytes else ""
-    duplicates = job.spec.block_parameters.deduplicate_by
+    order, duplicates = job.spec.block_parameters.sort_key, job.spec.block_parameters.deduplicate_by
+    by = f", sorted by {', '.join(order)}" if order else ""
     kept = f"; of rows with the same {', '.join(duplicates)} only the last is kept" if duplicates else ""
     return (
         f"The job merges {plural(len(blocks.blocks), 'block')}{size} of tenant {blocks.tenant}, shard {blocks.shard}, "
-        f"into one of level {job.spec.level + 1}{kept}."
+        f"into one of level {job.spec.level + 1}{by}{kept}."
     )
 
 

@@ -100,7 +100,7 @@ def _of_logs(logs: SegmentLogsStore | None) -> SegmentLogParameters:
 
 def _of_blocks(store: BlockStore) -> BlockParameters:
     keep_last_of = store.deduplicate.columns if store.deduplicate is not None else ()
-    return BlockParameters(memory_bytes=int(store.merge_memory), deduplicate_by=keep_last_of)
+    return BlockParameters(memory_bytes=int(store.merge_memory), sort_key=store.sort_key, deduplicate_by=keep_last_of)
 
 
 def spec_of(job: PlannedJob, policy: CompactionPolicy) -> CompactionJobSpec:

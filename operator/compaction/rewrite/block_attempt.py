@@ -34,6 +34,7 @@ from compaction.exceptions import (
 from compaction.rewrite.attempt import Attempt
 from compaction.rewrite.block_job import BlockJob
 from compaction.rewrite.block_outputs import blocks_of, discard
+from compaction.rewrite.block_plan import order_in_words
 from compaction.rewrite.block_report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
 from compaction.rewrite.block_rounds import Merged, Rounds
 from compaction.rewrite.block_store import ObjectsPlace
@@ -135,7 +136,8 @@ class BlockAttempt(Attempt):
             now=self.store.clock(),
         )
         skipped = tuple(skipped_source(block, culprits[block]) for block in sorted(culprits))
-        proof = Proof(receipt, skipped, left_out(duplicates))
+        order = order_in_words(merged.work.sources, merged.work.settings.sort_key, job=self.job)
+        proof = Proof(receipt, skipped, left_out(duplicates), order)
         self._replace(
             Replacement(
                 job=self.job.name,

@@ -20,7 +20,8 @@ PART_BYTES: Final = 512 << 20
 @dataclass(frozen=True, slots=True)
 class BlockJob:
     """What one job is to make of which blocks. `level`: that of what it makes, above that of all `blocks` (ids, in
-    ascending order). `deduplicate_by`: columns of which rows with equal values are one row, the last; none: all stay.
+    ascending order). `sort_key`: the order that the policy wants; none: that of the sources. `deduplicate_by`: columns
+    of which rows with equal values are one row, the last; none: all stay.
     """
 
     name: str
@@ -30,6 +31,7 @@ class BlockJob:
     level: int
     blocks: tuple[str, ...]
     memory_bytes: int
+    sort_key: tuple[str, ...] = ()
     deduplicate_by: tuple[str, ...] = ()
     part_bytes: int = PART_BYTES
 
@@ -46,8 +48,9 @@ class BlockJob:
         if parameters.memory_bytes < MIN_MEMORY:
             given = f"{parameters.memory_bytes} bytes of memory"
             raise InvalidAssignmentError(f"job {name}: {given} are too few for a merge, which takes {MIN_MEMORY}")
-        if len(set(parameters.deduplicate_by)) != len(parameters.deduplicate_by):
-            raise InvalidAssignmentError(f"job {name}: a column of deduplicateBy is named twice")
+        for field, columns in (("deduplicateBy", parameters.deduplicate_by), ("sortKey", parameters.sort_key)):
+            if len(set(columns)) != len(columns):
+                raise InvalidAssignmentError(f"job {name}: a column of {field} is named twice")
         return cls(
             name=name,
             store=sources.store,
@@ -56,5 +59,6 @@ class BlockJob:
             level=spec.level + 1,
             blocks=tuple(sorted(sources.blocks)),
             memory_bytes=parameters.memory_bytes,
+            sort_key=parameters.sort_key,
             deduplicate_by=parameters.deduplicate_by,
         )

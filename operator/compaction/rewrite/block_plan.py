@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from compaction.api.formatting import plural
+from compaction.api.text import cut, printable
 from compaction.exceptions import SortKeyError
 from compaction.planning.block_ids import output_id
 from compaction.rewrite.block import BlockMerge
@@ -19,6 +21,7 @@ from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.times import registered_time_column
 
 MOST_PARTS: Final = 64
+_LONGEST_NAME: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def plan_merge(
         for part in range(parts)
     )
     column = time_column(sources)
-    key = sort_key(blocks, deduplicate_by=job.deduplicate_by, time_column=column)
+    key = sort_key(blocks, wanted=job.sort_key, deduplicate_by=job.deduplicate_by, time_column=column)
     return BlockMerge(
         name=job.name,
         store=place,
@@ -70,11 +73,15 @@ def plan_merge(
 
 
 def sort_key(
-    blocks: Sequence[Block], *, deduplicate_by: Sequence[str] = (), time_column: str | None = None
+    blocks: Sequence[Block],
+    *,
+    wanted: Sequence[str] = (),
+    deduplicate_by: Sequence[str] = (),
+    time_column: str | None = None,
 ) -> tuple[str, ...]:
-    """By what the output is sorted: as most of the bytes are already, so that the least must be sorted first; by time
-    when no source is sorted. To deduplicate, the output is sorted by what makes rows the same, in an order that
-    suits most if there is one.
+    """By what the output is sorted: as the policy wants; else as most of the bytes are already, so that the least must
+    be sorted first; by time when no source is sorted. To deduplicate, the output is sorted by what makes rows the same,
+    in an order that suits that if there is one.
 
     Raises SortKeyError when no source is sorted and none says which column is the time.
     """
@@ -82,13 +89,29 @@ def sort_key(
     for block in blocks:
         if block.sort_key:
             weights[block.sort_key] = weights.get(block.sort_key, 0) + block.bytes
-    most = max(weights, key=lambda key: (weights[key], len(key), key), default=())
+    most = tuple(wanted) or max(weights, key=lambda key: (weights[key], len(key), key), default=())
     if deduplicate_by:
         start = most[: len(deduplicate_by)]
         return start if set(start) == set(deduplicate_by) else tuple(deduplicate_by)
     if not most and time_column is None:
         raise SortKeyError("no source is sorted, and none says which column is its time: nothing tells the order")
     return most or (str(time_column),)
+
+
+def order_in_words(blocks: Sequence[Block], key: tuple[str, ...], *, job: BlockJob) -> str:
+    """Which order was chosen and why, when a source loses its own by it; empty when none does."""
+    lost = {block.sort_key for block in blocks if block.sort_key and block.sort_key[: len(key)] != key}
+    if not lost:
+        return ""
+    if job.deduplicate_by:
+        why = "as deduplicate needs it"
+    elif job.sort_key:
+        why = "as sortKey says"
+    else:
+        why = "as most of its bytes were"
+    count = sum(block.sort_key in lost for block in blocks)
+    named = ", ".join(printable(cut(name, _LONGEST_NAME)) for name in key)
+    return f"sorted by {named}, {why} ({plural(count, 'block')} had another order)"
 
 
 def time_column(sources: Sequence[Source]) -> str | None:

@@ -38,16 +38,20 @@ LONGEST_KEY: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is remembered of a commit: the receipt, the sources that were set aside, and what was left out, in words."""
+    """What is remembered of a commit: the receipt, the sources that were set aside, what was left out, and which order
+    replaced another one, both in words.
+    """
 
     receipt: JobReceipt
     skipped: tuple[SkippedSource, ...] = ()
     left_out: str = ""
+    order: str = ""
 
     def to_json(self) -> str:
         """As the index keeps it."""
         skipped = [source.to_object() for source in self.skipped]
-        document = {"receipt": self.receipt.to_object(), "skipped": skipped, "leftOut": self.left_out}
+        words = {"leftOut": self.left_out, "order": self.order}
+        document = {"receipt": self.receipt.to_object(), "skipped": skipped, **words}
         return json.dumps(document, separators=(",", ":"))
 
     @classmethod
@@ -55,7 +59,8 @@ class Proof:
         """The inverse. Raises ValueError, KeyError or TypeError for anything else."""
         document = json.loads(text)
         skipped = tuple(SkippedSource.model_validate(source) for source in document["skipped"])
-        return cls(JobReceipt.model_validate(document["receipt"]), skipped, str(document.get("leftOut", "")))
+        left_out, order = (str(document.get(key, "")) for key in ("leftOut", "order"))
+        return cls(JobReceipt.model_validate(document["receipt"]), skipped, left_out, order)
 
 
 def proof_of(record: JobRecord) -> Proof:
@@ -113,7 +118,8 @@ def succeeded(proof: Proof, *, token: int) -> JobReport:
     """The job is done, by this attempt or an earlier one whose report was lost."""
     receipt = proof.receipt
     done = [format_merge(len(receipt.sources), len(receipt.outputs))]
-    done += [f"{len(proof.skipped)} set aside"] * bool(proof.skipped) + [proof.left_out] * bool(proof.left_out)
+    done += [f"{len(proof.skipped)} set aside"] * bool(proof.skipped)
+    done += [words for words in (proof.left_out, proof.order) if words]
     return JobReport(
         token=token,
         outcome=Outcome.SUCCEEDED,

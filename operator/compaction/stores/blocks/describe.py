@@ -7,6 +7,8 @@ statistics. A block that says it is another one (id, tenant, shard, level) is re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +29,15 @@ from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_foote
 from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.order import (
+    FoundOrder,
+    OrderCheck,
+    checks_of,
+    declared_order,
+    is_proved,
+    order_of_footer,
+    order_of_rows,
+)
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
 from compaction.stores.blocks.schema_classes import schema_text
 from compaction.stores.blocks.times import scale_of, time_column_of, times_of_footer
@@ -34,7 +45,20 @@ from compaction.stores.blocks.times import scale_of, time_column_of, times_of_fo
 BATCH_ROWS: Final = 1 << 16
 
 
-def describe(
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A block, and what was found out about the order of its rows."""
+
+    block: Block
+    order: FoundOrder
+
+
+def describe(objects: Objects, path: str, **known: Any) -> Block:
+    """The block that lies at `path`: see `described`."""
+    return described(objects, path, **known).block
+
+
+def described(
     objects: Objects,
     path: str,
     *,
@@ -43,12 +67,14 @@ def describe(
     level: int,
     block: str = "",
     time_column: str = "",
+    sort_key: tuple[str, ...] = (),
     verify: bool = False,
-) -> Block:
+) -> Described:
     """The block that lies at `path`. Its id is the one its path says, or `block` for a path of another layout.
 
     `time_column`: else the one the block names, else its only column of timestamps, else one named timestamp, time or
-    ts of 64-bit integers, which are microseconds.
+    ts of 64-bit integers, which are microseconds. `sort_key`: the order that the store is to have; rows that declare
+    no other are compared by it.
 
     Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level), and the
     errors of objects.
@@ -63,6 +89,7 @@ def describe(
         level=level,
         block=block,
         time_column=time_column,
+        sort_key=sort_key,
         verify=verify,
     )
 
@@ -85,8 +112,9 @@ def describe_footer(
     level: int,
     block: str = "",
     time_column: str = "",
+    sort_key: tuple[str, ...] = (),
     verify: bool = False,
-) -> Block:
+) -> Described:
     """The same for a footer that was read already."""
     path = footer.info.path
     identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
@@ -95,17 +123,20 @@ def describe_footer(
     fingerprint = said.fingerprint
     if fingerprint is not None and fingerprint.rows != footer.rows:
         raise CorruptBlockError(path, f"says it was made of {fingerprint.rows} rows and has {footer.rows}")
-    if fingerprint is None or times is None or verify:
-        counted, read_times = _read(objects, footer, column)
+    declared = declared_order(footer, said)
+    if unknown := [name for name in declared if name not in footer.schema.names]:
+        raise CorruptBlockError(path, f"says it is sorted by {unknown[0][:100]!r}, which it does not have")
+    order = order_of_footer(footer, said)
+    if fingerprint is None or times is None or verify or not is_proved(footer, said):
+        checks = checks_of(footer, said, wanted=sort_key, time_column=column)
+        counted, read_times = _read(objects, footer, column, checks)
+        order = order_of_rows(footer, said, checks, wanted=sort_key, time_column=column)
         if fingerprint is not None and counted != fingerprint:
             raise CorruptBlockError(path, f"its rows are not those it was made of: {counted}, not {fingerprint}")
         if times is not None and footer.rows and (read_times[0] < times[0] or read_times[1] > times[1]):
             raise CorruptBlockError(path, f"times in {column[:100]!r} are outside of what its statistics say")
         fingerprint, times = counted, times or read_times
-    sort_key = said.sort_key if said.sort_key is not None else footer.sorted_by if footer.in_order() else ()
-    if unknown := [name for name in sort_key if name not in footer.schema.names]:
-        raise CorruptBlockError(path, f"says it is sorted by {unknown[0][:100]!r}, which it does not have")
-    return Block(
+    found = Block(
         id=identity,
         tenant=tenant,
         shard=shard,
@@ -116,10 +147,11 @@ def describe_footer(
         rows=footer.rows,
         bytes=footer.info.size,
         fingerprint=fingerprint,
-        sort_key=tuple(sort_key),
+        sort_key=order.key,
         schema_id=footer.schema_id,
         schema=schema_text(footer.schema),
     )
+    return Described(found, order)
 
 
 def _identity(path: str, said: BlockMetadata, *, tenant: str, shard: int, level: int, block: str) -> str:
@@ -153,8 +185,10 @@ def _times_of_id(block: str) -> tuple[int, int]:
     return made, made
 
 
-def _read(objects: Objects, footer: Footer, column: str) -> tuple[Fingerprint, tuple[int, int]]:
-    """Fingerprint and times of all rows, batch by batch."""
+def _read(
+    objects: Objects, footer: Footer, column: str, checks: Sequence[OrderCheck]
+) -> tuple[Fingerprint, tuple[int, int]]:
+    """Fingerprint and times of all rows, batch by batch; `checks` see them too."""
     path, fingerprinter = footer.info.path, Fingerprinter()
     low: int | None = None
     high: int | None = None
@@ -167,6 +201,8 @@ def _read(objects: Objects, footer: Footer, column: str) -> tuple[Fingerprint, t
                 # Texts that are none, indices outside of their dictionary: readers do not look.
                 batch.validate(full=True)
                 fingerprinter.update(batch)
+                for check in checks:
+                    check.update(batch)
                 times = batch.column(column).cast(pa.int64())
                 if times.null_count:
                     raise UnsuitableBlockError(path, f"rows have no time in {column[:100]!r}")

@@ -151,7 +151,7 @@ def _describe(objects: Objects, footer: Footer, said: BlockMetadata, place: Bloc
         level=said.level or 0,
         block=place.id,
         time_column=said.time_column or time_column,
-    )
+    ).block
 
 
 def _relative(place: BlockPlace, said: BlockMetadata, footer: Footer) -> Relative:

@@ -83,14 +83,29 @@ class BlockStore:
     # -- writers and readers ------------------------------------------------------------------------------------------
 
     def describe(
-        self, path: str, *, tenant: str, shard: int, level: int = 0, time_column: str = "", verify: bool = False
+        self,
+        path: str,
+        *,
+        tenant: str,
+        shard: int,
+        level: int = 0,
+        time_column: str = "",
+        sort_key: tuple[str, ...] = (),
+        verify: bool = False,
     ) -> Block:
         """The block that lies at a path, by its footer. Raises BlockFormatError and ObjectError."""
         # Whoever only asks the index needs nothing that reads Parquet, which takes longer to import than to ask.
         from compaction.stores.blocks.describe import describe
 
         return describe(
-            self.objects, path, tenant=tenant, shard=shard, level=level, time_column=time_column, verify=verify
+            self.objects,
+            path,
+            tenant=tenant,
+            shard=shard,
+            level=level,
+            time_column=time_column,
+            sort_key=sort_key,
+            verify=verify,
         )
 
     def register(
