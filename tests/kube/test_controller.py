@@ -455,6 +455,25 @@ def test_replaced_data_goes_after_the_grace(on_bench: Callable[..., None]) -> No
     on_bench(test)
 
 
+def test_of_two_policies_over_one_root_the_younger_takes_over_when_the_older_is_gone(
+    on_bench: Callable[..., None],
+) -> None:
+    async def test(b: Bench) -> None:
+        await b.apply("a-first", suspend=True)
+        await b.until("it was seen", lambda: b.condition("Ready", "a-first"))
+        b.add_log("a")
+        await b.apply("b-second")
+        stalled = await b.until("a condition", lambda: b.condition("Stalled", "b-second"))
+        assert stalled["reason"] == "StoreOverlaps"
+        assert f"the older policy {b.namespace}/a-first" in stalled["message"]
+        assert await b.jobs() == ()
+        await b.client.delete(COMPACTION_POLICIES, "a-first", namespace=b.namespace)
+        await b.all_in("Succeeded")
+        assert await b.condition("Stalled", "b-second") is None
+
+    on_bench(test)
+
+
 def test_suspended(on_bench: Callable[..., None]) -> None:
     async def test(b: Bench) -> None:
         b.add_log("a")

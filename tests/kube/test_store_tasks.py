@@ -90,7 +90,8 @@ def test_looks_and_sweeps_leave_a_thread_for_claims(
 
     async def test(b: Bench) -> None:
         for name in POLICIES:
-            await b.apply(name, trigger={"interval": "1h"})
+            (b.root / name).mkdir()
+            await b.apply(name, store={"segmentLogs": {"root": str(b.root / name)}}, trigger={"interval": "1h"})
         # A status is written after the store's tasks of the same decision were begun.
         await b.until("all have asked for their look", lambda: all_of_them(b, sensing=True))
         await only_as_many_as_may(b, looks)

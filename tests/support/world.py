@@ -113,6 +113,7 @@ class World:
         self.quarantine_identity: dict[tuple[str, str], str] = {}
         self.launch_works = True
         self.allowance = Allowance()
+        self.held_by = ""
 
     # -- making things ----------------------------------------------------------------------------
 
@@ -250,6 +251,7 @@ class World:
             reading=self.reading,
             memory=self.memory,
             allowance=self.allowance,
+            held_by=self.held_by,
         )
 
     def _lease(self, name: str) -> JobLease | None:

@@ -168,6 +168,7 @@ class PolicyReason(StrEnum):
     PERMISSION_DENIED = "PermissionDenied"  # the operator may not read or write the store, or read a Secret of it
     SECRET_MISSING = "SecretMissing"  # a Secret of the store, or a key of it, is not there: the message names it
     STORE_UNREACHABLE = "StoreUnreachable"  # the object store or the index does not answer, or refuses the credentials
+    STORE_OVERLAPS = "StoreOverlaps"  # an older policy compacts the same store, or a part of it: the message names it
     SENSE_FAILED = "SenseFailed"  # another error while looking at the store
     LOGS_UNREADABLE = "LogsUnreadable"  # some logs could not be planned: status.logErrors names them
     OWNER_RUNNING = "OwnerRunning"  # no log could be planned: their owner runs, or was killed: stop it cleanly
@@ -231,6 +232,7 @@ class WaitReason(StrEnum):
     APPROVAL_PENDING = "ApprovalPending"  # approval: Manual, and nobody has approved the plan as it is now
     AWAITING_SCHEDULE = "AwaitingSchedule"  # there is debt; plans are made at the times of trigger.schedule only
     OUTSIDE_WINDOW = "OutsideWindow"  # none of trigger.windows is open; the message says when the next one opens
+    STORE_OVERLAPS = "StoreOverlaps"  # an older policy compacts the same store: nothing of this one starts
     RATE_LIMITED = "RateLimited"  # the running jobs have all of limits.bytesPerSecond
     OPERATOR_WORKER_LIMIT = "OperatorWorkerLimit"  # --max-workers of the operator: other policies have the workers
     OPERATOR_RATE_LIMIT = "OperatorRateLimit"  # --max-bytes-per-second of the operator: other policies have the bytes

@@ -47,6 +47,7 @@ STANDING: Final[Mapping[str, Standing]] = MappingProxyType(
         PolicyReason.PERMISSION_DENIED: Standing.STALLED,
         PolicyReason.SECRET_MISSING: Standing.STALLED,
         PolicyReason.STORE_UNREACHABLE: Standing.STALLED,
+        PolicyReason.STORE_OVERLAPS: Standing.STALLED,
         PolicyReason.SENSE_FAILED: Standing.STALLED,
         PolicyReason.LOGS_UNREADABLE: Standing.STALLED,
         PolicyReason.OWNER_RUNNING: Standing.STALLED,

@@ -88,6 +88,11 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "It is tried again after every interval; nothing is planned or deleted meanwhile, and running jobs go on.",
         f"Mend what the message names: the network, the url, or the credentials in the Secret: {_EDIT}",
     ),
+    PolicyReason.STORE_OVERLAPS: Meaning(
+        "An older policy compacts the same store, or a part of it.",
+        "This policy scans, plans and starts nothing; it takes over by itself when the older one is gone.",
+        f"Delete one of the two, or make their stores disjoint: {_EDIT}",
+    ),
     PolicyReason.SENSE_FAILED: Meaning(
         "The store could not be looked at, for a reason of the system's own.",
         "The look is repeated after every interval; nothing is planned meanwhile.",
@@ -202,6 +207,11 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "None of trigger.windows is open, and jobs are started only inside one.",
         "Jobs start when the next window opens; those that run finish.",
         f"To have them start earlier change trigger.windows: {_EDIT}",
+    ),
+    WaitReason.STORE_OVERLAPS: Meaning(
+        "An older policy compacts the store of this one, which therefore starts no job.",
+        "The jobs are assigned when the older policy is gone, or their stores are disjoint.",
+        f"Delete one of the two policies, or make their stores disjoint: {_EDIT}",
     ),
     WaitReason.RATE_LIMITED: Meaning(
         "The running jobs have all of limits.bytesPerSecond.",

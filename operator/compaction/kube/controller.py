@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from compaction.kube.gather import (
 )
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.measure import measure
+from compaction.kube.overlaps import Overlaps
 from compaction.kube.queue import AGAIN, stale_pause
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.runtime import Runtime
@@ -74,6 +76,7 @@ class PolicyController:
         self._monotonic = monotonic
         self._wall = wall
         self._sharing = Sharing(limits, monotonic=monotonic)
+        self._overlaps = Overlaps()
         self._runtime: Runtime | None = None
         self._policies = ParsedObjects(CompactionPolicy)
         self._jobs = ParsedObjects(CompactionJob)
@@ -121,6 +124,18 @@ class PolicyController:
             self._policies.forget(uid)
         elif resource == LEASES:
             observe_lease(self._leases, delta.body)
+        if resource == COMPACTION_POLICIES:
+            self._note_store(delta)
+
+    def _note_store(self, delta: Delta) -> None:
+        """A policy is new, changed or gone: those that share its store may go on now, or have to stop."""
+        policy = None
+        if delta.change is not Change.DELETED:
+            with suppress(ValidationError):
+                policy = self._policies.get(delta.body)
+        for other in self._overlaps.note(key_of(delta.body), policy):
+            if self._runtime is not None:
+                self._runtime.queue.add(other)
 
     async def _watch_workers(self, runtime: Runtime) -> None:
         while True:
@@ -209,6 +224,7 @@ class PolicyController:
             memory=state.memory,
             version=runtime.version,
             allowance=self._sharing.allowance(key),
+            held_by=self._overlaps.held_by(key),
         )
 
     def _learn(self, state: PolicyState, outcome: Outcome) -> None:

@@ -67,6 +67,8 @@ class Assigner:
         self._forget_claims({step.name for step in queued})
         self._note_waits(queued)
         running = [step for step in steps if step.state is JobState.IN_PROGRESS]
+        if self.snapshot.held_by:
+            return self._none(queued, running, WaitReason.STORE_OVERLAPS, self.snapshot.held_by)
         if spec.suspend:
             return self._none(queued, running, WaitReason.SUSPENDED, "the policy is suspended")
         if not self.clock.window.is_open:

@@ -230,7 +230,7 @@ class Snapshot:
     """The picture. `policy` is None when it does not exist (any more); its children then have to go.
 
     `stray_leases` are job Leases without a job. `version` is the operator's own. `allowance` is what the policy may
-    have of the operator's limits.
+    have of the operator's limits. `held_by` says which older policy compacts its store, or is empty.
     """
 
     namespace: str
@@ -245,3 +245,4 @@ class Snapshot:
     memory: Memory = field(default_factory=Memory)
     version: str = ""
     allowance: Allowance = field(default_factory=Allowance)
+    held_by: str = ""

@@ -120,6 +120,7 @@ class _Reconcile:
                 granted=assigned.granted,
                 released=self._released(steps),
                 skew=skew_of(self.snapshot),
+                held_by=self.snapshot.held_by,
             )
         )
         write, gap = self._status_write(after)
@@ -212,6 +213,8 @@ class _Reconcile:
     def _plan(
         self, steps: tuple[JobStep, ...], quarantined: Sequence[QuarantinedSource]
     ) -> tuple[Plan | None, tuple[DeleteJob, ...]]:
+        if self.snapshot.held_by:
+            return None, ()
         owed = remainder.owed(steps, quarantined, since=self.clock.anchor)
         planned, self.memory = replan.plan_again(self.snapshot, self.policy, steps, self.memory, self.clock, owed=owed)
         if planned is None:

@@ -48,7 +48,7 @@ class Facts:
     """What the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts the jobs
     that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker cannot
     start; `driver_memory` is the bytes that drivers get, when that is more than the spec says; `skew` tells of workers
-    of another version.
+    of another version, `held_by` of an older policy over the same store.
     """
 
     policy: CompactionPolicy
@@ -68,6 +68,7 @@ class Facts:
     granted: int | None
     released: str
     skew: str = ""
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,8 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
     steady load something always does.
     """
     reading = facts.reading
+    if facts.held_by:
+        return PolicyReason.STORE_OVERLAPS, facts.held_by
     if reading is not None and reading.problem is not None:
         return reading.problem.reason, reading.problem.message
     if facts.stuck and counts.queued and not facts.workers:

@@ -33,6 +33,8 @@ def start(
     """The tasks that are due, and the memory of having started them. `created` are jobs of this very decision;
     `release` is the value of the annotation that is acted upon now.
     """
+    if snapshot.held_by:
+        return (), memory  # the store is another policy's: it is neither read nor cleaned for this one
     tasks = []
     running = [step for step in steps if step.state is JobState.IN_PROGRESS]
     if not memory.sense_running and sense_in(snapshot, policy, memory) <= 0:
@@ -104,6 +106,8 @@ def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> fl
 def next_task(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
     """Seconds until a task is due."""
     moments: list[float] = []
+    if snapshot.held_by:
+        return None
     if not memory.sense_running:
         moments.append(max(0.0, sense_in(snapshot, policy, memory)))
     if not memory.sweep_running and memory.sweep_due is not None:
