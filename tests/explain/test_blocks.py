@@ -51,6 +51,10 @@ def test_the_debt_of_a_policy() -> None:
         "Of tenant acme: 40 blocks wait to be merged.",
         "Of tenant b: 2 blocks wait to be merged.",
     )
+    message = "2 schemas of `acme` cannot be merged: column v int8 | string"
+    conflicts = [{"tenant": "acme", "schemas": 2, "blocks": 7, "message": message}]
+    kept_apart = policy_with(blocks={"live": 50, "windows": 4, "schemaConflicts": conflicts})
+    assert f"{message} (7 blocks)." in explain_policy(kept_apart, (), None, NOW).behind
     nothing = explain_policy(policy_with(debt={"bytes": 0}), (), None, NOW)
     assert nothing.behind[0].startswith("Nothing: ")
 

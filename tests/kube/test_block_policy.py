@@ -22,7 +22,7 @@ from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.bench import Bench, bench
 from support.block_index import empty_postgres
 from support.block_jobs import reference_of, secrets_of
-from support.block_stores import content, fill
+from support.block_stores import content, fill, fill_units
 
 pytestmark = pytest.mark.apiserver
 
@@ -99,6 +99,35 @@ def test_from_blocks_to_receipts(on_bench: Callable[[Test], None], place: BlockS
         assert not [value for key, value in place.options.items() if "secret" in key and value in told]
         writes = [c for c in b.calls if c.verb in ("create", "update", "patch", "delete") and c.resource != "events"]
         assert len([c for c in writes if c.resource in ("compactionjobs", "leases")]) <= 8 * len(jobs)
+
+    on_bench(test)
+
+
+def test_blocks_of_three_units_of_time_are_three_jobs(
+    on_bench: Callable[[Test], None], place: BlockStoreConnection
+) -> None:
+    """They cannot be merged with one another: no job fails, none is of one block, and the status says what differs."""
+
+    async def test(b: Bench, store: BlockStore) -> None:
+        await put_secrets(b, place)
+        await asyncio.to_thread(fill_units, store, range(18))
+        await b.apply(**store_of(place, levels=[{"maxBlocks": 6, "maxAge": "1h"}, {"maxBlocks": 2, "maxAge": "1h"}]))
+
+        async def merged() -> Any:
+            jobs = await b.jobs()
+            return jobs if [job["status"].get("state") for job in jobs] == ["Succeeded"] * 3 else None
+
+        jobs = await b.until("a merge of each unit", merged)
+        status = await b.settled()
+        assert [len(job["spec"]["sources"]["blocks"]["blocks"]) for job in jobs] == [6] * 3
+        assert [block.level for block in (await asyncio.to_thread(store.live)).blocks] == [1] * 3
+        (conflict,) = status["blocks"]["schemaConflicts"]
+        kinds = " | ".join(f"timestamp[{unit}, tz=UTC]" for unit in ("ms", "ns", "us"))
+        assert conflict["message"] == f"3 schemas of `acme` cannot be merged: column time {kinds}"
+        assert (conflict["schemas"], conflict["blocks"]) == (3, 3)
+        (row,) = status["plan"]["leftOut"]
+        assert (row["reason"], row["count"], row["missing"]) == ("WaitingForMore", 3, 1)
+        assert row["dueAt"]
 
     on_bench(test)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.debt import TenantDebt, block_debt, debt_of
 from compaction.planning.planner import JobInventory, PlanLimits, Planner
-from compaction.planning.reading import BlockFigures, QueuedBlocks, Reading
+from compaction.planning.reading import BlockFigures, QueuedBlocks, Reading, SchemaConflict
 from compaction.planning.triggers import Trigger
-from compaction.reconcile.figures import read_amplification
+from compaction.reconcile.figures import read_amplification, store_figures
 
 NOW = 1000.0
 
@@ -49,6 +49,18 @@ def test_read_amplification() -> None:
     assert read_amplification(BlockFigures(live=10, windows=3)) == 3.33
     assert read_amplification(BlockFigures(live=10, windows=4), fewer=6) == 1.0
     assert read_amplification(BlockFigures(live=10, windows=4), fewer=9) == 1.0, "a window with data has a block"
+
+
+def test_what_schemas_keep_apart_is_in_the_status() -> None:
+    conflicts = tuple(SchemaConflict(f"t{n:02}", 2, ("column v int8 | string",) * 5, 9 - n % 9, 2) for n in range(12))
+    blocks = store_figures(block_debt(()), BlockFigures(live=9, windows=3, conflicts=conflicts))["blocks"]
+    assert len(blocks.schema_conflicts) == 10
+    first = blocks.schema_conflicts[0]
+    assert (first.tenant, first.schemas, first.blocks) == ("t00", 2, 9)
+    named = "; ".join(["column v int8 | string"] * 3)
+    assert first.message == f"2 schemas of `t00` cannot be merged: {named}; 2 more"
+    unknown = SchemaConflict("t", 2, (), 2)
+    assert str(unknown) == "2 schemas of `t` cannot be merged: footers that say what they hold cannot be read"
 
 
 def sources_of(candidate: Candidate, *, parked: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

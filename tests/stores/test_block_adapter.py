@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from sqlalchemy import delete
 
@@ -27,8 +26,7 @@ from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import GivenSecrets
 from support.block_index import block_id
-from support.block_stores import fill, upload
-from support.blocks import rows
+from support.block_stores import fill, fill_units
 
 
 class Ground:
@@ -184,18 +182,9 @@ def test_figures_follow_the_store(ground: Ground) -> None:
         assert [ground.look().reading.blocks for _ in range(2)] == [BlockFigures(live=number, windows=1)] * 2
 
 
-def units(store: BlockStore, *numbers: int) -> None:
-    """Blocks whose times are milliseconds, microseconds and nanoseconds in turn."""
-    for number in numbers:
-        table = rows(100, start=100 * number)
-        kind = pa.timestamp(("ms", "us", "ns")[number % 3], "UTC")
-        path = upload(store, number, table=table.set_column(1, "time", table["time"].cast(pa.int64()).cast(kind)))
-        store.register([path], tenant="acme", shard=0)
-
-
 def test_blocks_that_cannot_be_merged_with_one_another_are_in_no_batch_together(ground: Ground) -> None:
     """Eighteen blocks of three units of time: each unit is planned by itself, and the store says once what differs."""
-    units(ground.store, *range(18))
+    fill_units(ground.store, range(18))
     reading = ground.look().reading
     numbers = {block_id(number): number for number in range(18)}
     found = [[numbers[source] for source in one.groups[0].sources] for one in reading.candidates]
@@ -214,7 +203,7 @@ def forget_schemas(store: BlockStore) -> None:
 
 
 def test_schemas_of_older_blocks_are_learnt_from_footers(ground: Ground) -> None:
-    units(ground.store, *range(6))
+    fill_units(ground.store, range(6))
     forget_schemas(ground.store)
     ids = {block.schema_id for block in ground.store.live().blocks}
     ground.look(recover=False)
@@ -225,7 +214,7 @@ def test_schemas_of_older_blocks_are_learnt_from_footers(ground: Ground) -> None
 
 
 def test_a_schema_that_no_footer_tells_keeps_its_blocks_by_themselves(ground: Ground) -> None:
-    units(ground.store, *range(9))
+    fill_units(ground.store, range(9))
     forget_schemas(ground.store)
     ground.store.objects.delete([block_path("acme", 0, block_id(number)) for number in (0, 3, 6)])
     reading = ground.look().reading

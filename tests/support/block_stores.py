@@ -66,6 +66,14 @@ def fill(store: BlockStore, numbers: Sequence[int], *, tenant: str = "acme", sha
     return store.register(paths, tenant=tenant, shard=shard).new
 
 
+def fill_units(store: BlockStore, numbers: Sequence[int]) -> None:
+    """The same of blocks whose times are milliseconds, microseconds and nanoseconds in turn."""
+    for number in numbers:
+        table, kind = rows(100, start=100 * number), pa.timestamp(("ms", "us", "ns")[number % 3], "UTC")
+        table = table.set_column(1, "time", table["time"].cast(pa.int64()).cast(kind))
+        store.register([upload(store, number, table=table)], tenant="acme", shard=0)
+
+
 def content(store: BlockStore, which: BlockFilter = EVERYTHING) -> list[tuple[Any, ...]]:
     """All rows that readers see, in an order of their own."""
     tables = [read(store, block.path) for block in store.live(which).blocks]

@@ -24,6 +24,10 @@ class LeftOut(ApiModel):
     """Number of candidates left out for this reason."""
     example: Path | None = None
     """Path of one of them."""
+    due_at: Timestamp | None = None
+    """Time at which the first of blocks that wait for more get a job at the latest. Empty for other reasons."""
+    missing: Count = 0
+    """Number of blocks that the first of blocks that wait for more lack to get a job at once; 0 for other reasons."""
 
 
 class PlannedWork(ApiModel):

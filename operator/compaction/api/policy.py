@@ -17,6 +17,7 @@ from compaction.api.policy_status import (
     LevelDebt,
     LogError,
     QuarantinedSource,
+    SchemaConflict,
     TenantDebt,
 )
 from compaction.api.rules import Rule
@@ -97,6 +98,7 @@ __all__ = [
     "PlanStatus",
     "PlannedWork",
     "QuarantinedSource",
+    "SchemaConflict",
     "SegmentLogsStore",
     "StoreSpec",
     "TenantDebt",

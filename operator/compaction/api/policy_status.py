@@ -15,7 +15,7 @@ from compaction.api.conditions import Condition
 from compaction.api.enums import StoreKind, WorkerState
 from compaction.api.formatting import format_age, format_bytes
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount, Waiting
-from compaction.api.schema_hints import list_map
+from compaction.api.schema_hints import list_atomic, list_map
 from compaction.api.values import Timestamp
 
 MAX_CONDITIONS = 16
@@ -25,6 +25,7 @@ MAX_COUNTED = 2048
 MAX_EVICTED = 1024
 MAX_WORKER_STATUSES = 100
 MAX_TENANTS = 10
+MAX_CONFLICTS = 10
 
 
 class LevelDebt(ApiModel):
@@ -76,6 +77,19 @@ class DebtStatus(ApiModel):
         return format_bytes(self.bytes)
 
 
+class SchemaConflict(ApiModel):
+    """Blocks of a tenant that lie in the same windows of time and are not merged because of their schemas."""
+
+    tenant: Annotated[str, StringConstraints(max_length=MAX_TENANT)]
+    """Name of the tenant."""
+    schemas: Count = 0
+    """Number of kinds of schemas, each of which is merged by itself."""
+    blocks: Count = 0
+    """Number of blocks that wait or are being merged in these windows."""
+    message: Message = ""
+    """Message for a person: the columns whose types have no common one."""
+
+
 class BlocksStatus(ApiModel):
     """What a block store holds, and what that means for readers."""
 
@@ -87,6 +101,11 @@ class BlocksStatus(ApiModel):
     """Blocks that a query about one tenant, shard and window opens now, on average."""
     read_amplification_after: Annotated[float, Field(ge=0)] = 0.0
     """The same when the debt is worked off."""
+    schema_conflicts: Annotated[
+        tuple[SchemaConflict, ...], Field(max_length=MAX_CONFLICTS), keeping_first(MAX_CONFLICTS), list_atomic()
+    ] = ()
+    """Blocks that are not merged with one another because of their schemas, those of the most blocks first; at most
+    ten."""
 
 
 class QuarantinedSource(ApiModel):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from compaction.api.formatting import plural
 from compaction.cli.blocks_times import short_time, time_text
 from compaction.cli.output import Column, optional, optional_bytes
+from compaction.planning.reading import SchemaConflict
 from compaction.stores.blocks.index.listing import BlockRecord
 from compaction.stores.blocks.index.retention import Expired
 from compaction.stores.blocks.index.tombstones import Tombstone
@@ -77,6 +79,24 @@ def record_object(record: BlockRecord) -> dict[str, Any]:
         "quarantine": None if reason is None else {"reason": reason, "message": message},
         "ended": record.ended,
     }
+
+
+def conflict_object(one: SchemaConflict) -> dict[str, Any]:
+    """Blocks that their schemas keep apart, with exact values."""
+    return {
+        "tenant": one.tenant,
+        "schemas": one.schemas,
+        "columns": list(one.columns),
+        "blocks": one.blocks,
+        "alone": one.alone,
+        "message": str(one),
+    }
+
+
+def at_rest(alone: int) -> str:
+    """Blocks that no merge is for until others come."""
+    stay = "stays as it is" if alone == 1 else "stay as they are"
+    return f"{plural(alone, 'block')} {stay} until others come to be merged with"
 
 
 def tombstone_object(one: Tombstone, *, grace: int | None) -> dict[str, Any]:

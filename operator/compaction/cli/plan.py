@@ -15,6 +15,7 @@ from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
+from compaction.api.values import format_timestamp
 from compaction.cli.cluster import Cluster, ask, cluster_options
 from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
@@ -34,6 +35,8 @@ _LEFT_OUT: Final = (
     Column("reason", "Left out"),
     Column("count", "Count"),
     Column("example", "For example", optional),
+    Column("dueAt", "Due", optional),
+    Column("missing", "Missing", lambda count: str(count or "-")),
     Column("meaning", "Why"),
 )
 
@@ -70,7 +73,15 @@ def _data(policy: CompactionPolicy, jobs: list[CompactionJob]) -> dict[str, Any]
 
 def _left_out(row: LeftOut) -> dict[str, Any]:
     meaning = meaning_of(LEFT_OUT_WORDS, row.reason)
-    return {"reason": row.reason, "count": row.count, "example": row.example, "meaning": meaning.says}
+    due = None if row.due_at is None else format_timestamp(row.due_at)
+    return {
+        "reason": row.reason,
+        "count": row.count,
+        "example": row.example,
+        "dueAt": due,
+        "missing": row.missing,
+        "meaning": meaning.says,
+    }
 
 
 def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) -> None:
@@ -88,7 +99,11 @@ def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) ->
         show_jobs(unfinished)
     if plan.left_out:
         click.echo()
-        print_table([_left_out(row) for row in plan.left_out], _LEFT_OUT)
+        waits = any(row.due_at is not None for row in plan.left_out)  # only blocks wait for a time, or for more
+        columns = [one for one in _LEFT_OUT if waits or one.key not in {"dueAt", "missing"}]
+        print_table([_left_out(row) for row in plan.left_out], columns)
+    for one in policy.status.blocks.schema_conflicts if policy.status.blocks is not None else ():
+        click.echo(one.message)
     if plan.approval is PlanApproval.PENDING:
         click.echo(f"\n{_approval(policy, plan, now)}")
 

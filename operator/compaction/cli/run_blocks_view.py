@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import click
+
 from compaction.api.enums import JobState
 from compaction.api.formatting import format_bytes, format_merge, plural
-from compaction.cli.output import Column, optional, optional_bytes
+from compaction.cli.blocks_shapes import at_rest, conflict_object
+from compaction.cli.blocks_times import short_time, time_text
+from compaction.cli.output import Column, optional, optional_bytes, print_table
 from compaction.local.run_job import LocalJob, RunResult
 from compaction.planning.block_offers import work_of
+from compaction.planning.block_rules import BlockReason
 from compaction.planning.candidates import LeftOutReason
-from compaction.planning.planner import Plan, PlannedJob
+from compaction.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.planning.reading import Reading
+from compaction.stores.blocks.model import SECOND
 
 PLANNED: Final = (
     Column("name", "Job"),
@@ -35,6 +41,65 @@ RECEIPTS: Final = (
     Column("failure", "Reason", optional),
 )
 SET_ASIDE: Final = (Column("segment", "Set aside"), Column("reason", "Reason"), Column("message", "Message"))
+
+
+LEFT_OUT: Final = (
+    Column("reason", "Left out"),
+    Column("count", "Blocks", right=True),
+    Column("example", "For example"),
+    Column("due", "Due", short_time),
+    Column("missing", "Missing", lambda count: str(count or "-"), right=True),
+)
+_AT_REST: Final = frozenset({BlockReason.NOTHING_TO_MERGE_WITH, BlockReason.LARGE_ENOUGH, BlockReason.HIGHEST_LEVEL})
+"""Reasons of blocks that nothing is wrong with and nothing is due for."""
+
+
+def left_out(row: LeftOut) -> dict[str, Any]:
+    """A reason why blocks (or a batch) got no job, with exact values."""
+    due = None if row.due is None else time_text(int(row.due * SECOND))
+    return {
+        "reason": str(row.reason),
+        "count": row.count,
+        "example": row.example,
+        "bytes": row.bytes,
+        "due": due,
+        "missing": row.missing,
+    }
+
+
+def show_rest(data: dict[str, Any]) -> None:
+    """Below the jobs: what else waits and why; then, in words, what waits for nothing, and what schemas keep apart."""
+    rows = [row for row in data["leftOut"] if row["reason"] not in _AT_REST]
+    if rows:
+        click.echo()
+        print_table(rows, LEFT_OUT)
+    counts = {row["reason"]: row["count"] for row in data["leftOut"] if row["reason"] in _AT_REST}
+    alone, done = counts.pop(BlockReason.NOTHING_TO_MERGE_WITH, 0), sum(counts.values())
+    if alone:
+        click.echo(at_rest(alone))
+    if done:
+        click.echo(f"{plural(done, 'block')} {'has' if done == 1 else 'have'} come to the end of compaction")
+    for one in data["schemaConflicts"]:
+        click.echo(one["message"])
+
+
+def conflicts_of(reading: Reading) -> list[dict[str, Any]]:
+    """What schemas keep apart, with exact values."""
+    return [conflict_object(one) for one in (reading.blocks.conflicts if reading.blocks is not None else ())]
+
+
+def rows_after(result: RunResult) -> list[LeftOut]:
+    """Why blocks got no job: by the queue's rules as of the end of the run, else as of its first plan."""
+    own = [row for row in result.plan.left_out if row.reason not in set(BlockReason)]
+    return [*own, *result.reading.left_out]
+
+
+def undone(result: RunResult) -> list[str]:
+    """One line for each reason in the schemas for which a run could do nothing at all."""
+    if result.jobs or result.reading.blocks is None:
+        return []
+    kept = [one for one in result.reading.blocks.conflicts if one.alone > 1]
+    return [f"{one}; nothing of {one.alone} blocks could be merged because of it" for one in kept]
 
 
 def planned_job(job: PlannedJob) -> dict[str, Any]:
@@ -69,13 +134,23 @@ def summary(data: dict[str, Any], plan: Plan) -> str:
     """One line below a plan."""
     debt = data["debt"]
     if not plan.jobs:
-        waits = f"{plural(debt['blocks'], 'block')} due" if debt["blocks"] else "no debt"
-        return f"nothing is planned ({waits})"
+        if debt["blocks"]:
+            return f"nothing is planned ({plural(debt['blocks'], 'block')} due)"
+        return _nothing_due([row for row in data["leftOut"] if row["reason"] == BlockReason.WAITING_FOR_MORE])
     merged = sum(len(job["blocks"]) for job in data["jobs"])
     return (
         f"{plural(len(plan.jobs), 'job')} would merge {merged} blocks with {format_bytes(plan.cost_bytes)}; "
         f"due: {plural(debt['blocks'], 'block')} with {format_bytes(debt['bytes'])}"
     )
+
+
+def _nothing_due(waiting: list[dict[str, Any]]) -> str:
+    if not waiting:
+        return "nothing is due, and nothing waits"
+    (row,) = waiting
+    count, size = plural(row["count"], "block"), format_bytes(row["bytes"])
+    when = f"next due at {short_time(row['due'])}, or when {row['missing']} more have come"
+    return f"nothing is due yet: {count} ({size}) wait; {when}. Merge now: compactor blocks compact --all"
 
 
 def receipt_row(job: LocalJob) -> dict[str, Any]:

@@ -58,7 +58,10 @@ def show_plan(policy: CompactionPolicy, reading: Reading, plan: Plan, fmt: Outpu
     if rows:
         print_table(rows, of_blocks.PLANNED if blocks else _PLANNED)
     click.echo(of_blocks.summary(data, plan) if blocks else _summary(data))
-    _section(data["leftOut"], _LEFT_OUT)
+    if blocks:
+        of_blocks.show_rest(data)
+    else:
+        _section(data["leftOut"], _LEFT_OUT)
     _section(data["problems"], _PROBLEMS)
 
 
@@ -76,7 +79,8 @@ def plan_data(policy: CompactionPolicy, reading: Reading, plan: Plan) -> dict[st
             "gainBytes": plan.gain_bytes,
         },
         "jobs": [of_blocks.planned_job(job) if blocks else _job_data(job) for job in plan.jobs],
-        "leftOut": [_left_out(row) for row in plan.left_out],
+        "leftOut": [of_blocks.left_out(row) if blocks else _left_out(row) for row in plan.left_out],
+        **({"schemaConflicts": of_blocks.conflicts_of(reading)} if blocks else {}),
         "leftAlone": [
             {"log": candidate.path, "segment": part.name, "reason": str(part.reason)}
             for candidate in reading.candidates
@@ -148,7 +152,10 @@ def show_result(policy: CompactionPolicy, result: RunResult, fmt: OutputFormat) 
         print_table(rows, _RECEIPTS)
     click.echo(of_blocks.outcome(data, result) if blocks else _outcome(data))
     _section(data["quarantined"], of_blocks.SET_ASIDE if blocks else _SET_ASIDE)
-    _section(data["leftOut"], _LEFT_OUT)
+    if blocks:
+        of_blocks.show_rest(data)
+    else:
+        _section(data["leftOut"], _LEFT_OUT)
     _section(data["problems"], _PROBLEMS)
 
 
@@ -161,20 +168,23 @@ def problems_of(result: RunResult) -> list[str]:
         if last is not None and not (last.reason == "SourceCorrupt" and job.path in named):
             lines.append(f"job {job.name}: {last.reason}: {last.message}")
     lines += [problem.message for problem in (*result.reading.problems, *result.swept.problems)]
-    return lines
+    return [*lines, *of_blocks.undone(result)]
 
 
 def result_data(policy: CompactionPolicy, result: RunResult) -> dict[str, Any]:
     """The same with exact values."""
-    row_of = of_blocks.receipt_row if _is_of_blocks(policy) else _receipt_row
+    blocks = _is_of_blocks(policy)
+    row_of = of_blocks.receipt_row if blocks else _receipt_row
     jobs = [row_of(job) for job in result.jobs]
+    left = [of_blocks.left_out(row) for row in of_blocks.rows_after(result)]
     return {
         "policy": policy.metadata.name,
         "succeeded": result.succeeded,
         "bytesReclaimed": sum(job["bytesReclaimed"] for job in jobs),
         "jobs": jobs,
         "quarantined": [source.to_object() for source in result.quarantined],
-        "leftOut": [_left_out(row) for row in result.plan.left_out],
+        "leftOut": left if blocks else [_left_out(row) for row in result.plan.left_out],
+        **({"schemaConflicts": of_blocks.conflicts_of(result.reading)} if blocks else {}),
         "problems": [_problem(problem) for problem in (*result.reading.problems, *result.swept.problems)],
         "cleanup": {
             "deleted": result.swept.deleted,

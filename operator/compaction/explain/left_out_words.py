@@ -111,8 +111,8 @@ BLOCK_WORDS: Final[Mapping[str, Meaning]] = {
         f"To have them merged earlier lower maxBlocks or maxAge of spec.store.blockStore.levels: {_EDIT}",
     ),
     "NothingToMergeWith": Meaning(
-        "The block is the only one of its tenant, shard and window of time, at every level.",
-        "It is merged when another one comes.",
+        "The block is the only one of its tenant, shard and window of time, and of its schema, at every level.",
+        "Nothing is wrong with it: it is merged when another one comes.",
     ),
     "LargeEnough": Meaning(
         "The block has the size from which on a merge gains nothing for readers.",

@@ -101,6 +101,7 @@ def _tell_readers(telling: Telling, status: CompactionPolicyStatus) -> None:
     )
     tenants = {f"Of tenant {one.tenant}": f"{plural(one.blocks, 'block')} wait to be merged." for one in debt.tenants}
     telling.behind(*first_of(tenants, "tenants"))
+    telling.behind(*(f"{one.message} ({plural(one.blocks, 'block')})." for one in blocks.schema_conflicts))
 
 
 def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:

@@ -77,7 +77,9 @@ def _offer(
     for turn, held in enumerate(sorted(lanes, key=lambda one: one.lane), start=len(ready)):
         size = sum(one.bytes for one in held.blocks)
         candidates.append(_candidate(held.lane, held.level, held.blocks, size, turn, sensed_at))
-    left_out = [LeftOut(row.reason, row.count, row.example) for row in queue.left_alone()]
+    left_out = [
+        LeftOut(row.reason, row.count, row.example, row.bytes, row.due, row.missing) for row in queue.left_alone()
+    ]
     if len(found) > len(ready):
         example = _lane(found[-1].level, found[-1].blocks[0], min(found[-1].blocks).id)
         left_out.append(LeftOut(LeftOutReason.QUEUE_FULL, queue.ready_size - len(ready), example))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 
@@ -50,11 +50,17 @@ class HeldBatch:
 class LeftAlone:
     """So many blocks are in no batch that is ready, for this reason; `example` is the id of one of them (of those that
     wait, the first).
+
+    Of those that wait for more: their `bytes`, when the first batch of them is `due` at the latest (epoch seconds), and
+    how many blocks are `missing` for the first to be full.
     """
 
     reason: BlockReason
     count: int
     example: str
+    bytes: int = 0
+    due: float | None = None
+    missing: int = 0
 
 
 class BlockQueue:
@@ -204,16 +210,26 @@ class BlockQueue:
         for block, reason in self._alone.items():
             examples.setdefault(reason, block)
         first: dict[BlockReason, QueuedBlock] = {}
+        size, due, missing = 0, NEVER, 0
         for batch in self.batches():
             if batch.ready is not None:
                 continue
             reason = BlockReason.NOTHING_TO_MERGE_WITH if batch.is_alone else BlockReason.WAITING_FOR_MORE
-            counts[reason] += len(batch.blocks)
+            count = len(batch.blocks)
+            counts[reason] += count
+            if reason is BlockReason.WAITING_FOR_MORE:
+                size, due = size + batch.bytes, min(due, batch.due)
+                short = self.rules.levels[batch.level].max_blocks - count
+                missing = min(missing, short) if missing else short
             known = first.get(reason)
             if known is None or batch.blocks[0].number < known.number:
                 first[reason] = batch.blocks[0]
         examples |= {reason: block.id for reason, block in first.items()}
-        return tuple(LeftAlone(reason, counts[reason], examples[reason]) for reason in sorted(counts))
+        rows = {reason: LeftAlone(reason, counts[reason], examples[reason]) for reason in sorted(counts)}
+        if BlockReason.WAITING_FOR_MORE in rows:
+            waiting = rows[BlockReason.WAITING_FOR_MORE]
+            rows[waiting.reason] = replace(waiting, bytes=size, due=due, missing=missing)
+        return tuple(rows.values())
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

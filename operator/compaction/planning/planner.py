@@ -19,9 +19,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
+from typing import Final
 
 from compaction.api.names import name_stem
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, UnreferencedCandidate
@@ -58,11 +59,18 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """So many candidates (or parts of them) have no job for this reason; `example` names the first."""
+    """So many candidates (or parts of them) have no job for this reason; `example` names the first.
+
+    Of blocks that wait for more: their `bytes`, when the first of them are `due` (epoch seconds), and how many are
+    `missing` for these to be due at once.
+    """
 
     reason: str
     count: int
     example: str
+    bytes: int = 0
+    due: float | None = None
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +114,16 @@ class JobInventory:
     parked: Mapping[str, Sequence[tuple[str, ...]]] = field(default_factory=lambda: MappingProxyType({}))
 
 
+_NOTHING: Final = LeftOut("", 0, "")
+
+
 class _Tally:
     """Counts reasons and remembers the first example of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
+        self._rows: dict[str, LeftOut] = {}
 
     def add(self, reason: str, example: str) -> None:
         self._counts[reason] += 1
@@ -127,9 +139,13 @@ class _Tally:
     def add_row(self, row: LeftOut) -> None:
         self._counts[row.reason] += row.count
         self._examples.setdefault(row.reason, row.example)
+        self._rows.setdefault(row.reason, row)
 
     def rows(self) -> tuple[LeftOut, ...]:
-        return tuple(LeftOut(reason, count, self._examples[reason]) for reason, count in sorted(self._counts.items()))
+        return tuple(
+            replace(self._rows.get(reason, _NOTHING), reason=reason, count=count, example=self._examples[reason])
+            for reason, count in sorted(self._counts.items())
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 from compaction.api.enums import PlanApproval
 from compaction.api.plan_status import MAX_PLANNED_WORK
 from compaction.api.policy import LeftOut, PlannedWork, PlanStatus
+from compaction.api.values import timestamp_from_epoch
 from compaction.planning.planner import Plan
 from compaction.reconcile.observations import Moment
 
@@ -61,4 +62,13 @@ def _shown(plan: Plan, **more: Any) -> PlanStatus:
 
 
 def _left_out(plan: Plan) -> tuple[LeftOut, ...]:
-    return tuple(LeftOut(reason=row.reason, count=row.count, example=row.example) for row in plan.left_out)
+    return tuple(
+        LeftOut(
+            reason=row.reason,
+            count=row.count,
+            example=row.example,
+            due_at=None if row.due is None else timestamp_from_epoch(row.due),
+            missing=row.missing,
+        )
+        for row in plan.left_out
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compaction.api.policy import BlocksStatus, DebtStatus, LevelDebt, TenantDebt
+from compaction.api.policy import BlocksStatus, DebtStatus, LevelDebt, SchemaConflict, TenantDebt
 from compaction.planning.debt import Debt
 from compaction.planning.reading import BlockFigures
 
@@ -34,6 +34,10 @@ def _held(debt: Debt, blocks: BlockFigures) -> BlocksStatus:
         windows=blocks.windows,
         read_amplification=read_amplification(blocks),
         read_amplification_after=read_amplification(blocks, fewer=debt.surplus),
+        schema_conflicts=tuple(
+            SchemaConflict(tenant=one.tenant, schemas=one.schemas, blocks=one.blocks, message=str(one))
+            for one in blocks.conflicts
+        ),
     )
 
 

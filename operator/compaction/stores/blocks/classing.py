@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from compaction.planning.block_rules import NO_ROWS, BlockClass
 from compaction.stores.blocks.index.queue import QueueEntry
-from compaction.stores.blocks.schema_classes import ColumnConflict, classes_of
 
-LookUp = Callable[[Mapping[str, Sequence[str]]], Mapping[str, pa.Schema]]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from compaction.stores.blocks.schema_classes import ColumnConflict
+
+LookUp: TypeAlias = "Callable[[Mapping[str, Sequence[str]]], Mapping[str, pa.Schema]]"
 """From ids of schemas, with ids of blocks that have each, to those of the schemas that are known."""
 EXAMPLES: Final = 3
 """Blocks that are asked for a schema at most."""
@@ -81,6 +83,8 @@ class BlockClasses:
 
     def conflicts(self, classes: Iterable[BlockClass]) -> tuple[ColumnConflict, ...]:
         """Why classes of one place are not one; empty when nothing is known of them."""
+        from compaction.stores.blocks.schema_classes import classes_of
+
         wanted = set(classes)
         schemas = {
             name: self._schemas[name]
@@ -96,6 +100,9 @@ class BlockClasses:
 
     def _classify(self, place: tuple[str, int], former: Mapping[str, BlockClass], fresh: Iterable[str]) -> bool:
         """Put the schemas of a place into classes. False: those that were in one are not as they were."""
+        # A store of one schema needs nothing that reads Parquet, which takes longer to import than to ask the index.
+        from compaction.stores.blocks.schema_classes import classes_of
+
         names = former.keys() | set(fresh)
         known = {name: self._schemas[name] for name in sorted(names) if name in self._schemas}
         unknown = sorted(names - known.keys())
