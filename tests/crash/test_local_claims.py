@@ -165,6 +165,27 @@ def test_a_holder_is_known_by_machine_pid_and_start(
     assert len(blocks.data("list")["items"]) == (1 if taken else 2)
 
 
+def test_two_that_race_merge_everything_once_and_neither_calls_it_an_error(blocks: BlockCommands) -> None:
+    blocks.add(*range(1, 25))
+    command = [sys.executable, "-m", "compaction.cli.main", "blocks", "compact", "--all", "--levels", "2:1h,2:1h,2:1h"]
+    environment = os.environ | blocks.environment
+    racers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        for _ in range(3)
+    ]
+    for racer in racers:
+        out, error = racer.communicate(timeout=300)
+        assert racer.returncode == 0, (out, error)
+        assert "error:" not in error
+    blocks.data("compact", "--all", "--levels", "2:1h,2:1h,2:1h")
+    assert sum(item["rows"] for item in blocks.data("list")["items"]) == 24 * 50
+    assert blocks.data("verify")["bad"] == 0
+    with blocks.opened() as store:
+        assert store.open_jobs() == ()
+        assert orphans(store) == ()
+        check(store.index)
+
+
 def test_what_a_cluster_claimed_is_not_taken_over_and_parks_visibly(blocks: BlockCommands) -> None:
     ids = blocks.add(1, 2)
     with blocks.opened() as store:

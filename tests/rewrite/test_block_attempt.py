@@ -159,7 +159,7 @@ def test_empty_blocks_only_become_none(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "2 blocks merged into 0")
+    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "2 blocks without rows dropped")
     assert block_store.live().blocks == ()
     assert_tidy(block_store)
 
