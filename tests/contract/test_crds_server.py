@@ -260,7 +260,7 @@ def test_segments_are_listed_once(cluster: Cluster) -> None:
         ("cpol.status.debt.summary", ["Bytes of debt for people, such as 163Mi"]),
         ("cjob.spec.sources.segmentLog.groups", ["Names of the segment files of the group, in ascending order."]),
         ("cjob.status.state", ["Unassigned (waits for a worker)", "Unassigned InProgress Abandoned"]),
-        ("cjob.status.receipt", ["Bytes given back once the grace is over.", "SHA-256 of the live entries"]),
+        ("cjob.status.receipt", ["Bytes that the job frees.", "SHA-256 of the live entries"]),
     ],
 )
 def test_explain_reads_well(kubectl: Any, field: str, sentences: list[str]) -> None:
