@@ -6,6 +6,7 @@ import queue
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,6 +22,8 @@ from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.worker import Worker, WorkerExit
 from compaction.stores.blocks.culprits import SourceFault
 from compaction.stores.blocks.index.listing import BlockFilter
+from compaction.stores.blocks.merge.kernel import merge
+from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, write_secrets
 from support.block_index import empty_postgres
@@ -155,3 +158,28 @@ def test_what_spark_cannot_read_is_not_our_doing(spark: SparkEngine, tmp_path: P
     path.write_bytes(plain(table((name,))))
     with pytest.raises(Exception, match=NOT_READ["spark"][name]):
         SparkSession(spark.context).read.parquet(str(path)).toArrow()
+
+
+def test_what_spark_has_written_is_spark_s_after_a_merge(spark: SparkEngine, tmp_path: Path) -> None:
+    """Its timestamps are INT96 unless it is told otherwise: as nanoseconds, it could not read them any more."""
+    session = SparkSession(spark.context)
+    rows = session.sql(
+        "select id, timestamp_micros(id * 1000003) at, timestamp'9999-12-31 23:00:00' until, "
+        "array(timestamp_micros(id)) some, cast(id as decimal(18, 3)) price, date'0001-01-01' day from range(1000)"
+    )
+    session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    rows.coalesce(1).write.parquet(str(tmp_path / "sources"))
+    (source,) = (tmp_path / "sources").glob("*.parquet")
+    assert pq.read_metadata(source).schema.column(1).physical_type == "INT96"
+    output = tmp_path / "output.parquet"
+    merge(
+        [MergeInput(name=str(n), open=lambda: str(source), sort_key=()) for n in range(2)],
+        str(output),
+        MergeSettings(sort_key=("id",)),
+    )
+    for vectorised in ("true", "false"):
+        session.conf.set("spark.sql.parquet.enableVectorizedReader", vectorised)
+        found, before = session.read.parquet(str(output)), session.read.parquet(str(source))
+        assert found.schema == before.schema
+        assert found.count() == 2000
+        assert found.exceptAll(before.union(before)).count() == 0

@@ -26,6 +26,7 @@ from compaction.exceptions import (
 )
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_footer, short
+from compaction.stores.blocks.int96 import read_options
 from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import Objects
@@ -196,6 +197,7 @@ def _read(
     try:
         with objects.reader(path, info=footer.info) as reader:
             options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
+            options |= read_options(footer.parquet)
             file = pq.ParquetFile(reader, metadata=footer.parquet, read_dictionary=footer.coded_texts(), **options)
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 # Texts that are none, indices outside of their dictionary: readers do not look.

@@ -19,6 +19,7 @@ from compaction.api.text import cut, printable
 from compaction.exceptions import CorruptBlockError, UnsuitableBlockError
 from compaction.stores.blocks.compact import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.stores.blocks.footer_shape import Leaf, chunk, count, leaves, need, structs
+from compaction.stores.blocks.int96 import arrow_schema
 from compaction.stores.blocks.objects import ObjectInfo, Objects
 from compaction.stores.blocks.schemas import schema_id
 
@@ -142,7 +143,7 @@ def read_footer(objects: Objects, path: str, *, limit: int = MAX_FOOTER) -> Foot
     try:
         framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
         parquet = pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=limit).metadata
-        schema = parquet.schema.to_arrow_schema()
+        schema = arrow_schema(parquet, parquet.schema.to_arrow_schema(), pa.BufferReader(framed))
         identity = schema_id(schema)
     except LIBRARY_FAILURES as error:
         raise CorruptBlockError(path, f"its footer cannot be read ({short(error)})") from None

@@ -30,6 +30,7 @@ from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter, inspect
 from compaction.stores.blocks.index.pages import blocks_at, page
 from compaction.stores.blocks.index.tables import BlockState
+from compaction.stores.blocks.int96 import read_options
 from compaction.stores.blocks.merge.schema import unified
 from compaction.stores.blocks.metadata import decode
 from compaction.stores.blocks.model import Block
@@ -169,6 +170,7 @@ class _Rows:
         try:
             with self.reader.store.objects.reader(path, info=self.footer.info) as source:
                 options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
+                options |= read_options(self.footer.parquet)
                 file = pq.ParquetFile(source, metadata=self.footer.parquet, buffer_size=BUFFER_BYTES, **options)
                 read = names if not time or time in names else [*names, time]
                 for batch in file.iter_batches(self.reader.batch_rows, groups, columns=read, use_threads=False):

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import SLICE_ROWS, Fingerprinter
 from compaction.stores.blocks.freed import keep_freed
+from compaction.stores.blocks.int96 import read_options
 from compaction.stores.blocks.merge.footers import read_footer, reading
 from compaction.stores.blocks.merge.settings import MergeInput, OpenFile
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
@@ -42,6 +43,7 @@ def read_back(name: str, open_file: OpenFile) -> Fingerprint:
             read_dictionary=coded,
             pre_buffer=False,
             page_checksum_verification=True,
+            **read_options(footer.metadata),
         ) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
                 hasher.update(steady.of(batch))

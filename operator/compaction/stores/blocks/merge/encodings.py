@@ -71,11 +71,15 @@ def candidates_of(declared: pa.Field, *, coded: bool) -> tuple[str, ...]:
     return allowed
 
 
-def choose(sample: pa.Table, declared: pa.Schema, *, level: int) -> dict[str, ColumnEncoding]:
-    """An encoding for each column of the sample, by name. `declared`: what readers are told that the columns are."""
+def choose(sample: pa.Table, declared: pa.Schema, *, level: int, int96: bool = False) -> dict[str, ColumnEncoding]:
+    """An encoding for each column of the sample, by name. `declared`: what readers are told that the columns are.
+    `int96`: timestamps are stored so, which is no number that differences could be taken of.
+    """
     chosen = {}
     for field in sample.schema:
         allowed = candidates_of(declared.field(field.name), coded=pa.types.is_dictionary(field.type))
+        if int96 and pa.types.is_timestamp(field.type):
+            allowed = tuple(one for one in allowed if one != "DELTA_BINARY_PACKED")
         chosen[field.name] = _best(sample.select([field.name]), allowed, level=level)
     return chosen
 

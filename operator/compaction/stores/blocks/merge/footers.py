@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
+from compaction.stores.blocks.int96 import arrow_schema
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.schema import without_dictionary
 from compaction.stores.blocks.merge.settings import MergeInput
@@ -133,7 +134,8 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
     with reading(block.name):
         source = block.open()
         with pq.ParquetFile(source, pre_buffer=False) as file:
-            metadata, schema = file.metadata, file.schema_arrow
+            metadata = file.metadata
+            schema = arrow_schema(metadata, file.schema_arrow, source)
             if not isinstance(source, str):
                 source.close()
         groups = [

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from compaction.stores.blocks.freed import keep_freed
+from compaction.stores.blocks.int96 import has_int96, has_other_timestamps
 from compaction.stores.blocks.merge.budget import Budget, is_measured, row_bytes
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.dedup import KeepLast
@@ -70,12 +71,20 @@ def merge(
         resources.callback(shutil.rmtree, scratch, ignore_errors=True)
         spiller = Spiller(scratch, columns, budget.batch_rows(1))
         work = _Merge(footers, columns, settings, budget, spiller)
-        told = Declared(declared(named, schema), stored=any(footer.has_arrow_schema for footer in footers))
+        told = Declared(
+            declared(named, schema), stored=any(footer.has_arrow_schema for footer in footers), int96=_as_int96(footers)
+        )
         sink = Output(output, columns, settings, told, pending_bytes=budget.pending, bloom=bloom_columns(footers))
         resources.callback(sink.abort)
         for rows in work.rows():
             sink.add(rows)
         return work.finish(sink, describe)
+
+
+def _as_int96(footers: Sequence[Footer]) -> bool:
+    """Whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a file)."""
+    found = [footer.metadata for footer in footers]
+    return any(has_int96(one) for one in found) and not any(has_other_timestamps(one) for one in found)
 
 
 def _repeats(column: str, footers: Sequence[Footer]) -> bool:

@@ -37,10 +37,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What readers of Arrow are told that the columns are; `stored`: in the file's metadata."""
+    """What readers of Arrow are told that the columns are; `stored`: in the file's metadata. `int96`: timestamps are
+    stored so.
+    """
 
     schema: pa.Schema
     stored: bool
+    int96: bool
 
 
 class Output:
@@ -95,7 +98,8 @@ class Output:
             self._write(min(self._count, self.layout.group_rows))
         assert self._writer is not None
         arrow = {ARROW_SCHEMA.decode(): _arrow_schema(self._declared.schema)} if self._declared.stored else {}
-        self._writer.add_key_value_metadata({**metadata, **arrow})
+        others = self._declared.schema.metadata or {}  # the writer keeps them only with a schema of its own
+        self._writer.add_key_value_metadata({**others, **_encoded(metadata), **_encoded(arrow)})
         self._writer.close()
 
     def abort(self) -> None:
@@ -109,7 +113,9 @@ class Output:
     def _begin(self) -> None:
         """Choose the layout and write the file's head."""
         sample = self._sample()
-        chosen = encodings.choose(sample, self._declared.schema, level=self._settings.compression_level)
+        chosen = encodings.choose(
+            sample, self._declared.schema, level=self._settings.compression_level, int96=self._declared.int96
+        )
         per_row = sum(one.bytes_per_row for one in chosen.values()) or 1.0
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
         arrow_row = max(1, self._waiting_bytes() // max(1, self._count))
@@ -126,6 +132,7 @@ class Output:
             self._schema,
             store_schema=False,
             write_page_index=True,
+            use_deprecated_int96_timestamps=self._declared.int96,
             write_page_checksum=True,
             sorting_columns=self._sorting(),
             bloom_filter_options=self._bloom_options() or None,
@@ -195,6 +202,10 @@ class Output:
         assert self.layout is not None
         leaves = {path for field in self._columns.schema for path in encodings.leaf_paths(field)}
         return {path: {"ndv": self.layout.group_rows, "fpp": _BLOOM_FPP} for path in self._bloom if path in leaves}
+
+
+def _encoded(pairs: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {key.encode(): value.encode() for key, value in pairs.items()}
 
 
 def _arrow_schema(schema: pa.Schema) -> str:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
 from compaction.stores.blocks.fingerprint import Fingerprinter
+from compaction.stores.blocks.int96 import read_options
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.footers import Bound, Footer, reading
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
@@ -105,6 +106,7 @@ class ParquetRun:
                 read_dictionary=coded,
                 pre_buffer=False,
                 page_checksum_verification=True,
+                **read_options(self.footer.metadata),
             )
         steady = SteadyDictionaries()
         with file:

@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from compaction.exceptions import SchemaConflictError
+from compaction.stores.blocks.int96 import SPARK_VERSION
 from compaction.stores.blocks.metadata import PREFIX
 
 NamedSchema = tuple[str, pa.Schema]
@@ -33,8 +34,8 @@ _DECIMAL128_DIGITS: Final = 38
 def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     """The schema that holds the rows of all: columns in the order in which they first appear.
 
-    A column is nullable when it is in one of the files, or missing in one. The schema's own metadata is kept where all
-    agree, except what a block says of itself. Raises SchemaConflictError.
+    A column is nullable when it is in one of the files, or missing in one. Of the schema's own metadata each key is
+    kept on which all agree, except what a block says of itself. Raises SchemaConflictError.
     """
     found: dict[str, tuple[str, pa.Field]] = {}
     for file, schema in schemas:
@@ -48,8 +49,7 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     for column, (_, field) in found.items():
         everywhere = all(column in schema.names for _, schema in schemas)
         fields.append(field if everywhere else field.with_nullable(True))
-    metadata = [_of_others(schema) for _, schema in schemas]
-    return pa.schema(fields, metadata=metadata[0] if metadata and all(one == metadata[0] for one in metadata) else None)
+    return pa.schema(fields, metadata=_agreed([_of_others(schema) for _, schema in schemas]))
 
 
 def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
@@ -81,9 +81,20 @@ def _merged(known: pa.Field | None, known_file: str, field: pa.Field, file: str)
     return known.with_type(wider).with_nullable(known.nullable or field.nullable)
 
 
-def _of_others(schema: pa.Schema) -> dict[bytes, bytes] | None:
+def _of_others(schema: pa.Schema) -> dict[bytes, bytes]:
     """The metadata that is not ours: an output is another block than any of its sources."""
-    return {key: value for key, value in (schema.metadata or {}).items() if not key.startswith(_OURS)} or None
+    return {key: value for key, value in (schema.metadata or {}).items() if not key.startswith(_OURS)}
+
+
+def _agreed(found: Sequence[dict[bytes, bytes]]) -> dict[bytes, bytes] | None:
+    """What all say alike. Of versions of Spark one stays, if all were written by it."""
+    if not found:
+        return None
+    agreed = {key: value for key, value in found[0].items() if all(one.get(key) == value for one in found)}
+    versions = [one[SPARK_VERSION] for one in found if SPARK_VERSION in one]
+    if len(versions) == len(found):
+        agreed[SPARK_VERSION] = min(versions)
+    return agreed or None
 
 
 def without_dictionary(kind: pa.DataType) -> pa.DataType:

@@ -1,0 +1,91 @@
+"""Timestamps as Spark writes them, in INT96: none changes, and what is merged is stored so again."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compaction.stores.blocks.describe import describe
+from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.merge.kernel import merge
+from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.stores.blocks.objects import open_objects
+from compaction.stores.blocks.verify import read_back
+from support.blocks import PATH
+
+SPARK: Final = {b"org.apache.spark.version": b"4.3.0"}
+MOMENTS: Final = (-62_135_596_800_000_000, -1, 253_402_297_200_000_000)
+"""Microseconds: the first day of the year 1, the last one of 1969, 9999-12-31 23:00."""
+
+
+def spark_file(
+    moments: tuple[int, ...] = MOMENTS, *, metadata: Mapping[bytes, bytes] = SPARK, int96: bool = True, unit: str = "us"
+) -> bytes:
+    """A file as Spark writes it: no Arrow schema, its own keys."""
+    rows = pa.table({"ts": pa.array(moments, pa.timestamp(unit)), "n": range(len(moments))})
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, rows.schema, use_deprecated_int96_timestamps=int96, store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata(dict(metadata))
+    return sink.getvalue()
+
+
+def merged(*files: bytes) -> bytes:
+    sink = io.BytesIO()
+    inputs = [MergeInput(name=str(n), open=lambda data=data: io.BytesIO(data)) for n, data in enumerate(files)]  # type: ignore[misc]
+    result = merge(inputs, sink, MergeSettings(sort_key=("ts",)))
+    data = sink.getvalue()
+    assert read_back("output", lambda: io.BytesIO(data)) == result.written
+    return data
+
+
+def physical(data: bytes) -> str:
+    return str(pq.read_metadata(io.BytesIO(data)).schema.column(0).physical_type)
+
+
+def moments_in(data: bytes) -> list[Any]:
+    found = pq.read_table(io.BytesIO(data), coerce_int96_timestamp_unit="us")["ts"]
+    return list(found.cast(pa.int64()).to_pylist())
+
+
+def test_no_moment_changes_and_it_is_stored_as_it_was() -> None:
+    once = merged(spark_file(MOMENTS[1:]), spark_file(MOMENTS[:1]))
+    assert (moments_in(once), physical(once)) == (list(MOMENTS), "INT96")
+    again = merged(once, spark_file())
+    assert (moments_in(again), physical(again)) == (sorted(MOMENTS * 2), "INT96")
+
+
+def test_of_several_versions_of_spark_one_is_kept() -> None:
+    """Without it, Spark reads old dates as those of another calendar, and we could not tell its files."""
+    other = {b"org.apache.spark.version": b"4.2.1", b"other": b"x"}
+    data = merged(spark_file(), spark_file(metadata=other))
+    assert pq.read_metadata(io.BytesIO(data)).metadata == {b"org.apache.spark.version": b"4.2.1"}
+    assert moments_in(data) == sorted(MOMENTS * 2)
+
+
+def test_beside_other_timestamps_it_becomes_microseconds() -> None:
+    """One way of storing them is all that the writer knows for a file."""
+    data = merged(spark_file(), spark_file(int96=False))
+    assert (moments_in(data), physical(data)) == (sorted(MOMENTS * 2), "INT64")
+
+
+def test_nanoseconds_of_other_writers_stay() -> None:
+    data = merged(spark_file((1, 1_700_000_000_123_456_789), metadata={}, unit="ns"))
+    assert physical(data) == "INT96"
+    assert pq.read_table(io.BytesIO(data))["ts"].cast(pa.int64()).to_pylist() == [1, 1_700_000_000_123_456_789]
+
+
+@pytest.mark.parametrize("data", [spark_file(), merged(spark_file())], ids=["of Spark", "of ours"])
+def test_a_block_is_registered_with_its_moments(tmp_path: Path, data: bytes) -> None:
+    objects = open_objects(str(tmp_path / "objects"))
+    objects.put(PATH, data)
+    found = describe(objects, PATH, tenant="acme", shard=0, level=0)
+    assert (found.min_time, found.max_time) == (MOMENTS[0], MOMENTS[2])
+    assert found.fingerprint == fingerprint(pa.table({"ts": pa.array(MOMENTS, pa.timestamp("us")), "n": range(3)}))
+    assert found.sort_key == ("ts",)
