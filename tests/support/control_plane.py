@@ -11,6 +11,7 @@ import pytest
 from compaction.local.admin import AdminClient
 from compaction.local.binaries import Binaries
 from compaction.local.control_plane import RunningControlPlane
+from support.waiting import eventually
 
 DEFINITIONS = Path(__file__).resolve().parents[2] / "crds"
 
@@ -42,8 +43,10 @@ class ControlPlane:
 
 
 def with_definitions(running: RunningControlPlane, binaries: Binaries) -> ControlPlane:
-    """The control plane once our resource definitions are served."""
+    """The control plane once our resource definitions are served, and discovery knows their short names."""
     plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
     plane.kubectl("apply", "--server-side", "-f", str(DEFINITIONS))
     plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(DEFINITIONS))
+    listed = ("api-resources", "--api-group=compaction.dev", "--output=name")
+    eventually(lambda: len(plane.kubectl(*listed, check=False).stdout.split()) == 2, "discovery tells of them")
     return plane
