@@ -135,3 +135,53 @@ def test_what_ended_is_forgotten_after_a_week(block_store: BlockStore) -> None:
     assert housekeeping(store.index, now=NOON + REMEMBERED) == (0, 0, 0)
     assert housekeeping(store.index, now=NOON + REMEMBERED + 1) == (2, 0, 0)
     assert store.inspect(block_id(1)) is None
+
+
+def _path(store: BlockStore, block: str) -> str:
+    known = inspect(store.index, block)
+    assert known is not None
+    return known.block.path
+
+
+def test_sources_stay_while_what_was_made_of_them_is_missing(block_store: BlockStore) -> None:
+    """A bucket restored to the day before: the sources are there again, their output is not."""
+    store = block_store
+    fill(store, [1, 2, 3])
+    (output,) = compact(store, [block_id(1), block_id(2)], now=NOON)
+    path = _path(store, output)
+    kept = store.objects.get(path)
+    store.objects.delete([path])
+    done = sweep(store.objects, store.index, now=NOON + GRACE, grace=GRACE)
+    assert done.blocks == 0
+    assert set(done.failed) == {block_id(1), block_id(2)}
+    assert all(output in said and "not in the store" in said for said in done.failed.values())
+    store.objects.put(path, kept[:-1])
+    later = NOON + GRACE + FIRST_PAUSE
+    torn = sweep(store.objects, store.index, now=later, grace=GRACE)
+    assert "bytes instead of" in torn.failed[block_id(1)]
+    assert [_exists(store, block_id(number)) for number in (1, 2, 3)] == [True, True, True]
+    store.objects.put(path, kept)
+    assert sweep(store.objects, store.index, now=later + 4 * FIRST_PAUSE, grace=GRACE).blocks == 2
+
+
+def test_a_missing_block_that_was_replaced_in_turn_holds_nothing_up(block_store: BlockStore) -> None:
+    store = block_store
+    fill(store, [1, 2])
+    (middle,) = compact(store, [block_id(1), block_id(2)], now=NOON)
+    (last,) = compact(store, [middle], now=NOON)
+    store.objects.delete([_path(store, middle)])
+    rows = content(store)
+    assert sweep(store.objects, store.index, now=NOON + GRACE, grace=GRACE).blocks == 3
+    assert content(store) == rows
+    assert _exists(store, last)
+
+
+def test_sources_stay_when_the_last_of_a_line_is_missing(block_store: BlockStore) -> None:
+    store = block_store
+    fill(store, [1, 2])
+    (middle,) = compact(store, [block_id(1), block_id(2)], now=NOON)
+    (last,) = compact(store, [middle], now=NOON)
+    store.objects.delete([_path(store, middle), _path(store, last)])
+    done = sweep(store.objects, store.index, now=NOON + GRACE, grace=GRACE)
+    assert done.blocks == 0
+    assert [_exists(store, block_id(number)) for number in (1, 2)] == [True, True]

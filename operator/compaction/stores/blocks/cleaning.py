@@ -5,6 +5,7 @@ Invariants:
 
 * An object is deleted only while its tombstone stands, and the tombstone is dropped only after the store has said that
   the object is gone. A crash in between means that the object is deleted once more.
+* The object of a replaced block is deleted only while what it was made into is in the store (`survivors`).
 * What cannot be deleted is tried again later, each time later, and keeps nothing waiting but what may be made of it
   (`index.tombstones`).
 * Nothing here waits for anything else: no jobs, no writers, no plans.
@@ -25,6 +26,7 @@ from compaction.stores.blocks.index.retention import Expired, Retention, expire
 from compaction.stores.blocks.index.tombstones import BATCH, confirm, due, failed, forget_blocks, next_due
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.survivors import without_survivors
 
 AT_ONCE: Final = 10_000
 """Blocks that one call deletes or expires at most: it is to end within minutes, and is simply called again."""
@@ -57,10 +59,12 @@ def sweep(objects: Objects, index: IndexDatabase, *, now: int, grace: int, limit
         batch = due(index, now=now, grace=grace, limit=min(BATCH, limit - count - len(problems)))
         if not batch:
             break
-        refused = {path: error.reason for path, error in objects.delete(one.path for one in batch)}
-        gone = [one for one in batch if one.path not in refused]
+        kept = without_survivors(objects, index, batch)
+        free = [one for one in batch if one.block not in kept]
+        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}
+        gone = [one for one in free if one.path not in refused]
         confirm(index, [one.block for one in gone], now=now)
-        kept = {one.block: refused[one.path] for one in batch if one.path in refused}
+        kept |= {one.block: refused[one.path] for one in free if one.path in refused}
         failed(index, kept, now=now)
         problems |= kept
         count += len(gone)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from compaction.stores.blocks.index.engine import Change, IndexDatabase
 from compaction.stores.blocks.index.rows import chunks
@@ -81,6 +81,16 @@ _HELD: Final = (
     .exists()
 )
 """Something that this block may be made of still stands."""
+_REPLACED: Final = (
+    select(BLOCKS.c.id, BLOCKS.c.ended)
+    .select_from(_JOINED)
+    .where(TOMBSTONES.c.reason == TombstoneReason.REPLACED.value)
+)
+_MADE: Final = (
+    select(BLOCKS.c.id, BLOCKS.c.path, BLOCKS.c.bytes, BLOCKS.c.added, TOMBSTONES.c.reason)
+    .select_from(BLOCKS.outerjoin(TOMBSTONES, BLOCKS.c.id == TOMBSTONES.c.block))
+    .where(BLOCKS.c.state != BlockState.DELETED)
+)
 
 
 def bury(change: Change, ids: Sequence[str], *, reason: TombstoneReason, job: str | None, now: int) -> None:
@@ -119,6 +129,40 @@ def due(database: IndexDatabase, *, now: int, grace: int, limit: int = BATCH) ->
         .limit(limit)
     )
     return database.read(lambda connection: tuple(_tombstone(row) for row in connection.execute(query)))
+
+
+class Successor(NamedTuple):
+    """A block that a replaced one was made into. `standing`: it waits for its own deletion, as `reason` says."""
+
+    block: str
+    path: str
+    bytes: int
+    reason: TombstoneReason | None
+
+
+def successors(database: IndexDatabase, blocks: Sequence[str]) -> dict[str, tuple[Successor, ...]]:
+    """What those of `blocks` that were replaced were made into, as far as it was not deleted already.
+
+    A commit is one change: it ends its sources and adds its outputs.
+    """
+
+    def body(connection: Connection) -> dict[str, tuple[Successor, ...]]:
+        found: dict[str, tuple[Successor, ...]] = {}
+        for part in chunks(blocks):
+            ended = {row.id: row.ended for row in connection.execute(_REPLACED.where(BLOCKS.c.id.in_(part)))}
+            if not ended:
+                continue
+            # No block was touched before it was added: the index over `version` leaves only what is younger.
+            recent = BLOCKS.c.version >= min(ended.values())
+            rows = connection.execute(_MADE.where(recent, BLOCKS.c.added.in_(set(ended.values())))).all()
+            made: dict[int, list[Successor]] = {}
+            for row in rows:
+                reason = None if row.reason is None else TombstoneReason(row.reason)
+                made.setdefault(row.added, []).append(Successor(row.id, row.path, row.bytes, reason))
+            found |= {block: tuple(made.get(version, ())) for block, version in ended.items()}
+        return found
+
+    return database.read(body)
 
 
 def standing(database: IndexDatabase, *, limit: int = BATCH) -> tuple[Tombstone, ...]:
