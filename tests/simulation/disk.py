@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,7 +38,10 @@ class Observer(Protocol):
 
 @dataclass
 class Disk:
-    """`die` is told of a process that dies at a system call."""
+    """`die` is told of a process that dies at a system call, `died` of the directory it was changing then.
+
+    `fragile`: odds of a death before a source is replaced, between the commit point and the end of a commit.
+    """
 
     faults: Faults
     observer: Observer
@@ -46,6 +49,10 @@ class Disk:
     log: Callable[[Process, str], None]
     clock: Callable[[], float]
     trouble: float = 1.0
+    fragile: float = 0.0
+    died: Callable[[str, Path], None] = lambda moment, log: None
+    replacing: dict[Process, Path] = field(default_factory=dict)
+    places: dict[Process, Path] = field(default_factory=dict)
 
     @contextmanager
     def mounted(self) -> Iterator[None]:
@@ -56,7 +63,7 @@ class Disk:
             setattr(fs, name, self._wrapped(name, original[name]))
         fence.read = self._looked(reader)
         lock._open = self._opened(opener)
-        fs.touch = self._stamp
+        fs.touch = self.stamp
         try:
             yield
         finally:
@@ -86,7 +93,7 @@ class Disk:
             new = not path.exists()
             fd = function(path)
             if new:
-                self._stamp(path.parent)
+                self.stamp(path.parent)
             return fd
 
         return call
@@ -96,7 +103,11 @@ class Disk:
         process.pause()
         process.loop.call_later(seconds, process.resume, context=Context())
 
-    def _stamp(self, what: Path | int) -> float:
+    def is_replacing(self, directory: Path) -> bool:
+        """Whether a living process stands between its last look at a name there and the call that replaces it."""
+        return any(place == directory and not process.dead for process, place in self.replacing.items())
+
+    def stamp(self, what: Path | int) -> float:
         """The file server's clock: simulated like all others, and in ticks."""
         now = int((EPOCH + self.clock()) / TICK) * TICK
         if isinstance(what, int):
@@ -107,13 +118,13 @@ class Disk:
 
     def _stamp_all(self, call: str, paths: list[Path], args: tuple[Any, ...], answer: Any) -> None:
         if call == "create":
-            self._stamp(answer)
+            self.stamp(answer)
         elif call == "write":
-            self._stamp(args[0])
+            self.stamp(args[0])
         elif call == "symlink":
-            self._stamp(paths[-1])
+            self.stamp(paths[-1])
         if paths and call in ("create", "link", "symlink", "rename", "unlink"):
-            self._stamp(paths[-1].parent)
+            self.stamp(paths[-1].parent)
 
     def _wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -124,16 +135,24 @@ class Disk:
                 raise SuddenDeath
             moment = f"{process.name}/disk/{process.number('disk')}"
             fault = self.faults.choose(moment, {kind: odds * self.trouble for kind, odds in ODDS.items()})
+            if fault is None and name == "symlink":
+                between = self.faults.chance(f"{moment}:death-in-commit", self.fragile)
+                fault = "death-before" if between else None
             dice = self.faults.dice(f"{moment}/latency")
-            give_way(dice.uniform(5.0, 30.0) if fault == "stall" else dice.uniform(0.0, 0.002))
             paths = [argument for argument in args if isinstance(argument, Path)]
+            if paths:
+                self.places[process] = paths[-1].parent
+            if name == "rename":
+                self.replacing[process] = paths[-1].parent
+            give_way(dice.uniform(5.0, 30.0) if fault == "stall" else dice.uniform(0.0, 0.002))
+            self.replacing.pop(process, None)
             if fault == "full" and name in ("create", "write", "link", "symlink", "sync"):
                 self.log(process, f"{name} {_said(paths)} -> no space")
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if fault == "death-before":
                 if name == "write":
                     DyingFilesystem._half(*args)
-                self._die(process, f"before {name} {_said(paths)}")
+                self._die(process, moment, f"before {name} {_said(paths)}")
             self.observer.before(process, name, paths)
             answer = function(*args, **kwargs)
             self._stamp_all(name, paths, args, answer)
@@ -141,14 +160,16 @@ class Disk:
                 self.log(process, f"{name} {_said(paths)}")
             self.observer.after(process, name, paths)
             if fault == "death-after":
-                self._die(process, f"after {name} {_said(paths)}")
+                self._die(process, moment, f"after {name} {_said(paths)}")
             return answer
 
         return call
 
-    def _die(self, process: Process, where: str) -> None:
+    def _die(self, process: Process, moment: str, where: str) -> None:
         self.log(process, f"dies {where}")
         self.die(process)
+        if process in self.places:
+            self.died(moment, self.places[process])
         raise SuddenDeath
 
 

@@ -21,7 +21,9 @@ from compaction.leases.observer import LeaseObserver
 from compaction.reconcile import assigning, steps, waits
 from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.steps import JobStep
-from compaction.stores.segments import fence, fs, kernel, recovery, sweep
+from compaction.stores.segments import evidence, fence, fs, kernel, replacing, sweep
+from compaction.stores.segments.evidence import Likeness
+from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.names import parse_partial
 from compaction.stores.segments.records import FenceRecord
 from compaction.stores.segments.store import SegmentLogStore
@@ -48,7 +50,12 @@ class Mutation:
 
 
 def _commit_without_evidence() -> list[Patch]:
-    return [(recovery, "_committed", lambda *_: True)]
+    return [(evidence, "_output", lambda *_: Likeness.SAME)]
+
+
+def _recovery_trusts_names() -> list[Patch]:
+    """L1: a commit is finished over what the log's owner has compacted since."""
+    return [(evidence._Walk, "_why_not", lambda *_: None)]
 
 
 def _copy_loses_an_entry() -> list[Patch]:
@@ -78,10 +85,11 @@ def _tokens_from_the_lease_alone() -> list[Patch]:
 
 
 def _sources_are_moved_away() -> list[Patch]:
-    def move(directory: Path, name: str, target: str) -> None:
+    def move(directory: Path, name: str, target: str, *, expected: FileIdentity) -> bool:
         fs.rename(directory / name, directory / f"{name}.old")
+        return True
 
-    return [(recovery, "put_symlink", move)]
+    return [(replacing, "put_symlink", move)]
 
 
 def _no_grace() -> list[Patch]:
@@ -162,6 +170,7 @@ def _of(what: str, patches: Callable[[], list[Patch]], *finds: Invariant) -> Mut
 
 _ALL = (
     _of("recovery finishes a commit without evidence", _commit_without_evidence, Invariant.CONTENT),
+    _of("recovery finishes a commit that the owner has compacted past", _recovery_trusts_names, Invariant.CONTENT),
     _of("the copy of a group loses an entry", _copy_loses_an_entry, Invariant.CONTENT),
     _of("the intent of a commit stays after its end", _intent_stays, Invariant.ONE_COMMIT),
     _of("nobody compares tokens at the commit", _nobody_checks_tokens, Invariant.FENCING),

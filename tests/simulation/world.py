@@ -37,6 +37,7 @@ from simulation.disk import Disk
 from simulation.faults import Faults
 from simulation.invariants import ApiWatch, Invariant, StoreWatch, leaders, leftovers, unfinished
 from simulation.network import Network
+from simulation.owner import Owner
 from simulation.processes import EPOCH, PROCESS, Answer, Process, SimulationLoop
 from simulation.schedule import happenings, run_happening
 from simulation.workers import Machine
@@ -98,7 +99,11 @@ class World:
         self.trouble = self.dice.choice((0.0, 0.5, 1.0, 1.0, 2.0))
         self.network = Network(self.server, self.faults, self.trouble, log=self.log, written=self.api.written)
         disk_trouble = self.dice.choice((0.0, 0.5, 1.0, 2.0))
-        self.disk = Disk(self.faults, self.store, self.kill, self.log, loop.time, disk_trouble)
+        self.owner = Owner(self)
+        self.disk = Disk(
+            self.faults, self.store, self.kill, self.log, loop.time, disk_trouble,
+            fragile=self.owner.fragile, died=self.owner.died,
+        )  # fmt: skip
         self.launcher = Machine(self)
         self.server.listeners.append(self._changed)
         loop.set_exception_handler(self._unforeseen)
@@ -246,6 +251,7 @@ class World:
         replicas = [asyncio.create_task(replica(self, number)) for number in (1, 2)]
         for number in (1, 2):
             self.clocks.setdefault(f"machine-{number}", (1.0, 0.0))
+        self.owner.plan()
         war = [asyncio.create_task(run_happening(self, one)) for one in happenings(self)]
         fighting = asyncio.gather(self._war(), *war)
         await asyncio.wait([fighting, self.over], return_when=asyncio.FIRST_COMPLETED)
