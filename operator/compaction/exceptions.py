@@ -560,14 +560,32 @@ class CrdDriftError(CompactionError):
 
 
 class RecoveryNeededError(SegmentLogError):
-    """A log with a half-done compaction: it is settled before anything is planned."""
+    """A log with a half-done compaction: it is settled before anything is planned. `outlook`: what recovery will do."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: str, outlook: tuple[str, ...] = ()) -> None:
+        super().__init__(path, outlook)
         self.path = path
+        self.outlook = outlook
 
     def __str__(self) -> str:
-        return f"{self.path}: a compaction died half-way here; run `compactor segments recover {self.path}` first"
+        outlook = f" ({'; '.join(self.outlook)})" if self.outlook else ""
+        command = f"`compactor segments recover {self.path}`"
+        return f"{self.path}: a compaction died half-way here; run {command} first{outlook}"
+
+
+class RecoveryBlockedError(SegmentLogError):
+    """A file of a half-done compaction that must not be removed: it may hold the only copy of live entries."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}: recovery keeps the file and the log is not compacted; restore the segments "
+            f"that are missing, or move the file away if its entries are not needed"
+        )
 
 
 # --- running without Kubernetes -------------------------------------------------------------------------------------

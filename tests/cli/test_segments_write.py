@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,12 +14,14 @@ import yaml
 from compaction.stores.segments import commit, fence, kernel
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.names import group_sources, parse_compacting
 from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
 from support.commands import Run
-from support.segment_logs import content, regular
+from support.segment_logs import compact_log, content, regular
+from support.sudden_death import DyingFilesystem, SuddenDeath
 
 
 @pytest.fixture
@@ -122,6 +127,50 @@ def test_half_done_logs_are_recovered_first(run: Run, log: Path) -> None:
     (log / "0000000000000001.compacting").write_bytes(b"torn")
     result = json.loads(run("compact", log, "-o", "json").stdout)
     assert result["recovered"]["discarded"] == ["0000000000000001"]
+
+
+def half_done(log: Path, call: str) -> list[str]:
+    """A compaction that died before the first system call of this pattern; the sources of the group it was at."""
+    with DyingFilesystem() as counter:
+        compact_log(shutil.copytree(log, log.with_name("rehearsal")), SegmentLimits(), job="j", now=1.0)
+    at = next(number for number, made in enumerate(counter.calls) if re.match(call, made))
+    with DyingFilesystem(at=at), pytest.raises(SuddenDeath):
+        compact_log(log, SegmentLimits(), job="j", now=1.0)
+    return list(group_sources(next(name for name in map(parse_compacting, os.listdir(log)) if name)))
+
+
+def test_a_segment_that_somebody_changed_since_is_shown_and_left(run: Run, log: Path) -> None:
+    """Shown by `plan` and `inspect` before, by `recover` when it is left alone."""
+    sources = half_done(log, "symlink")
+    state = open_log(log)
+    ref = state.ref(sources[1])
+    assert state.live is not None
+    assert ref is not None
+    segment, other, rows = state.segment(ref.name), log / ref.name, state.readable(ref)
+    data = bytearray(other.read_bytes())
+    data[int(segment.offset[rows[state.live.mask(segment.idx[rows])]][0])] ^= 1
+    (log / "copy").write_bytes(data)
+    os.replace(log / "copy", other)
+    said = f"but {sources[1]} stays: the output does not provably hold what must survive of it"
+    assert said in run("plan", log).stderr
+    assert said in run("inspect", log).stdout
+    assert said in json.loads(run("inspect", log, "-o", "json").stdout)["halfDone"][0]
+    recovered = run("recover", log)
+    assert recovered.exit_code == 0
+    assert f"stayed: {sources[1]} NotCovered" in recovered.stdout
+    assert not other.is_symlink()
+    assert json.loads(run("inspect", log, "-o", "json").stdout)["halfDone"] == []
+
+
+def test_the_only_copy_is_kept_and_named(run: Run, log: Path) -> None:
+    sources = half_done(log, r"unlink .*\.compacting")
+    (log / sources[0]).unlink()
+    for command in ("plan", "inspect", "recover", "compact"):
+        result = run(command, log)
+        assert "which no segment of the log provides" in result.output, command
+        assert "Traceback" not in result.output
+        assert (result.exit_code == 0) == (command == "inspect")
+    assert json.loads(run("recover", log, "-o", "json").stdout)["kept"][0]["name"].endswith(".compacting")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ from compaction.stores.segments.clump_plan import ClumpRequest
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.store import SegmentLogStore
 from compaction.stores.segments.view import open_log
+from compaction.stores.segments.writer import LogWriter
 from support.log_owner import KeyValueOwner, live_payloads, under_the_maps
+from support.ra_owner import RaOwner
 from support.segment_logs import leftovers
 from support.sudden_death import DyingFilesystem, SuddenDeath, When
 
@@ -299,3 +301,76 @@ def test_a_committed_map_that_cannot_be_read_stops_recovery(fresh: Callable[[], 
     assert open_log(directory).live == live
     path.write_bytes(good)
     assert recovery.recover(directory).finished == ("0000000000000010.clump",)
+
+
+def _died_after(fresh: Callable[[], Path], call: str) -> Path:
+    directory = fresh()
+    with DyingFilesystem() as counter:
+        _attempt(directory, token=1)
+    directory = fresh()
+    at = next(number for number, made in enumerate(counter.calls) if made.startswith(call))
+    with DyingFilesystem(at=at, when="after"), pytest.raises(SuddenDeath):
+        _attempt(directory, token=1)
+    return directory
+
+
+def test_an_owner_that_compacted_past_the_commit_loses_nothing(fresh: Callable[[], Path]) -> None:
+    """It opens the log, overwrites some of what was moved, takes its snapshot, and compacts by Ra's rules: the new
+    segments are other files then, or gone, when we recover.
+    """
+    directory = fresh()
+    rewritten = 0
+    for stop in _half_done(directory):
+        directory = fresh()
+        with DyingFilesystem(at=stop, when="after"), pytest.raises(SuddenDeath):
+            _attempt(directory, token=1)
+        placed = [path.name for path in directory.glob("*.clump") if path.with_suffix(".segment").exists()]
+        owner = KeyValueOwner(directory)
+        for number in SPARSE[:8]:
+            owner.put(f"key{number}", "later")
+        for number in range(30):
+            owner.put("scratch", f"later {number}")
+        owner.snapshot()
+        owner.stop()
+        ra = RaOwner(directory)
+        ra.start()
+        ra.major()
+        expected = _values(directory)
+        rewritten += sum(not (directory / name).with_suffix(".segment").is_file() for name in placed)
+        assert not recovery.recover(directory, now=1000.0).kept
+        assert _values(directory) == expected
+        assert not recovery.is_needed(directory)
+        _attempt(directory, token=2)
+        assert _values(directory) == expected
+    assert rewritten
+
+
+def test_the_only_copies_are_kept_and_reported(fresh: Callable[[], Path]) -> None:
+    """The old entries are dead already; then a restore lost the segment that holds the new ones."""
+    before = live_payloads(fresh())
+    directory = _died_after(fresh, "rename compaction.indexes.tmp")
+    segment, marker = directory / "0000000000000010.segment", directory / "0000000000000010.clump"
+    values = _values(directory)
+    segment.unlink()
+    for _ in range(2):
+        report = recovery.recover(directory, now=1000.0)
+        assert [kept.name for kept in report.kept] == [marker.name]
+        assert marker.exists()
+        assert recovery.is_needed(directory)
+    sweep.sweep(directory, grace_seconds=0, active=frozenset())
+    assert len(list(directory.glob("*.moves"))) == 2
+    shutil.copyfile(marker, segment)
+    assert marker.name in recovery.recover(directory, now=1000.0).finished
+    assert under_the_maps(directory, before) == before
+    assert _values(directory) == values
+
+
+def test_old_entries_do_not_die_while_a_copy_is_hidden(fresh: Callable[[], Path]) -> None:
+    """Behind the commit point somebody wrote entries of its own under the new indexes."""
+    directory = _died_after(fresh, "link 0000000000000010.clump")
+    live, first = open_log(directory).live, open_log(directory).segment("0000000000000010.segment").first
+    with LogWriter(directory, max_count=8, sync=False) as writer:
+        writer.append(first + 2, 9, b"somebody else's")
+    report = recovery.recover(directory, now=1000.0)
+    assert [kept.name for kept in report.kept] == ["0000000000000010.clump"]
+    assert open_log(directory).live == live

@@ -81,7 +81,9 @@ class Owner:
             owner.minor()
             what.append("minor")
         self._stamp(log, before)
-        book.deleted |= {name for name in book.names if not os.path.lexists(log / name)}
+        # What the owner deleted, or made a link of its own, is no old name of ours any more.
+        changed = {name for name in book.names if before.get(name) != _identity(log / name)}
+        book.deleted |= {name for name in changed if not (log / name).is_file() or (log / name).is_symlink()}
         world.log(None, f"the owner of {log.name}: {', '.join(what)}")
         world.store.look(None, book, "the owner's compaction")
 
@@ -114,6 +116,10 @@ class Owner:
             if before.get(name) != identity:
                 self._world.disk.stamp(log / name)
         self._world.disk.stamp(log)
+
+
+def _identity(path: Path) -> FileIdentity | None:
+    return FileIdentity.of(path.lstat()) if os.path.lexists(path) else None
 
 
 def _files(log: Path) -> dict[str, FileIdentity]:

@@ -17,9 +17,10 @@ WRITES = ("create", "write", "sync", "sync_directory", "link", "symlink", "renam
 
 @dataclass(slots=True)
 class Calls:
-    """How many calls there were (those of the event itself not counted)."""
+    """How many calls there were (those of the event itself not counted), and the one that the event came before."""
 
     calls: int = 0
+    struck: str = ""
 
 
 @contextmanager
@@ -36,6 +37,8 @@ def before_call(kind: str, number: int, event: Callable[[], object]) -> Iterator
                 counted.calls += 1
                 if counted.calls - 1 == number:
                     running = True
+                    paths = (os.path.basename(a) for a in args if isinstance(a, os.PathLike))
+                    counted.struck = " ".join([function.__name__, *paths])
                     try:
                         event()
                     finally:

@@ -17,6 +17,7 @@ from compaction.stores.segments.reader import iter_entries
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.store import SegmentLogStore
 from compaction.stores.segments.view import open_log
+from compaction.stores.segments.writer import LogWriter
 
 Content = dict[int, tuple[int, str]]
 """Index -> (term, sha256 of the payload)."""
@@ -25,6 +26,17 @@ Content = dict[int, tuple[int, str]]
 def live_set(items: Iterable[int | list[int]]) -> LiveSet:
     """A live set as the manifests write it: integers and [low, high] pairs."""
     return LiveSet.from_ranges((i, i) if isinstance(i, int) else (i[0], i[1]) for i in items)
+
+
+def append_random_steps(directory: Path, case: Mapping[str, Any], steps: Iterable[tuple[int, int, int]]) -> None:
+    """The entries of one round of fixture 06, (first, last, term) by step, with the bytes that its manifest defines."""
+    with LogWriter(directory, max_count=case["seg_max_count"], max_size=case["seg_max_size"], sync=False) as writer:
+        for first, last, term in steps:
+            for index in range(first, last + 1):
+                digest = hashlib.sha256(f"z{case['seed']}:{index}:{term}".encode()).digest()
+                size = 1 + int.from_bytes(digest[:4]) % case["size_mod"]
+                blocks = (hashlib.sha256(f"{index}:{term}:{n}".encode()).digest() for n in range(size // 32 + 1))
+                writer.append(index, term, b"".join(blocks)[:size])
 
 
 def restore(source: Path, target: Path, files: Iterable[Mapping[str, Any]]) -> Path:

@@ -24,7 +24,9 @@ from compaction.cli.output import (
     stream,
 )
 from compaction.cli.segments_options import log_options, require_snapshot_for_live
+from compaction.cli.segments_shapes import outlook_words
 from compaction.exceptions import CompactionError, CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
+from compaction.stores.segments import recovery
 from compaction.stores.segments.clump_plan import mean_run
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.missing import Missing, missing_entries, missing_error
@@ -81,12 +83,14 @@ def inspect(
     if verify:
         for _ in read_batches(scan.log, on_corrupt=errors.append):
             pass
+    half_done = _half_done(directory, errors)
     signs, missing = look_for_owner(directory), missing_entries(scan.log)
     if verify and missing:
         _report_missing(directory, signs, missing, errors)
     result = _describe(
         scan, errors, signs, missing, snapshot_given=snapshot is not None, live_given=live is not None, verified=verify
     )
+    result["halfDone"] = half_done
     if output is OutputFormat.TABLE:
         _print(result)
     else:
@@ -149,6 +153,17 @@ def _entry_rows(log: LogState, errors: list[CompactionError], *, live_only: bool
             "sha256": hashlib.sha256(entry.payload).hexdigest(),
             "file": entry.file,
         }
+
+
+def _half_done(directory: Path, errors: list[CompactionError]) -> list[str]:
+    """What a crash left, and what a recovery would do about it."""
+    try:
+        if not recovery.is_needed(directory):
+            return []
+        return outlook_words(recovery.outlook(directory)) or ["it is settled by `compactor segments recover`"]
+    except CompactionError as error:
+        errors.append(error)
+        return []
 
 
 def _torn_records(log: LogState) -> Iterator[CorruptEntryError]:
@@ -308,6 +323,7 @@ def _print(result: dict[str, Any]) -> None:
             pairs.append(("Ranges", sparse))
         if live["missing"]:
             pairs.append(("Missing", f"{plural(live['missing'], 'live entry', 'live entries')} in no readable segment"))
+    pairs += [("Half-done", text) for text in result["halfDone"]]
     pairs += [("Ignored snapshot", text) for text in result["rejectedSnapshots"]]
     if result["owner"] is not None:
         pairs.append(("Owner", result["owner"]["reason"] or "stopped"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from compaction.cli.errors import describe
 from compaction.cli.output import Column, optional, optional_bytes
 from compaction.exceptions import SegmentLogError
 from compaction.stores.segments import recovery, sweep
+from compaction.stores.segments.evidence import Stays
 from compaction.stores.segments.plan import LogPlan
 from compaction.stores.segments.records import GroupReceipt, Tombstone
 from compaction.stores.segments.view import LogState
@@ -37,6 +39,12 @@ NAME_COLUMNS = (
     Column("bytes", "bytes", optional_bytes, right=True),
     Column("reason", "reason"),
 )
+
+_STAYS = {
+    Stays.CHANGED: "it is no longer the file that the commit read",
+    Stays.NOT_COVERED: "the output does not provably hold what must survive of it",
+    Stays.HIDES_OUTPUT: "a segment below it hides the output",
+}
 
 
 def plan_rows(planned: LogPlan) -> list[dict[str, Any]]:
@@ -91,7 +99,20 @@ def recovery_object(done: recovery.RecoveryReport) -> dict[str, list[Any]]:
         "discarded": list(done.discarded),
         "removed": list(done.removed),
         "raCompactions": [{"leader": r.leader, "outcome": r.outcome.value} for r in done.ra],
+        "stayed": [{"segment": s.segment, "reason": s.reason.value, "commit": s.commit} for s in done.stayed],
+        "kept": [{"name": k.name, "reason": k.reason} for k in done.kept],
     }
+
+
+def outlook_words(outlook: Iterable[recovery.RecoveryReport]) -> list[str]:
+    """What a recovery would do, a sentence's end for each half-done commit."""
+    said = []
+    for one in outlook:
+        said += [f"it undoes {group}" for group in one.discarded]
+        stays = f", but {one.stayed[0].segment} stays: {_STAYS[one.stayed[0].reason]}" if one.stayed else ""
+        said += [f"it finishes {group}{stays}" for group in one.finished]
+        said += [f"it keeps {kept.name}: {kept.reason}" for kept in one.kept]
+    return said
 
 
 def compact_object(

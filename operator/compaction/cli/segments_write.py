@@ -32,11 +32,12 @@ from compaction.cli.segments_shapes import (
     PLAN_COLUMNS,
     RECEIPT_COLUMNS,
     compact_object,
+    outlook_words,
     plan_object,
     plan_rows,
     recovery_object,
 )
-from compaction.exceptions import RecoveryNeededError, SegmentLogError
+from compaction.exceptions import RecoveryBlockedError, RecoveryNeededError, SegmentLogError
 from compaction.stores.segments import commit, fence, recovery, sweep
 from compaction.stores.segments.compact import compact_groups
 from compaction.stores.segments.faults import storage_errors
@@ -100,7 +101,7 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
     Example: compactor segments plan /data/ra/LOG --snapshot 120 --live 1-5,9
     """
     if recovery.is_needed(directory):
-        raise RecoveryNeededError(str(directory))
+        raise RecoveryNeededError(str(directory), tuple(outlook_words(recovery.outlook(directory))))
     look = _look(directory, snapshot, live, options)
     doubt = doubt_of(look_for_owner(directory))
     if output is not OutputFormat.TABLE:
@@ -155,6 +156,7 @@ def compact(
     ownership = ownership_of(owner_stopped=owner_stopped)
     require_stopped(directory, ownership)
     recovered = recovery.recover(directory, holder=HOLDER, ownership=ownership)
+    recovered.require_settled(directory)
     look = _look(directory, snapshot, live, options)
     job = f"{HOLDER}-{secrets.token_hex(5)}"
     token = fence.high_water(directory, job) + 1
@@ -201,13 +203,17 @@ def compact(
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @owner_stopped_option
 @output_option()
-def recover(*, directory: Path, owner_stopped: bool, output: OutputFormat) -> None:
+@click.pass_context
+def recover(context: click.Context, *, directory: Path, owner_stopped: bool, output: OutputFormat) -> None:
     """Finish or undo what a crash left half-done in the log in DIR, ours or Ra's own. Harmless on a healthy log.
 
-    Where something is half-done, a log of a Ra system is refused unless its server was stopped cleanly.
+    Where something is half-done, a log of a Ra system is refused unless its server was stopped cleanly. A segment that
+    somebody has changed since stays as it is. A file that may hold the only copy of an entry is kept and named; the
+    exit code is then 1.
     """
     ownership = ownership_of(owner_stopped=owner_stopped)
-    result = recovery_object(recovery.recover(directory, holder=HOLDER, ownership=ownership))
+    done = recovery.recover(directory, holder=HOLDER, ownership=ownership)
+    result = recovery_object(done)
     if output is not OutputFormat.TABLE:
         emit({"log": str(directory), **result}, output)
     elif any(result.values()):
@@ -216,6 +222,10 @@ def recover(*, directory: Path, owner_stopped: bool, output: OutputFormat) -> No
                 click.echo(f"{word}: {item if isinstance(item, str) else ' '.join(map(str, item.values()))}")
     else:
         click.echo("nothing to recover")
+    if done.kept:
+        for kept in done.kept:
+            report(RecoveryBlockedError(str(directory / kept.name), kept.reason))
+        context.exit(EXIT_DATA_ERROR)
 
 
 def _look(directory: Path, snapshot: int | None, live: LiveSet | None, options: dict[str, Any]) -> Look:

@@ -110,7 +110,7 @@ class SegmentLogsAdapter:
             if not log.needs_recovery or str(log.path) in busy:
                 continue
             try:
-                self._store.recover(log.path)
+                self._store.recover(log.path).require_settled(log.path)
                 recovered = True
             except (LockHeldError, OwnerRunningError):
                 continue  # somebody is at it: what looks half-done is being done

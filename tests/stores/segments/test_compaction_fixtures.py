@@ -17,8 +17,7 @@ from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.plan import LogPlan, plan_log
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.view import open_log
-from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import content, leftovers, live_set, regular, restore
+from support.segment_logs import append_random_steps, content, leftovers, live_set, regular, restore
 
 pytestmark = pytest.mark.fixtures
 
@@ -131,25 +130,6 @@ def test_03a_minor_marks_what_ra_deletes(ra_fixtures: Path, manifest: Manifest, 
     assert set(regular(ours)).isdisjoint(gone)
 
 
-def payload(index: int, term: int, size: int) -> bytes:
-    """The entry bytes of fixture 06, as its manifest defines them."""
-    out = b""
-    block = 0
-    while len(out) < size:
-        out += hashlib.sha256(f"{index}:{term}:{block}".encode()).digest()
-        block += 1
-    return out[:size]
-
-
-def append(directory: Path, case: dict[str, Any], steps: list[list[int]]) -> None:
-    with LogWriter(directory, max_count=case["seg_max_count"], max_size=case["seg_max_size"], sync=False) as writer:
-        for first, last, term in steps:
-            for index in range(first, last + 1):
-                digest = hashlib.sha256(f"z{case['seed']}:{index}:{term}".encode()).digest()
-                size = int.from_bytes(digest[:4]) % case["size_mod"]
-                writer.append(index, term, payload(index, term, 1 + size))
-
-
 def test_06_random_histories_survive_and_shrink_like_ras(manifest: Manifest, tmp_path: Path) -> None:
     """All rounds of all cases: live entries before = after, sizes within limits, never more segments than Ra keeps.
 
@@ -163,7 +143,7 @@ def test_06_random_histories_survive_and_shrink_like_ras(manifest: Manifest, tmp
         limits = SegmentLimits(max_entries=case["comp_max_count"], max_bytes=case["comp_max_size"])
         for number, turn in enumerate(case["rounds"]):
             where = f"case {case['id']}, round {number}"
-            append(directory, case, turn["steps"])
+            append_random_steps(directory, case, turn["steps"])
             live, snapshot = live_set(turn["live"]), turn["snapshot"]
             before = content(directory, snapshot_index=snapshot, live=live)
             phases = "13" if turn["op"] == "major" else "1"

@@ -89,7 +89,7 @@ def prepare_clump(
 ) -> PreparedClump:
     """Settle what a crash left, check that the log may be appended to from outside, and plan."""
     ownership = Ownership.STOPPED if owner_stopped else Ownership.DETECT
-    recovery.recover(directory, holder=job, ownership=ownership, timeout=timeout)
+    recovery.recover(directory, holder=job, ownership=ownership, timeout=timeout).require_settled(directory)
     earlier = receipts_of(directory, job)
     with storage_errors(directory):
         log = open_log(directory)

@@ -95,7 +95,7 @@ def clump_through_owner(
         ClumpRefusedError: the owner said it had adopted the copies, and its snapshot says something else.
     """
     directory = owner.directory
-    recovery.recover(directory, holder=holder, timeout=timeout)
+    recovery.recover(directory, holder=holder, timeout=timeout).require_settled(directory)
     spent = sum(receipt.payload_bytes for receipt in receipts_of(directory, job))
     with storage_errors(directory):
         plan = plan_clump(open_log(directory), replace(request, max_bytes=max(1, request.max_bytes - spent)), limits)

@@ -1,21 +1,31 @@
-"""Settles a commit of re-written entries that died: finished on positive evidence only, else discarded.
+"""Settles a commit of re-written entries that died: finished or undone on positive evidence only, else kept.
 
-`n.clump` exists from the first step of the commit to its last, as a whole file. It was committed if `n.segment` has the
-very header, index area and size of it. Then the live set is published, if the snapshot still is the one that the map
-speaks of, and the name removed. Otherwise the map goes first and `n.clump` last, so that a map without its entries
-never stands alone. Idempotent, and safe against a crash at any step.
+`n.clump` exists from the first step of the commit to its last, as a whole file. Between the crash and now the log's
+owner may have appended, taken a snapshot or compacted, so it is not names that decide but what a reader finds at the
+new indexes:
+
+* `n.segment` has the very header, index area and size of `n.clump`, or (the owner has compacted it since) what the log
+  provides of the new indexes is what `n.clump` holds: committed. The live set is published, if the snapshot still is
+  the one that the map speaks of and every copy can be read; then the name is removed. The map stays in force.
+* Otherwise it is undone if old entries are live and every live one can be read, or if a snapshot above the new indexes
+  has made all of it obsolete. The map goes first and `n.clump` last: a map without its entries never stands alone.
+* Neither: `n.clump` may hold the only copies (its segment was lost when a directory was restored). It stays, and the
+  log is reported.
+
+Idempotent, and safe against a crash at any step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import CorruptMovesError, CorruptSegmentError
-from compaction.stores.segments import fs, lock
+from compaction.exceptions import CorruptMovesError, CorruptSegmentError, SegmentLogError
+from compaction.stores.segments import coverage, fs, lock
 from compaction.stores.segments.access import replace_file
 from compaction.stores.segments.clump_moves import Moves, index_digest, load_moves
 from compaction.stores.segments.codec import read_segment
@@ -23,13 +33,23 @@ from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.names import moves_name, parse_clump
 from compaction.stores.segments.seq import LiveSet, encode_indexes
 from compaction.stores.segments.snapshot import INDEXES_FILE, find_snapshots
+from compaction.stores.segments.view import LogState, open_log
 
 INDEXES_TEMPORARY: Final = "compaction.indexes.tmp"
 """In the log's directory, not in the snapshot's: nothing of ours is ever seen there but the file itself."""
 
 
-def settle_clump(directory: Path, name: str, *, held: lock.HeldLock | None) -> bool:
-    """Finish (True) or discard (False) the commit that left the `.clump` file `name`. OSError passes through.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a reader finds at the new indexes: so many entries that are the copies, and so many that are others."""
+
+    copies: int
+    others: int
+
+
+def settle_clump(directory: Path, name: str, *, held: lock.HeldLock | None) -> bool | str:
+    """Finish (True) or discard (False) the commit that left the `.clump` file `name`; or why it can be neither, and
+    then nothing is changed. OSError passes through.
 
     CorruptMovesError: it was committed and its map cannot be read, so nobody knows what was moved; nothing is changed.
     """
@@ -38,17 +58,95 @@ def settle_clump(directory: Path, name: str, *, held: lock.HeldLock | None) -> b
     output = parse_clump(name)
     assert output is not None, f"{name} is no .clump file"
     marker, segment = _parsed(directory / name), _parsed(directory / output)
-    if marker is None or segment is None or not _same(marker, segment):
+    if marker is None:
         discard_clump(directory, name)
         return False
-    moves = _map(directory, first=marker.first)
-    # The commit point may not be durable yet: it must be, before the old entries die.
-    fs.sync_file(directory / output)
+    in_place = segment is not None and _same(marker, segment)
+    moves = _map(directory, first=marker.first) if in_place else _own_map(directory, name, marker)
+    if moves is None:
+        # Died before the map was written; or it was swept, because a newer snapshot made all of it obsolete.
+        fs.unlink_if_present(directory / name)
+        fs.sync_directory(directory)
+        return False
+    try:
+        log = open_log(directory)
+    except SegmentLogError as error:
+        return f"nobody can tell whether the log provides what is in it: {error}"
+    found = _found(log, marker)
+    if in_place or (found.copies and not found.others):
+        return _finish(directory, name, marker, moves, log, found, held=held)
+    if why := _why_needed(log, marker, moves):
+        return why
+    discard_clump(directory, name)
+    return False
+
+
+def _finish(
+    directory: Path,
+    name: str,
+    marker: SegmentIndex,
+    moves: Moves,
+    log: LogState,
+    found: _Found,
+    *,
+    held: lock.HeldLock | None,
+) -> bool | str:
+    """Publish the live set and remove the name; not if an entry would be in neither place."""
+    if _speaks_of(log, moves) and found.copies < marker.count:
+        missing = marker.count - found.copies
+        return f"{missing} of its {marker.count} entries are not read from the log, where their old ones are to die"
+    output = parse_clump(name)
+    if output is not None and (directory / output).exists():
+        # The commit point may not be durable yet: it must be, before the old entries die.
+        fs.sync_file(directory / output)
     fs.sync_directory(directory)
     publish_live(directory, [moves], held=held)
     fs.unlink_if_present(directory / name)
     fs.sync_directory(directory)
     return True
+
+
+def _why_needed(log: LogState, marker: SegmentIndex, moves: Moves) -> str:
+    """Why the copies of a commit that did not happen must stay; empty when they can go."""
+    if log.live is None or log.snapshot_index is None:
+        return "nobody knows what is live in the log"
+    old = moves.old_set.without(moves.old_set.without(log.live))
+    readable = [log.segment(ref.name).idx[log.readable(ref)] for ref in log.refs]
+    lost = old.without(LiveSet.from_indexes(np.concatenate(readable))) if readable else old
+    if lost:
+        return f"it holds a copy of entry {lost.smallest}, which no segment of the log provides"
+    missing = coverage.not_provided(log, marker)
+    if missing.size and (not old or int(missing[0]) <= log.snapshot_index):
+        return f"it holds entry {int(missing[0])}, which no segment of the log provides under its new index or its old"
+    return ""
+
+
+def _found(log: LogState, marker: SegmentIndex) -> _Found:
+    """Compares, byte for byte, what is read at the indexes of `marker` with what it holds."""
+    copies = others = 0
+    for ref in log.refs:
+        segment, rows = log.segment(ref.name), log.readable(ref)
+        idx = segment.idx[rows]
+        rows = rows[(idx >= np.uint64(marker.first)) & (idx <= np.uint64(marker.last))]
+        if not rows.size:
+            continue
+        # Its indexes are consecutive.
+        mine = (segment.idx[rows] - np.uint64(marker.first)).astype(np.int64)
+        terms = bool(np.all(segment.term[rows] == marker.term[mine]))
+        if terms and coverage.same_payloads(marker, mine, segment, rows):
+            copies += int(rows.size)
+        else:
+            others += int(rows.size)
+    return _Found(copies, others)
+
+
+def _speaks_of(log: LogState, moves: Moves) -> bool:
+    """Whether the snapshot in force is the one under which the entries were moved, and has old ones live still."""
+    if log.snapshot is None or log.live is None:
+        return False
+    receipt = moves.receipt
+    own = (log.snapshot.index, log.snapshot.term) == (receipt.snapshot_index, receipt.snapshot_term)
+    return own and log.live.without(moves.old_set) != log.live
 
 
 def _parsed(path: Path) -> SegmentIndex | None:
@@ -72,26 +170,30 @@ def _map(directory: Path, *, first: int) -> Moves:
         raise CorruptMovesError(str(path), "it is missing, and its entries are in the log") from error
 
 
+def _own_map(directory: Path, name: str, marker: SegmentIndex) -> Moves | None:
+    """The map under the name that this commit's would have, if it is this commit's: another one is needed.
+
+    CorruptMovesError: it cannot be read, and may be this commit's.
+    """
+    try:
+        moves = load_moves(directory / moves_name(marker.first))
+    except FileNotFoundError:
+        return None
+    ours = moves.receipt.output == parse_clump(name) and moves.receipt.index_digest == index_digest(marker)
+    return moves if ours else None
+
+
 def discard_clump(directory: Path, name: str) -> None:
     """Undo a commit that did not reach its commit point. OSError passes through.
 
     CorruptMovesError: the map that may be this commit's cannot be read; nothing is removed.
     """
     marker = _parsed(directory / name)
-    if marker is not None and _is_of(directory, name, marker):
+    if marker is not None and _own_map(directory, name, marker) is not None:
         fs.unlink_if_present(directory / moves_name(marker.first))
         fs.sync_directory(directory)
     fs.unlink_if_present(directory / name)
     fs.sync_directory(directory)
-
-
-def _is_of(directory: Path, name: str, marker: SegmentIndex) -> bool:
-    """Whether the map under the name that this commit's would have is this commit's: another one is needed."""
-    try:
-        receipt = load_moves(directory / moves_name(marker.first)).receipt
-    except FileNotFoundError:
-        return False
-    return receipt.output == parse_clump(name) and receipt.index_digest == index_digest(marker)
 
 
 def publish_live(directory: Path, maps: Sequence[Moves], *, held: lock.HeldLock | None) -> None:

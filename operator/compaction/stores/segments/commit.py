@@ -113,14 +113,12 @@ def commit_groups(
             raise
         if intents:
             try:
-                publish(directory, record, intents, held=held, now=now)
+                batch.outcomes.update(publish(directory, record, intents, held=held, now=now))
             except UnwritableFenceError:
                 batch.discard(groups)
                 raise
             except OSError as error:
                 batch.settle(intents, error, held=held)
-            else:
-                batch.outcomes.update((intent.group, intent.receipt) for intent in intents)
     return tuple(batch.outcomes[key] for key in keys)
 
 
@@ -170,7 +168,17 @@ class _Batch:
                 holder=self.holder,
                 now=now,
             )
-            intents.append(PendingCommit(group=key, partial=partial.name, identity=group.identity, receipt=receipt))
+            files = group.files
+            intents.append(
+                PendingCommit(
+                    group=key,
+                    partial=partial.name,
+                    identity=group.identity,
+                    receipt=receipt,
+                    mark=group.mark,
+                    replaced=tuple(files[name] for name in (receipt.output, *receipt.linked)),
+                )
+            )
         return tuple(intents)
 
     def discard(self, groups: Sequence[RewrittenGroup]) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from compaction.stores.segments.access import replace_file
 from compaction.stores.segments.codec import pread_up_to
 from compaction.stores.segments.faults import storage_error, storage_errors
 from compaction.stores.segments.fence_check import MAX_TOKEN, first_fault
+from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.names import job_key
 from compaction.stores.segments.records import Claim, FenceRecord, PendingCommit, Tombstone, TombstoneKind
 
@@ -243,18 +244,27 @@ def without_intent(record: FenceRecord, group: str) -> FenceRecord:
     return replace(record, intents=tuple(i for i in record.intents if i.group != group))
 
 
-def promoted(record: FenceRecord, intent: PendingCommit, *, linked_at: float) -> FenceRecord:
+def promoted(
+    record: FenceRecord, intent: PendingCommit, *, linked_at: float, links: Mapping[str, FileIdentity]
+) -> FenceRecord:
     """A commit that was begun has happened: its receipt counts, and its replaced names wait for their deletion.
 
-    `linked_at`: when the names really were replaced, from which their grace counts.
+    `linked_at`: when the names really were replaced, from which their grace counts. `links`: which links they are.
     """
     receipt = intent.receipt
-    links = [
-        Tombstone(name=name, kind=TombstoneKind.LINKED, since=linked_at, job=receipt.job, token=receipt.token)
+    marks = [
+        Tombstone(
+            name=name,
+            kind=TombstoneKind.LINKED,
+            since=linked_at,
+            job=receipt.job,
+            token=receipt.token,
+            identity=links.get(name),
+        )
         for name in receipt.linked
     ]
-    without = without_tombstones(without_intent(record, intent.group), (*receipt.sources, *receipt.linked))
-    return replace(with_tombstones(without, links), receipts=(*record.receipts, receipt))
+    without = without_tombstones(without_intent(record, intent.group), (receipt.output, *receipt.linked))
+    return replace(with_tombstones(without, marks), receipts=(*record.receipts, receipt))
 
 
 def with_tombstones(record: FenceRecord, tombstones: Iterable[Tombstone]) -> FenceRecord:

@@ -126,6 +126,12 @@ def _intent(intent: PendingCommit) -> Iterator[str]:
     elif partial.job != _key_or_none(receipt.job):
         yield f"has an intent whose output is of another job: {_brief(intent.partial)}"
     yield from _identity("the intent", intent.identity)
+    replaceable = {receipt.output, *receipt.linked}
+    for source in intent.replaced:
+        if source.name not in replaceable:
+            yield f"has an intent of group {receipt.group} that replaces none of its names: {_brief(source.name)}"
+            return
+        yield from _identity(f"{source.name} in an intent", source.identity)
 
 
 def _key_or_none(job: str) -> str | None:

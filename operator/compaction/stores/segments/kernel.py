@@ -95,38 +95,46 @@ def rewrite_group(
             for name, span, identity in zip(sources, ranges.spans, ranges.identities, strict=True)
         ]
         _check_size(picked, limits, key=key)
-        carried = _carried(directory, sources, ranges.carried)
+        carried = _carried(directory, sources, ranges.carried, known or {})
         path = directory / partial_name(key, job=job, token=token)
-        before, after, identity = _write_partial(path, picked, pace)
+        before, after, output = _write_partial(path, picked, pace)
         return RewrittenGroup(
             sources=tuple(sources),
             identities=tuple(p.segment.identity for p in picked),
             partial=path.name,
-            identity=identity,
+            identity=output.identity,
             entries=before.entries,
             live_bytes=before.payload_bytes,
-            bytes_before=sum(i.size for i in (*(p.segment.identity for p in picked), *carried.values())),
-            bytes_after=identity.size,
+            bytes_before=sum(s.identity.size for s in (*(p.segment for p in picked), *carried.values())),
+            bytes_after=output.identity.size,
             fingerprint_before=before.hexdigest(),
             fingerprint_after=after,
             seconds=time.monotonic() - started,
+            mark=output.mark,
+            marks=tuple(p.segment.mark for p in picked),
             carried=tuple(carried),
-            carried_identities=tuple(carried.values()),
+            carried_identities=tuple(segment.identity for segment in carried.values()),
+            carried_marks=tuple(segment.mark for segment in carried.values()),
         )
 
 
-def _carried(directory: Path, sources: Sequence[str], dead: Sequence[DeadSegment]) -> dict[str, FileIdentity]:
+def _carried(
+    directory: Path, sources: Sequence[str], dead: Sequence[DeadSegment], known: Mapping[str, SegmentIndex]
+) -> dict[str, SegmentIndex]:
     """The segments between the sources that are still there. SourcesChangedError for one that was not proved dead."""
     proved = {segment.name: segment.identity for segment in dead}
-    found: dict[str, FileIdentity] = {}
+    found: dict[str, SegmentIndex] = {}
     for name in regular_segments(directory):
         if not sources[0] < name < sources[-1] or name in sources:
             continue
         identity = regular_identity(directory / name)
-        if identity is not None and identity != proved.get(name):
+        if identity is None:
+            continue
+        looked = known.get(name)
+        segment = looked if looked is not None and looked.identity == identity else _read(directory / name)
+        if segment.identity != proved.get(name):
             raise SourcesChangedError(f"{directory / name}: lies between the sources, and may hold something live")
-        if identity is not None:
-            found[name] = identity
+        found[name] = segment
     return found
 
 
@@ -178,8 +186,8 @@ def _check_size(picked: list[_Picked], limits: SegmentLimits, *, key: str) -> No
         )
 
 
-def _write_partial(path: Path, picked: list[_Picked], pace: Pace) -> tuple[Fingerprint, str, FileIdentity]:
-    """Write, sync and verify: (fingerprint of the sources, of the output, the output's identity).
+def _write_partial(path: Path, picked: list[_Picked], pace: Pace) -> tuple[Fingerprint, str, SegmentIndex]:
+    """Write, sync and verify: (fingerprint of the sources, of the output, the output's index).
 
     The file is gone again unless all of it succeeded.
     """
@@ -194,8 +202,8 @@ def _write_partial(path: Path, picked: list[_Picked], pace: Pace) -> tuple[Finge
             before.update_batch(batch)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
-        _, after = read_back(path, before, identity, pace)
-    return before, after, identity
+        output, after = read_back(path, before, identity, pace)
+    return before, after, output
 
 
 def _head(picked: list[_Picked]) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity, segment_number
@@ -38,3 +39,15 @@ def regular_identity(path: Path) -> FileIdentity | None:
     """Identity of a regular file under its own name; None for anything else."""
     found = status(path)
     return FileIdentity.of(found) if found and stat.S_ISREG(found.st_mode) else None
+
+
+def link_identity(path: Path) -> FileIdentity | None:
+    """Identity of a symbolic link itself; None for anything else."""
+    found = status(path)
+    return FileIdentity.of(found) if found and stat.S_ISLNK(found.st_mode) else None
+
+
+def links_of(directory: Path, names: Iterable[str]) -> dict[str, FileIdentity]:
+    """The identities of those of `names` that are symbolic links."""
+    found = {name: link_identity(directory / name) for name in names}
+    return {name: identity for name, identity in found.items() if identity is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,9 +68,13 @@ def effective_records(idx: U64Array) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """What tells one state of a file from another: of os.stat."""
+    """What tells one state of a file from another: of os.stat.
 
-    device: int
+    Not compared: the device. Some file systems have another number at each mount, and on each machine; all else of two
+    files under one name is only equal when one of them is the other, or its clone.
+    """
+
+    device: int = field(compare=False)
     inode: int
     size: int
     mtime_ns: int
@@ -150,6 +155,17 @@ class SegmentIndex:
     def last(self) -> int:
         """The LAST record's index, even if an earlier one was higher (research/ra.md §1.6)."""
         return int(self.idx[-1]) if self.count else -1
+
+    @property
+    def mark(self) -> str:
+        """A mark of the content: CRC-32 of header and index (which holds a checksum of each payload), 8 hex digits.
+
+        Equal for copies of a file. It tells files apart that nobody forged; it proves nothing about payloads.
+        """
+        crc = zlib.crc32(f"{self.version}/{self.max_count}/{self.count}".encode())
+        for array in (self.idx, self.term, self.offset, self.length, self.crc):
+            crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+        return f"{crc:08x}"
 
     @property
     def inside(self) -> BoolArray:

@@ -18,7 +18,10 @@ neighbours are in, and `recovery` settles each by itself, on positive evidence: 
 the same inode.
 
 The lock is verified before each step that could destroy another's work, in case a person deletes its file while this
-process sleeps; right before each commit point the fence must still be, byte for byte, the one with these intents.
+process sleeps; right before each commit point the fence must still be, byte for byte, the one with these intents. Each
+name is looked at right before it is replaced: while this process slept, the log's owner may have started and compacted
+the log itself. A group whose sources changed before its commit point is not committed; one whose higher names changed
+behind it ends below the first that did, and its receipt says so.
 The order of step 3 matters to a reader between two steps: an untouched higher source hides the output from its own
 first index on (research/ra.md §1.8) and still holds everything from there on. For the same reason nothing between the
 lowest and the highest source may stay a regular file: it would hide the output behind it.
@@ -29,10 +32,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import LockLostError
-from compaction.stores.segments import fence, fs, lock, recovery
+from compaction.exceptions import LockLostError, SourcesChangedError
+from compaction.stores.segments import fence, fs, lock, replacing
+from compaction.stores.segments.evidence import changed_names
+from compaction.stores.segments.listing import links_of
 from compaction.stores.segments.names import compacting_name
-from compaction.stores.segments.records import FenceRecord, PendingCommit
+from compaction.stores.segments.records import FenceRecord, GroupReceipt, PendingCommit
 
 _TOMBSTONE_BYTES: Final = 512
 
@@ -44,8 +49,10 @@ def publish(
     *,
     held: lock.HeldLock,
     now: float | None,
-) -> None:
+) -> dict[str, GroupReceipt | SourcesChangedError]:
     """Steps 1 to 5 for `intents`, which are accepted, ascending and disjoint. OSError passes through.
+
+    Returns what became of each group, by its key: its receipt, or why nothing of it was committed.
 
     Raises:
         UnwritableFenceError: nothing was changed.
@@ -58,24 +65,51 @@ def publish(
     for intent in intents:
         fs.rename(directory / intent.partial, directory / compacting_name(intent.group))
     fs.sync_directory(directory)
+    outcomes: dict[str, GroupReceipt | SourcesChangedError] = {}
     for intent in intents:
-        _still_ours(directory, written, intent, held)
-        recovery.put_link(directory, intent.receipt.output, directory / compacting_name(intent.group))
+        if changed := _place(directory, intent, written, held):
+            outcomes[intent.group] = changed
     fs.sync_directory(directory)
-    for intent in intents:
-        for name in intent.receipt.linked:
-            held.verify()
-            recovery.put_symlink(directory, name, intent.receipt.output)
+    placed = [intent for intent in intents if intent.group not in outcomes]
+    ended = [_link(directory, intent, held) for intent in placed]
     fs.sync_directory(directory)
     linked_at = held.now() if now is None else now
     done = intended
-    for intent in intents:
-        done = fence.promoted(done, intent, linked_at=linked_at)
+    for group in outcomes:
+        done = fence.without_intent(done, group)
+    for intent in ended:
+        links = links_of(directory, intent.receipt.linked)
+        done = fence.promoted(done, intent, linked_at=linked_at, links=links)
+        outcomes[intent.group] = intent.receipt
     # One sync for both: should only the removal reach the disk, the intent still names the output's inode.
     fence.write(directory, done, sync_directory=False, held=held, spare=0)
     for intent in intents:
         fs.unlink(directory / compacting_name(intent.group))
     fs.sync_directory(directory)
+    return outcomes
+
+
+def _place(directory: Path, intent: PendingCommit, written: bytes, held: lock.HeldLock) -> SourcesChangedError | None:
+    """The commit point of one group; or why it was not taken."""
+    _still_ours(directory, written, intent, held)
+    source = directory / compacting_name(intent.group)
+    changed = changed_names(directory, intent)
+    lowest = intent.replaced[0]
+    if not changed and replacing.put_link(directory, lowest.name, source, expected=lowest.identity):
+        return None
+    name = directory / (changed or [lowest.name])[0]
+    return SourcesChangedError(f"{name}: no longer the file that was read for {intent.partial}")
+
+
+def _link(directory: Path, intent: PendingCommit, held: lock.HeldLock) -> PendingCommit:
+    """Step 3 of one group: the intent as it came true."""
+    linked: list[str] = []
+    for one in intent.replaced[1:]:
+        held.verify()
+        if not replacing.put_symlink(directory, one.name, intent.receipt.output, expected=one.identity):
+            break
+        linked.append(one.name)
+    return intent.cut_short(linked)
 
 
 def _still_ours(directory: Path, written: bytes, intent: PendingCommit, held: lock.HeldLock) -> None:

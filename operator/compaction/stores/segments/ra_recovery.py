@@ -17,16 +17,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import numpy as np
-
 from compaction.exceptions import SegmentLogError, TermFormatError
-from compaction.stores.segments import etf, fs, names
+from compaction.stores.segments import coverage, etf, fs, names, replacing
 from compaction.stores.segments.codec import pread_up_to
+from compaction.stores.segments.evidence import Replacement
 from compaction.stores.segments.listing import status
-from compaction.stores.segments.model import SEGMENT_NAME, SegmentIndex
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.unreferenced import find_stranded
-from compaction.stores.segments.view import LogState, open_log
+from compaction.stores.segments.model import SEGMENT_NAME
+from compaction.stores.segments.view import open_log
 
 _MAX_MARKER_BYTES = 1 << 20
 
@@ -35,7 +32,7 @@ class RaOutcome(StrEnum):
     """What became of a half-done compaction of Ra."""
 
     ABORTED = "Aborted"
-    """`.compacting` was still there: it is discarded, the members are untouched."""
+    """`.compacting` was still there: the members are untouched."""
     FINISHED = "Finished"
     """The leader holds every live entry of the other members: they are symlinks to it now."""
     UNPROVEN = "Unproven"
@@ -54,7 +51,10 @@ class RaRecovery:
 
 
 def settle_marker(directory: Path, marker: str) -> RaRecovery:
-    """Settle one marker; the log's lock must be held. OSError passes through."""
+    """Settle one marker; the log's lock must be held. OSError passes through.
+
+    The `.compacting` file of an aborted one is left to `recovery`, which removes it if nothing in it is needed.
+    """
     leader = names.parse_ra_marker(marker)
     if leader is None:
         raise ValueError(f"{marker!r} is not a marker's name")
@@ -66,17 +66,14 @@ def settle_marker(directory: Path, marker: str) -> RaRecovery:
         # Ra syncs neither its rename nor, always, what it renamed; and the members are the only other copy.
         fs.sync_file(directory / leader)
         fs.sync_directory(directory)
-    for name in proven:
-        fs.unlink_if_present(directory / names.link_name(name))
-        fs.symlink(leader, directory / names.link_name(name))
-        fs.rename(directory / names.link_name(name), directory / name)
+    for one in proven:
+        if not replacing.put_symlink(directory, one.segment, leader, expected=one.identity):
+            break
     if proven:
         fs.sync_directory(directory)
     fs.unlink_if_present(directory / marker)
     # Durable before `.compacting` goes: the marker alone would tell Ra that the group was committed.
     fs.sync_directory(directory)
-    if aborted and fs.unlink_if_present(compacting):
-        fs.sync_directory(directory)
     return RaRecovery(leader=leader, members=members, outcome=_outcome(directory, leader, members, aborted=aborted))
 
 
@@ -120,66 +117,20 @@ def _marker_bytes(path: Path) -> bytes:
         os.close(fd)
 
 
-def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[str, ...]:
+def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[Replacement, ...]:
     """The members that can become symlinks: all that are still regular files, if the leader covers them; else none.
 
-    All or nothing, and never past the newest segment or the snapshot: what is above the snapshot is needed whole.
+    All or nothing, and nothing when nobody knows what is live.
     """
     try:
         log = open_log(directory)
     except SegmentLogError:
         return ()
-    if log.live is None or log.snapshot_index is None or not log.refs:
+    if log.live is None:
         return ()
     regular = [name for name in members if name != leader and name not in log.links and (directory / name).exists()]
     present = {segment.name for segment in log.segments}
-    if leader not in present or any(name not in present or name >= log.refs[-1].name for name in regular):
-        return ()
     between = [name for name in present if leader < name <= members[-1] and name not in members]
-    if between or not all(_covers(log, leader, name, log.live) for name in regular):
+    if between or not all(coverage.covers(log, leader, name) for name in regular):
         return ()
-    # Coverage is about what is read from a member. What newer files hide in it comes back when those are deleted.
-    if not find_stranded(log, log.live).keys().isdisjoint(regular):
-        return ()
-    return tuple(regular)
-
-
-def _covers(log: LogState, leader: str, member: str, live: LiveSet) -> bool:
-    """Whether the leader holds every live entry that is read from the member now: index, term, and the same payload."""
-    ref = next((ref for ref in log.refs if ref.name == member), None)
-    if ref is None:
-        return True
-    if log.snapshot_index is None or ref.last > log.snapshot_index:
-        return False
-    output, source = log.segment(leader), log.segment(member)
-    wanted = log.readable(ref)
-    wanted = wanted[live.mask(source.idx[wanted])]
-    if wanted.size != live.count_in(ref.first, ref.last):
-        return False
-    held = np.flatnonzero(output.effective)
-    at = np.searchsorted(output.idx[held], source.idx[wanted])
-    if np.any(at >= held.size):
-        return False
-    found = held[at]
-    same = (
-        (output.idx[found] == source.idx[wanted])
-        & (output.term[found] == source.term[wanted])
-        & (output.length[found] == source.length[wanted])
-        & (output.crc[found] == source.crc[wanted])
-    )
-    return bool(np.all(same)) and _same_payloads(output, source, found.tolist(), wanted.tolist())
-
-
-def _same_payloads(output: SegmentIndex, source: SegmentIndex, found: list[int], wanted: list[int]) -> bool:
-    """Byte comparison: equal stored checksums prove nothing about bytes that never reached the disk."""
-    left, right = (os.open(s.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) for s in (output, source))
-    try:
-        for mine, theirs in zip(found, wanted, strict=True):
-            length = int(source.length[theirs])
-            copy = pread_up_to(left, length, int(output.offset[mine]))
-            if len(copy) != length or copy != pread_up_to(right, length, int(source.offset[theirs])):
-                return False
-    finally:
-        os.close(left)
-        os.close(right)
-    return True
+    return tuple(Replacement(name, log.segment(name).identity) for name in regular)

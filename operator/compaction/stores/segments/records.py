@@ -5,7 +5,8 @@ All of it is immutable, picklable and made of JSON's types. Times are epoch seco
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
@@ -19,10 +20,20 @@ Items = Annotated[tuple[Item, ...], FailFast()]
 
 
 @dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A segment file as it was read: whatever else has its name later is another file. `mark`: of its content."""
+
+    name: str
+    identity: FileIdentity
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
 class RewrittenGroup:
     """A group's output, written, synced and read back, but not yet visible to anybody.
 
-    `identities` are the sources' as they were read, in order; `identity` is the partial file's. `fingerprint_before` is
+    `identities` and `marks` (see `SegmentIndex.mark`) are the sources' as they were read, in order; `identity` and
+    `mark` are the partial file's. `fingerprint_before` is
     of the live entries as read from the sources, `fingerprint_after` of the same as read back from the partial file.
     `carried`: dead segments between the sources, with nothing to copy; they become symlinks too.
     """
@@ -38,8 +49,20 @@ class RewrittenGroup:
     fingerprint_before: str
     fingerprint_after: str
     seconds: float
+    mark: str
+    marks: tuple[str, ...]
     carried: tuple[str, ...] = ()
     carried_identities: tuple[FileIdentity, ...] = ()
+    carried_marks: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> dict[str, KnownFile]:
+        """Every file that a commit of the group replaces, by name."""
+        known = (
+            *zip(self.sources, self.identities, self.marks, strict=True),
+            *zip(self.carried, self.carried_identities, self.carried_marks, strict=True),
+        )
+        return {name: KnownFile(name, identity, mark) for name, identity, mark in known}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +114,10 @@ class UnreferencedReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A name that is deleted once `since` is longer ago than the grace. `identity`: the file it stands for."""
+    """A name that is deleted once `since` is longer ago than the grace.
+
+    `identity`: the file, or the link, that it stands for; None in an older record of a link.
+    """
 
     name: str
     kind: TombstoneKind
@@ -105,12 +131,29 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class PendingCommit:
-    """A group commit that was begun: enough to finish its record if the process dies after the commit point."""
+    """A group commit that was begun: enough to finish it if the process dies after the commit point, and not further
+    than it is still true.
+
+    `identity` and `mark`: of the output. `replaced`: the files that it replaces, the lowest first. Both are empty in
+    the record of an older version: then only content is evidence.
+    """
 
     group: str
     partial: str
     identity: FileIdentity
     receipt: GroupReceipt
+    mark: str = ""
+    replaced: Items[KnownFile] = ()
+
+    def cut_short(self, linked: Iterable[str]) -> PendingCommit:
+        """The same commit when only `linked` of its higher names became links: what else it names stayed a file."""
+        names = tuple(linked)
+        stayed = set(self.receipt.linked) - set(names)
+        if not stayed:
+            return self
+        kept = sum(source.identity.size for source in self.replaced if source.name in stayed)
+        before = max(0, self.receipt.bytes_before - kept)
+        return replace(self, receipt=replace(self.receipt, linked=names, bytes_before=before))
 
 
 @dataclass(frozen=True, slots=True)

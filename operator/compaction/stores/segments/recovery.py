@@ -1,20 +1,17 @@
 """Settles what a crash left half-done: ours, the design note's, and that of Ra's own compaction.
 
-Rule: only positive evidence finishes a commit, everything else is discarded; both are safe, because the sources of a
-group stay regular files until the evidence exists. Idempotent, and itself safe against a crash at any step.
+Rule: only positive evidence about every single file finishes a commit, or removes anything; between the crash and now
+the log's owner, another compactor or a restore may have acted. What is evidence, `evidence` says: of each name that it
+would replace, and of each file that it would remove. Idempotent, and itself safe against a crash at any step.
 
-* `a-b-c.compacting` and `a.segment` are the same inode, and the file that the intent names if there is one: committed.
-  The remaining links are made, the receipt that the fence holds as intent counts, the name is removed. (Not the link
-  count: a hard-link backup has it too, research/ra.md §3.7.)
-* otherwise `a-b-c.compacting` is discarded.
-* An intent without `.compacting`: committed if `a.segment` is the very file that the intent names (device, inode, size,
-  modification time: a restored directory hands out inode numbers anew), else void.
+* A commit whose output is in place is finished up to the first name that is no longer the file it read; that one and
+  everything above it stay. Its receipt then names what was replaced, and the fence's intent becomes that receipt.
+* Otherwise the intent is void, and `a-b-c.compacting` is removed unless it alone holds something live: then it stays,
+  and the log is reported until somebody has looked at it.
 * The commit point is made durable before the first source behind it is replaced.
-* Without an intent nobody knows which dead segments were to go with the group. One that is still a file of its own
-  hides the output from its first index on: the sources above it stay files as well.
 * Ra's marker `a.compaction_group`: see `ra_recovery`. Markers go first: to Ra, a marker without `.compacting` means
   "committed", which loses data (research/ra.md §8, B1).
-* Every `.link` is removed: only renamed ones ever mattered.
+* Every `.link` is removed: only renamed ones ever mattered, and what it is a name of has another one.
 * `n.clump`: see `clump_recovery`.
 
 Partial files are not touched: their attempts may be alive; the sweeper knows which are not.
@@ -23,15 +20,17 @@ Partial files are not touched: their attempts may be alive; the sweeper knows wh
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from compaction.api.enums import Ownership
-from compaction.exceptions import NotALogDirectoryError
-from compaction.stores.segments import clump_moves, clump_recovery, fence, fs, lock, names
+from compaction.exceptions import NotALogDirectoryError, RecoveryBlockedError
+from compaction.stores.segments import clump_moves, clump_recovery, fence, fs, lock, names, replacing
+from compaction.stores.segments.evidence import StayingName, Stays, Verdict, judge
 from compaction.stores.segments.faults import storage_errors
-from compaction.stores.segments.listing import regular_identity, regular_segments, status
+from compaction.stores.segments.listing import links_of, status
 from compaction.stores.segments.owner import require_stopped
 from compaction.stores.segments.ra_recovery import RaRecovery, settle_marker
 from compaction.stores.segments.records import FenceRecord, PendingCommit, Tombstone, TombstoneKind
@@ -44,20 +43,45 @@ TEMPORARIES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Stayed:
+    """A segment that a commit was to replace by a link, and that stays a file of its own. `commit`: its group's key."""
+
+    commit: str
+    segment: str
+    reason: Stays
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file of a half-done compaction that recovery must not remove, and why: somebody has to look at it."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """What recovery did. `finished` and `discarded`: group keys and `.clump` names; `removed`: names of leftovers.
 
-    `ra`: one entry per marker of Ra's own compaction.
+    `ra`: one entry per marker of Ra's own compaction. `stayed`: segments that finished commits left alone. `kept`: what
+    could not be settled; the log needs recovery still.
     """
 
     finished: tuple[str, ...] = ()
     discarded: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     ra: tuple[RaRecovery, ...] = ()
+    stayed: tuple[Stayed, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
     @property
     def changed(self) -> bool:
         return bool(self.finished or self.discarded or self.removed or self.ra)
+
+    def require_settled(self, directory: Path) -> None:
+        """RecoveryBlockedError if something could not be settled: then the log is not compacted further."""
+        for one in self.kept:
+            raise RecoveryBlockedError(str(directory / one.name), one.reason)
 
 
 def is_needed(directory: Path) -> bool:
@@ -114,129 +138,143 @@ def recover_locked(directory: Path, *, now: float | None, held: lock.HeldLock) -
     if not names.needs_recovery(found) and not intents:
         # Only temporaries of interrupted replacements can be left: the files themselves are whole.
         return RecoveryReport(removed=_remove(directory, [n for n in found if n in TEMPORARIES]))
+    settling = _Settling(directory, now, held)
     ra = tuple(settle_marker(directory, name) for name in found if names.parse_ra_marker(name))
-    # By file, not by group: one group of one segment may have left our name and that of Ra or of the design note.
-    files = [name for name in found if names.parse_compacting(name) and status(directory / name) is not None]
-    files += sorted({names.compacting_name(intent.group) for intent in intents}.difference(files))
-    outcomes: dict[str, bool] = {}
-    for name in files:
-        if group := names.parse_compacting(name):
-            committed = _settle_group(directory, group, directory / name, now=now, held=held)
-            outcomes[group] = committed or outcomes.get(group, False)
+    for name in _files(directory, found, intents):
+        settling.group(name)
     for name in found:
         if names.parse_clump(name):
-            outcomes[name] = clump_recovery.settle_clump(directory, name, held=held)
+            settling.clump(name)
     leftovers = [n for n in found if names.parse_link(n) or n in TEMPORARIES]
     return RecoveryReport(
-        finished=tuple(group for group, committed in outcomes.items() if committed),
-        discarded=tuple(group for group, committed in outcomes.items() if not committed),
+        finished=tuple(name for name, committed in settling.outcomes.items() if committed),
+        discarded=tuple(name for name, committed in settling.outcomes.items() if not committed),
         removed=_remove(directory, leftovers),
         ra=ra,
+        stayed=tuple(settling.stayed),
+        kept=tuple(settling.kept),
     )
 
 
-def _settle_group(directory: Path, group: str, compacting: Path, *, now: float | None, held: lock.HeldLock) -> bool:
-    """Finish (True) or discard (False) one group, by its `.compacting` file, which may be gone."""
-    held.verify()
-    lowest, *others = names.group_sources(group)
-    record = fence.read(directory)
-    # By file name: a group of one has another name of Ra's as well, and the intent is of ours.
-    intent = next((i for i in record.intents if names.compacting_name(i.group) == compacting.name), None)
-    if intent is not None:
-        # The intent also knows the dead segments between the sources.
-        others = list(intent.receipt.linked)
-    committed = _committed(compacting, directory / lowest, intent)
-    made = _finish_links(directory, lowest, others) if committed else ()
-    linked_at = held.now() if now is None else now
-    settled = _with_outcome(
-        record, intent, committed=committed, directory=directory, made=made, others=others, now=linked_at
-    )
-    if settled != record:
-        # What was begun can always be recorded: commits leave this room.
-        fence.write(directory, settled, held=held, spare=0)
-    if fs.unlink_if_present(compacting):
-        fs.sync_directory(directory)
-    return committed
+def _files(directory: Path, found: Sequence[str], intents: Sequence[PendingCommit]) -> list[str]:
+    """The `.compacting` names to settle, those that only an intent speaks of behind those that are there.
 
-
-def _committed(compacting: Path, lowest: Path, intent: PendingCommit | None) -> bool:
-    """Positive evidence that the group's output is in place."""
-    output, candidate = regular_identity(lowest), regular_identity(compacting)
-    if output is None:
-        return False
-    if candidate is None:
-        return intent is not None and output == intent.identity
-    if (candidate.device, candidate.inode) != (output.device, output.inode):
-        return False
-    # Not the device: some file systems get another number at each mount, and the two names agree on it already.
-    return intent is None or (candidate.inode, candidate.size, candidate.mtime_ns) == (
-        intent.identity.inode,
-        intent.identity.size,
-        intent.identity.mtime_ns,
-    )
-
-
-def _finish_links(directory: Path, lowest: str, others: list[str]) -> tuple[str, ...]:
-    """Replace what is left of the higher names, in ascending order; the names that were replaced now.
-
-    It ends below a segment that is none of the group's: that one hides the output, so what lies above must stay.
+    By file, not by group: one group of one segment may have left our name and that of Ra or of the design note.
     """
-    regular = [name for name in regular_segments(directory) if lowest < name]
-    strange = next((name for name in regular if name not in others), None)
-    # A missing name was swept already; a symlink was made already, or is the owner's.
-    replaced = tuple(name for name in regular if name in others and (strange is None or name < strange))
-    if replaced:
+    files = [name for name in found if names.parse_compacting(name) and status(directory / name) is not None]
+    return files + sorted({names.compacting_name(intent.group) for intent in intents}.difference(files))
+
+
+@dataclass(slots=True)
+class _Settling:
+    """One recovery under way. `outcomes`: True for what was finished, False for what was discarded."""
+
+    directory: Path
+    now: float | None
+    held: lock.HeldLock
+    outcomes: dict[str, bool] = field(default_factory=dict)
+    stayed: list[Stayed] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+
+    def group(self, name: str) -> None:
+        """Finish or discard one group, by its `.compacting` file, which may be gone."""
+        self.held.verify()
+        group = names.parse_compacting(name)
+        assert group is not None
+        record = fence.read(self.directory)
+        intent = _intent_of(record, name)
+        verdict = judge(self.directory, name, intent)
+        if verdict.needed:
+            self.kept.append(Kept(name, verdict.needed))
+            if not verdict.committed:
+                return
+        if verdict.committed:
+            verdict = _finish_links(self.directory, names.group_sources(group)[0], verdict)
+            self.stayed += [Stayed(group, one.segment, one.reason) for one in verdict.stays]
+        linked_at = self.held.now() if self.now is None else self.now
+        settled = _with_outcome(self.directory, record, intent, verdict, now=linked_at)
+        if settled != record:
+            # What was begun can always be recorded: commits leave this room.
+            fence.write(self.directory, settled, held=self.held, spare=0)
+        if not verdict.needed and fs.unlink_if_present(self.directory / name):
+            fs.sync_directory(self.directory)
+        self.outcomes[group] = verdict.committed or self.outcomes.get(group, False)
+
+    def clump(self, name: str) -> None:
+        """Finish or discard the commit of one segment of re-written entries."""
+        settled = clump_recovery.settle_clump(self.directory, name, held=self.held)
+        if isinstance(settled, str):
+            self.kept.append(Kept(name, settled))
+        else:
+            self.outcomes[name] = settled
+
+
+def _intent_of(record: FenceRecord, compacting: str) -> PendingCommit | None:
+    """By file name: a group of one has another name of Ra's as well, and the intent is of ours."""
+    return next((i for i in record.intents if names.compacting_name(i.group) == compacting), None)
+
+
+def outlook(directory: Path) -> tuple[RecoveryReport, ...]:
+    """What `recover` would find out about each half-done group commit, without a change: one report per commit.
+
+    Raises:
+        LogNotReadableError, StoreIOError, CorruptFenceError
+    """
+    with storage_errors(directory):
+        record, found = fence.read(directory), sorted(os.listdir(directory))
+        reports = []
+        for name in _files(directory, found, record.intents):
+            group = names.parse_compacting(name)
+            assert group is not None
+            verdict = judge(directory, name, _intent_of(record, name))
+            kept = (Kept(name, verdict.needed),) if verdict.needed else ()
+            stayed = tuple(Stayed(group, one.segment, one.reason) for one in verdict.stays)
+            if verdict.committed:
+                reports.append(RecoveryReport(finished=(group,), stayed=stayed, kept=kept))
+            else:
+                reports.append(RecoveryReport(discarded=() if kept else (group,), kept=kept))
+        return tuple(reports)
+
+
+def _finish_links(directory: Path, lowest: str, verdict: Verdict) -> Verdict:
+    """Replace the names of the verdict, in ascending order; the verdict as it came true.
+
+    It ends below the first name that changed since the verdict.
+    """
+    if verdict.replace:
         # Durable first: after a power cut the lowest name must not be the old file again while these are links to it.
         fs.sync_file(directory / lowest)
         fs.sync_directory(directory)
-    for name in replaced:
-        put_symlink(directory, name, lowest)
+    for position, one in enumerate(verdict.replace):
+        if not replacing.put_symlink(directory, one.segment, lowest, expected=one.identity):
+            late = [StayingName(left.segment, Stays.CHANGED) for left in verdict.replace[position:]]
+            gone = {left.segment for left in late}
+            linked = tuple(name for name in verdict.linked if name not in gone)
+            verdict = replace(verdict, linked=linked, stays=(*late, *verdict.stays))
+            break
     fs.sync_directory(directory)
-    return replaced
+    return verdict
 
 
 def _with_outcome(
-    record: FenceRecord,
-    intent: PendingCommit | None,
-    *,
-    committed: bool,
-    directory: Path,
-    made: tuple[str, ...],
-    others: list[str],
-    now: float,
+    directory: Path, record: FenceRecord, intent: PendingCommit | None, verdict: Verdict, *, now: float
 ) -> FenceRecord:
     """The fence after a group is settled: the intent becomes a receipt, or is void; links wait for their deletion.
 
     Their grace begins now: until now they were files of their own to whoever reads the log.
     """
+    links = links_of(directory, verdict.linked)
     if intent is not None:
-        return (
-            fence.promoted(record, intent, linked_at=now) if committed else fence.without_intent(record, intent.group)
-        )
-    if not committed:
+        if not verdict.committed:
+            return fence.without_intent(record, intent.group)
+        return fence.promoted(record, intent.cut_short(verdict.linked), linked_at=now, links=links)
+    if not verdict.committed:
         return record
-    links = [
-        Tombstone(name=name, kind=TombstoneKind.LINKED, since=now) for name in others if (directory / name).is_symlink()
+    made = [one.segment for one in verdict.replace if one.segment in verdict.linked]
+    marks = [
+        Tombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=links.get(name)) for name in verdict.linked
     ]
-    return fence.with_tombstones(fence.without_tombstones(record, made), links)
-
-
-def put_link(directory: Path, name: str, source: Path) -> None:
-    """Replace the segment `name` by a hard link to `source`, atomically."""
-    temporary = directory / names.link_name(name)
-    fs.unlink_if_present(temporary)
-    fs.link(source, temporary)
-    fs.rename(temporary, directory / name)
-    # rename() between two names of one file does nothing and leaves both.
-    fs.unlink_if_present(temporary)
-
-
-def put_symlink(directory: Path, name: str, target: str) -> None:
-    """Replace the segment `name` by a relative symlink to its sibling `target`, atomically."""
-    temporary = directory / names.link_name(name)
-    fs.unlink_if_present(temporary)
-    fs.symlink(target, temporary)
-    fs.rename(temporary, directory / name)
+    return fence.with_tombstones(fence.without_tombstones(record, made), marks)
 
 
 def _remove(directory: Path, leftovers: list[str]) -> tuple[str, ...]:

@@ -149,11 +149,12 @@ class SegmentLogStore:
         Raises:
             OwnerRunningError: the log's owner is not known to be stopped, so nothing could be committed.
             SourcesChangedError: the newest snapshot is older than the plan's.
+            RecoveryBlockedError: what a crash left cannot be settled without somebody's decision.
             LiveSetUnknownError, CorruptSegmentError, ...: the log as a whole cannot be read.
         """
         directory = self.directory(log)
         require_stopped(directory, self.settings.ownership)
-        self.recover(directory)
+        self.recover(directory).require_settled(directory)
         with storage_errors(directory):
             state = open_log(directory)
         if state.snapshot_index is None or state.snapshot_index < snapshot_index:

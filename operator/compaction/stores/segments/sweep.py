@@ -21,9 +21,9 @@ from compaction.stores.segments import fence, fs, lock, recovery
 from compaction.stores.segments.clump_moves import load_moves, moves_files
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import IndexesMissing
-from compaction.stores.segments.listing import segment_links, status
+from compaction.stores.segments.listing import links_of, segment_links, status
 from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.names import job_key, parse_partial
+from compaction.stores.segments.names import clump_name, job_key, parse_partial
 from compaction.stores.segments.owner import require_stopped
 from compaction.stores.segments.records import FenceRecord, Tombstone, TombstoneKind
 from compaction.stores.segments.seq import LiveSet
@@ -140,13 +140,14 @@ def _begun(record: FenceRecord, now: float) -> FenceRecord:
 def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecord:
     """Symlinks without a tombstone (Ra's own, or from before the fence) begin their grace now, dangling ones too.
 
+    So do those that are not the link which was marked: somebody has replaced a file under that name again since.
     A link that dangles here may not dangle for the owner, who may see the directory under another path.
     """
-    known = {t.name for t in record.tombstones if t.kind is TombstoneKind.LINKED}
+    known = {t.name: t.identity for t in record.tombstones if t.kind is TombstoneKind.LINKED}
     new = [
-        Tombstone(name=name, kind=TombstoneKind.LINKED, since=now)
-        for name in segment_links(directory)
-        if name not in known
+        Tombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=identity)
+        for name, identity in links_of(directory, segment_links(directory)).items()
+        if name not in known or known[name] not in (None, identity)
     ]
     if not new:
         return record
@@ -174,7 +175,8 @@ def _judge(directory: Path, due: list[Tombstone], dead: dict[str, DeadSegment] |
         if found is None:
             forget.append(name)
         elif tombstone.kind is TombstoneKind.LINKED:
-            (delete.append(Deleted(name, 0)) if stat.S_ISLNK(found.st_mode) else forget.append(name))
+            still = stat.S_ISLNK(found.st_mode) and tombstone.identity in (None, FileIdentity.of(found))
+            (delete.append(Deleted(name, 0)) if still else forget.append(name))
         elif FileIdentity.of(found) != tombstone.identity:
             forget.append(name)
         elif dead is None:
@@ -224,7 +226,10 @@ def _obsolete_maps(directory: Path, *, now: float, grace_seconds: float) -> list
     obsolete: list[Deleted] = []
     for name in names:
         with suppress(CorruptMovesError, FileNotFoundError):
-            if load_moves(directory / name).receipt.last <= newest.index:
+            receipt = load_moves(directory / name).receipt
+            # While its `.clump` stays, nobody knows whether the map is in force; it is the evidence.
+            unsettled = bool(receipt.output) and status(directory / clump_name(receipt.output)) is not None
+            if receipt.last <= newest.index and not unsettled:
                 obsolete.append(Deleted(name, os.stat(directory / name).st_size))
     return obsolete
 
