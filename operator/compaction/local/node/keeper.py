@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from compaction.exceptions import NodeError
 from compaction.local.node import cgroups, relay
 
 PR_SET_PDEATHSIG = 1
@@ -37,14 +39,20 @@ def main() -> int:
         signal.signal(signum, _end)
     if parent and not _die_with(parent):
         return 1
+    switched_on: tuple[str, ...] = ()
     try:
-        return _keep(plan)
+        server = relay.listen()
+        switched_on = cgroups.create(plan["cgroup"])
+        return _keep(plan, server)
     except KeyboardInterrupt:
         return 0
+    except NodeError as error:
+        print(error, flush=True)
+        return 1
     finally:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        left = cgroups.remove(plan["cgroup"])
+        left = cgroups.remove(plan["cgroup"], switched_on=switched_on)
         if left:
             print(f"control groups that could not be removed: {', '.join(map(str, left))}", flush=True)
 
@@ -59,9 +67,7 @@ def _die_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def _keep(plan: dict[str, Any]) -> int:
-    server = relay.listen()
-    cgroups.create(plan["cgroup"])
+def _keep(plan: dict[str, Any], server: socket.socket) -> int:
     command = ["unshare", *NAMESPACES, sys.executable, "-I", "-S", str(INIT), sys.argv[1]]
     holder = subprocess.Popen([sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), *_absolute(command)])
     try:

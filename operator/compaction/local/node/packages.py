@@ -40,10 +40,11 @@ def check_machine() -> None:
         raise NodeError("a node needs Linux: its pods run in namespaces of this machine's kernel")
     if os.geteuid() != 0:
         raise NodeError("a node needs root: it makes namespaces, mounts and control groups; run it with sudo")
-    if not cgroups.hierarchies():
+    if lacking := cgroups.missing():
         raise NodeError(
-            f"a node needs control groups of version 1 below {cgroups.ROOT}: this machine mounts only the unified "
-            "hierarchy (boot it with systemd.unified_cgroup_hierarchy=0)"
+            f"a node needs the control group controllers {', '.join(lacking)} below {cgroups.ROOT}, and neither "
+            "version 1 nor version 2 has them there: mount one of the two, and take care that no cgroup_disable= on "
+            "the kernel's command line names them"
         )
     missing = [program for program in ESSENTIAL if shutil.which(program) is None]
     if missing:

@@ -1,0 +1,118 @@
+"""Control groups of a node, on files that look like the kernel's; on the kernel's own: tests/node/test_cgroups.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import NodeError
+from compaction.local.node import cgroups, packages
+
+CONTROLLERS = "cpuset cpu io memory hugetlb pids rdma misc"
+
+
+@pytest.fixture
+def version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One hierarchy per controller, and version 2 beside them with what is left, as systemd's hybrid layout has it."""
+    for name in ("memory", "cpu", "cpuset"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.clone_children").touch()
+    for setting in ("cpuset.cpus", "cpuset.mems"):
+        (tmp_path / "cpuset" / setting).write_text("0-1\n")
+        (tmp_path / "cpuset" / "node").mkdir(exist_ok=True)
+        (tmp_path / "cpuset" / "node" / setting).write_text("\n")
+    (tmp_path / "unified").mkdir()
+    (tmp_path / "unified" / "cgroup.controllers").write_text("hugetlb\n")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one hierarchy, as systemd leaves it."""
+    (tmp_path / "cgroup.controllers").write_text(f"{CONTROLLERS}\n")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    (tmp_path / "system.slice").mkdir()
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_of_version_1_every_hierarchy_counts_and_only_those(version_1: Path) -> None:
+    assert cgroups.hierarchies() == [version_1 / "cpu", version_1 / "cpuset", version_1 / "memory"]
+    assert not cgroups.is_unified()
+    assert cgroups.missing() == ()
+
+
+def test_of_version_1_each_hierarchy_gets_a_parent_with_processors(version_1: Path) -> None:
+    assert cgroups.create("node") == ()
+    assert cgroups.remaining("node") == [version_1 / name / "node" for name in ("cpu", "cpuset", "memory")]
+    assert (version_1 / "cpuset" / "node" / "cpuset.cpus").read_text() == "0-1\n"
+    (version_1 / "unified" / "node").mkdir()
+    assert version_1 / "unified" / "node" in cgroups.remaining("node"), "the container runtime makes one there too"
+
+
+def test_of_version_2_the_parent_gets_every_controller_that_a_kubelet_asks_for(version_2: Path) -> None:
+    assert cgroups.is_unified()
+    assert cgroups.missing() == ()
+    switched_on = cgroups.create("node")
+    assert switched_on == ("cpuset", "hugetlb", "io"), "what the root hands down already is left alone"
+    assert (version_2 / "cgroup.subtree_control").read_text() == "+cpuset +hugetlb +io"
+    assert (version_2 / "node" / "cgroup.subtree_control").read_text() == "+cpu +cpuset +memory +pids +hugetlb +io"
+    assert cgroups.remaining("node") == [version_2 / "node"]
+
+
+def test_of_version_2_nothing_is_switched_on_that_is_on(version_2: Path) -> None:
+    (version_2 / "cgroup.subtree_control").write_text(CONTROLLERS)
+    assert cgroups.create("node") == ()
+    assert (version_2 / "cgroup.subtree_control").read_text() == CONTROLLERS
+
+
+def test_of_version_2_removal_switches_off_what_was_switched_on(version_2: Path) -> None:
+    (version_2 / "node" / "kubepods").mkdir(parents=True)
+    assert cgroups.remove("node", switched_on=("cpuset",)) == []
+    assert not (version_2 / "node").exists()
+    assert (version_2 / "cgroup.subtree_control").read_text() == "-cpuset"
+    assert (version_2 / "system.slice").exists()
+
+
+def test_of_version_2_what_cannot_be_removed_is_named_and_keeps_its_controllers(version_2: Path) -> None:
+    (version_2 / "node").mkdir()
+    (version_2 / "node" / "busy").touch()
+    assert cgroups.remove("node", switched_on=("cpuset",), timeout=0.0) == [version_2 / "node"]
+    assert (version_2 / "cgroup.subtree_control").read_text() == "cpu memory pids\n"
+
+
+def test_a_root_with_processes_of_its_own_is_refused_with_a_way_out(
+    version_2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's answer in a container with a control group namespace of its own."""
+
+    def busy(self: Path, text: str) -> int:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(self))
+
+    monkeypatch.setattr(Path, "write_text", busy)
+    with pytest.raises(NodeError, match=rf"{version_2} is the control group of running processes.*--cgroupns=host"):
+        cgroups.create("node")
+    assert not (version_2 / "node").exists()
+
+
+@pytest.mark.parametrize(
+    ("controllers", "lacking"), [("cpuset cpu io memory", "pids"), ("", "cpu, cpuset, memory, pids")]
+)
+def test_a_machine_without_the_controllers_says_which(
+    version_2: Path, monkeypatch: pytest.MonkeyPatch, controllers: str, lacking: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (version_2 / "cgroup.controllers").write_text(controllers)
+    with pytest.raises(NodeError, match=f"a node needs the control group controllers {lacking} below {version_2}"):
+        packages.check_machine()
+
+
+def test_a_machine_with_neither_version_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    with pytest.raises(NodeError, match="neither version 1 nor version 2 has them there"):
+        packages.check_machine()
