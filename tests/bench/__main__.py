@@ -28,7 +28,7 @@ PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
 CRDS = HERE.parents[1] / "crds"
 BY_NAME_ONLY = ("fleet",)
 """Takes longer than all others together (`make bench-fleet`)."""
-NOT_BENCHMARKS = ("harness", "__main__", "__init__")
+NOT_BENCHMARKS = ("harness", "copier", "__main__", "__init__")
 
 
 def benchmark_names() -> list[str]:

@@ -1,8 +1,9 @@
 """A whole compaction of one log: look, plan, claim, rewrite, verify, commit, retire; the case of research/ra.md §7.1.
 
 64 compactable segments of 4096 entries of 1030 bytes, a quarter live; a fresh, synced copy of the directory each round.
-Rivals: `cp` and fsync of the very files that come out; and a copier that works as Ra does (one pread and one pwrite per
-entry, the same syncs, no checksum verified, nothing read back). Rates are of live payload.
+Rivals: a C program that copies the same bytes into the same files, and knows beforehand which (`bench.copier`), the
+patterns in turn; and a copier that works as Ra does (one pread and one pwrite per entry, the same syncs, no checksum
+verified, nothing read back). Rates are of live payload.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.harness import Fact, Race, Side, Workspace, in_child, least_ratio
+from bench import copier
+from bench.harness import Fact, Race, Sample, Side, Workspace, in_child, sample
 from compaction.stores.segments import fence, recovery
 from compaction.stores.segments.codec import encode_header, encode_records, read_segment
 from compaction.stores.segments.compact import compact_groups
@@ -35,7 +37,7 @@ MEGA: Final = 1e6
 
 
 def compact(directory: Path) -> tuple[GroupReceipt, ...]:
-    """Ours, as `compactor segments compact` does it."""
+    """Ours, as `compactor segments compact` does it; the receipts are in the order of the plan's groups."""
     recovery.recover(directory)
     log = open_log(directory)
     assert log.live is not None
@@ -129,7 +131,7 @@ class Case:
             sync(path)
 
     def compacted_once(self) -> None:
-        """The reference: what comes out, kept for `cp`."""
+        """The reference: what comes out, kept for the C copier's headers."""
         self.fresh()
         receipts = compact(self.workspace)
         kept = self.template.with_name(f"{self.pattern}-outputs")
@@ -139,62 +141,103 @@ class Case:
         for path in self.outputs:
             sync(path)
 
+    def check_copies(self) -> None:
+        """The copier has just worked here: its files are those of the reference, byte for byte, and alone."""
+        copies = [path for path in sorted(self.workspace.glob("*.segment")) if path.name not in self.untouched]
+        assert [path.read_bytes() for path in copies] == [path.read_bytes() for path in self.outputs]
+
+    @property
+    def untouched(self) -> set[str]:
+        """Names of segments that no group has."""
+        groups = plan_log(open_log(self.template), LIMITS).groups
+        return {path.name for path in self.template.glob("*.segment")} - {
+            name for group in groups for name in group.sources
+        }
+
     def ours(self) -> None:
         began = time.perf_counter()
         compact(self.workspace)
         self.seconds.append(time.perf_counter() - began)
 
-    def empty(self) -> None:
-        shutil.rmtree(self.workspace, ignore_errors=True)
-        self.workspace.mkdir()
-
-    def cp(self) -> None:
-        """What `cp` and fsync of each file and of the directory take."""
-        for path in self.outputs:
-            sync(Path(shutil.copyfile(path, self.workspace / path.name)))
-        sync(self.workspace)
+    def plan(self) -> Path:
+        """What the C program has to do."""
+        path = self.template.with_name(f"{self.pattern}.plan")
+        copier.write_plan(path, self.template, LIMITS, self.outputs)
+        return path
 
 
 def measure(workspace: Workspace) -> Iterator[Race | Fact]:
     """See the module."""
-    segments, entries, rounds = workspace.pick(65, 5), workspace.pick(4096, 64), 5
-    for pattern, ra in RA_MB_PER_SECOND.items():
+    segments, entries = workspace.pick(65, 5), workspace.pick(4096, 64)
+    cases = []
+    for pattern in RA_MB_PER_SECOND:
         template = workspace.directory / pattern
         generate_log(template, pattern=pattern, segments=segments, entries_per_segment=entries, payload_bytes=1030)
-        case = Case(workspace.directory / "work", pattern, template)
-        case.compacted_once()
-        ours = Side("compact", case.ours, case.fresh)
+        cases.append(Case(workspace.directory / "work", pattern, template))
+        cases[-1].compacted_once()
+    yield from _beside_the_limit(workspace, cases, rounds=workspace.pick(7, 1))
+    for case in cases:
         live = case.live_bytes / MEGA
         yield Race(
-            f"{pattern}: compaction beside cp + fsync of its output",
+            f"{case.pattern}: compaction beside a copier of entries",
             "MB",
             live,
-            ours,
-            Side("cp + fsync", case.cp, case.empty),
-            target=least_ratio(0.5),
-            rounds=rounds,
-        )
-        yield Race(
-            f"{pattern}: compaction beside a copier of entries",
-            "MB",
-            live,
-            ours,
+            Side("compact", case.ours, case.fresh),
             Side("by entry, as Ra does", lambda case=case: compact_by_entry(case.workspace), case.fresh),
             rounds=3,
         )
-        yield _rate(case, live, ra)
+        yield _rate(case, live, RA_MB_PER_SECOND[case.pattern])
         yield _memory(case)
-        shutil.rmtree(template)
+
+
+def _beside_the_limit(workspace: Workspace, cases: list[Case], *, rounds: int) -> Iterator[Fact]:
+    """All patterns in each round, so that they meet the same neighbours; who begins changes with each."""
+    program = copier.build(workspace.directory)
+    if program is None:
+        yield Fact("compaction beside the C copier", "not measured: there is no C compiler (cc)")
+        return
+    plans = {case.pattern: case.plan() for case in cases}
+    taken: dict[str, list[tuple[Sample, Sample]]] = {case.pattern: [] for case in cases}
+    for number in range(rounds):
+        for case in cases:
+
+            def limit(case: Case = case) -> None:
+                copier.copy(program, case.workspace, plans[case.pattern])
+
+            order: list[Callable[[], object]] = [case.ours, limit] if number % 2 == 0 else [limit, case.ours]
+            samples = []
+            for side in order:
+                case.fresh()
+                samples.append(sample(side))
+            ours, rival = samples if number % 2 == 0 else samples[::-1]
+            taken[case.pattern].append((ours, rival))
+            if number == 0 and side is limit:
+                case.check_copies()
+    for case in cases:
+        yield _ratio(case, taken[case.pattern])
+
+
+def _ratio(case: Case, rounds: list[tuple[Sample, Sample]]) -> Fact:
+    """The median of the rounds' ratios of wall time, and of CPU time beside it."""
+    wall = statistics.median(rival.wall / ours.wall for ours, rival in rounds)
+    cpu = statistics.median(rival.cpu / ours.cpu for ours, rival in rounds)
+    rates = [case.live_bytes / MEGA / statistics.median(one[side].wall for one in rounds) for side in (0, 1)]
+    return Fact(
+        f"{case.pattern}: compaction beside the C copier",
+        f"{wall:.2f} of it (CPU {cpu:.2f}): {rates[0]:,.0f} MB/s, the copier {rates[1]:,.0f} MB/s",
+        ">= 0.7 of it",
+        wall >= 0.7,
+    )
 
 
 def _rate(case: Case, live: float, ra: int) -> Fact:
-    """Beside Ra's own figure, which was taken on a quiet machine: the ratio to `cp` is the better measure."""
+    """Beside Ra's own figure, which was taken on a quiet machine: the ratio to the C copier is the better measure."""
     rate = live / statistics.median(case.seconds)
     return Fact(
         f"{case.pattern}: live data per second, all rounds' median",
         f"{rate:,.0f} MB/s ({rate / ra:.1f}x Ra's {ra}); best {live / min(case.seconds):,.0f}",
-        f">= {10 * ra} MB/s",
-        rate >= 10 * ra,
+        f">= {ra} MB/s",
+        rate >= ra,
     )
 
 
