@@ -14,10 +14,17 @@ from structlog.testing import capture_logs
 
 from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import ApiUnavailableError, ConflictError
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, Obj
+from compaction.kube import controller
+from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiClient, Obj
 from compaction.kube.config import Connection
 from compaction.kube.queue import LONGEST_STALE_PAUSE, stale_pause
 from compaction.kube.release import OWN_VERSION
+from compaction.kube.resources import Resource
+from compaction.reconcile import creating
+from compaction.reconcile.actions import Decision
+from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.policy import reconcile
+from compaction.stores.adapter import Sensed, SenseRequest
 from compaction.stores.segment_adapter import SegmentLogsAdapter
 from compaction.stores.segments import fence, lock
 from compaction.stores.segments.generate import corrupt_entry
@@ -498,3 +505,116 @@ def test_decisions_that_stay_stale_are_made_ever_more_rarely() -> None:
     assert pauses[0] < 1
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_STALE_PAUSE
+
+
+def test_an_unchanged_store_is_looked_at_and_not_decided_on(
+    on_bench: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is at rest costs its looks; a change of the store, or of a job, ends the rest."""
+    decided, asked = [0], [0]
+    sense = SegmentLogsAdapter.sense
+
+    def counted(snapshot: Snapshot) -> Decision:
+        decided[0] += 1
+        return reconcile(snapshot)
+
+    def looked(store: SegmentLogsAdapter, request: SenseRequest) -> Sensed:
+        asked[0] += 1
+        return sense(store, request)
+
+    monkeypatch.setattr(controller, "reconcile", counted)
+    monkeypatch.setattr(SegmentLogsAdapter, "sense", looked)
+    closed = {"interval": "1s", "windows": [{"schedule": "0 0 29 2 *", "duration": "1m"}]}
+
+    async def test(b: Bench) -> None:
+        async def at_rest() -> bool:
+            """Three looks in a row of which nothing came."""
+            before, looks = decided[0], asked[0]
+
+            async def looked_thrice() -> bool:
+                return asked[0] >= looks + 3 or decided[0] != before
+
+            await b.until("three looks", looked_thrice)
+            return decided[0] == before
+
+        async def planned(count: int) -> bool:
+            return len(await b.jobs()) == count
+
+        b.add_log("a")
+        await b.apply(trigger=closed)
+        await b.until("the plan", lambda: planned(1))
+        await b.until("rest", at_rest)
+        b.add_log("b")
+        await b.until("the new log to be planned", lambda: planned(2))
+        await b.until("rest once more", at_rest)
+        (first, _) = await b.jobs()
+        await b.client.delete(
+            COMPACTION_JOBS, first["metadata"]["name"], namespace=b.namespace, uid=first["metadata"]["uid"]
+        )
+        await b.until("its deletion", lambda: planned(1))
+        await b.until("the job that went away to be planned again", lambda: planned(2))
+
+    on_bench(test)
+
+
+def test_a_coordinator_that_dies_in_the_middle_of_an_approved_plan_is_followed_by_one_that_creates_the_rest(
+    on_bench: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of the plan's jobs have run by then, so the plan itself cannot be made again."""
+    monkeypatch.setattr(creating, "CREATED_AT_ONCE", 3)
+    create = ApiClient.create
+    logs, refusing = 8, [True]
+
+    async def created(client: ApiClient, resource: Resource, body: Obj, **more: Any) -> Obj:
+        if resource == COMPACTION_JOBS and refusing[0] and len(made) >= 3:
+            raise ApiUnavailableError("the API server is gone")
+        answer = await create(client, resource, body, **more)
+        if resource == COMPACTION_JOBS:
+            made.add(answer["metadata"]["name"])
+        return answer
+
+    made: set[str] = set()
+    monkeypatch.setattr(ApiClient, "create", created)
+
+    async def test(b: Bench) -> None:
+        for number in range(logs):
+            b.add_log(f"log{number}")
+        await b.apply(approval="Manual", successfulJobsHistoryLimit=0)
+
+        async def plan(approval: str) -> Any:
+            found = (await b.policy()).get("status", {}).get("plan", {})
+            return found if found.get("approval") == approval else None
+
+        async def succeeded() -> int:
+            return int((await b.policy()).get("status", {}).get("succeeded", 0))
+
+        async def first_ones() -> bool:
+            return await succeeded() >= 2
+
+        pending = await b.until("a plan that waits", lambda: plan("Pending"))
+        assert pending["jobs"] == logs
+        policy = await b.policy()
+        policy["metadata"]["annotations"] = {"compaction.dev/approve": pending["hash"]}
+        await b.client.replace(COMPACTION_POLICIES, policy)
+        await b.until("the first jobs to have run, and to be forgotten", first_ones)
+        assert len(made) == 3
+        assert (await plan("Approved"))["hash"] == pending["hash"]
+        await b.die()
+        refusing[0] = False
+        b.add_log("new")  # its work is nobody's plan yet
+        await b.start()
+
+        async def all_of_them() -> bool:
+            return await succeeded() == logs
+
+        await b.until("the whole plan to have run", all_of_them)
+        assert len(made) == logs
+        assert {work["job"] for work in pending["work"]} == made
+
+        async def asks() -> Any:
+            found = await plan("Pending")
+            return found if found and found["jobs"] == 1 else None
+
+        await b.until("the new log to wait for approval", asks)
+
+    on_bench(test)

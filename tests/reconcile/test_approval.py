@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import PlanApproval
 from compaction.api.names import LABEL_PLAN
-from compaction.api.policy import PlanStatus
+from compaction.api.policy import CompactionPolicy, PlanStatus
 from compaction.api.values import timestamp_from_epoch
+from compaction.reconcile import approval, creating
 from compaction.reconcile.creating import CREATED_AT_ONCE
 from support.world import Crash, World
 
@@ -230,3 +232,185 @@ def test_an_approval_that_is_taken_back_ends_the_creation() -> None:
     world.pass_time(61)
     assert len(world.jobs) == CREATED_AT_ONCE
     assert plan_of(world).approval is PlanApproval.PENDING
+
+
+AT_ONCE, LARGE = 8, 12
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of a dozen jobs is large."""
+    monkeypatch.setattr(creating, "CREATED_AT_ONCE", AT_ONCE)
+
+
+def large() -> tuple[World, PlanStatus]:
+    """An approved plan of which the first jobs exist; its coordinator creates no more."""
+    world = manual(logs=LARGE, limits={"maxConcurrentJobs": 2})
+    plan = plan_of(world)
+    world.annotate(approve=plan.hash)
+    while not world.jobs:
+        world.reconcile()
+    assert len(world.jobs) == AT_ONCE
+    world.creation_works = False
+    return world, plan
+
+
+def run_one(world: World) -> str:
+    """The first job of the plan that got a worker succeeds."""
+    world.reconcile()
+    world.announce()
+    world.reconcile()
+    job = next(iter(world.leases))
+    world.commit(job, world.leases[job].token)
+    world.report(job)
+    return job
+
+
+def die_and_come_back(world: World) -> None:
+    world.restart()
+    world.creation_works = True
+    for _ in range(3):
+        world.pass_time(31)
+
+
+def test_the_status_names_the_jobs_of_an_approved_plan_before_the_first_of_them_exists() -> None:
+    world = manual()
+    world.annotate(approve=plan_of(world).hash)
+    while not plan_of(world).unmade:
+        world.reconcile()
+        assert world.jobs == {}
+    world.rest()
+    assert len(world.jobs) == 2
+    world.pass_time(15)
+    assert plan_of(world).unmade == "", "all of them exist"
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_a_restart_in_the_middle_of_a_large_plan_creates_the_rest_although_some_have_run() -> None:
+    world, plan = large()
+    done = run_one(world)
+    die_and_come_back(world)
+    assert len(world.jobs.keys() | {done}) == LARGE
+    assert {job.metadata.labels[LABEL_PLAN] for job in world.jobs.values()} == {plan.hash}
+    assert (plan_of(world).hash, plan_of(world).approval, plan_of(world).unmade) == (
+        plan.hash,
+        PlanApproval.APPROVED,
+        "",
+    )
+    assert [reason for reason, _ in world.events].count("Planned") == 1
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_what_was_not_approved_waits_also_after_a_restart() -> None:
+    """A log that came up meanwhile, and one whose sources are others now: their work is another plan."""
+    world, plan = large()
+    run_one(world)
+    missing = [path for path in world.logs if path not in {job.spec.lane for job in world.jobs.values()}]
+    changed, *others = missing
+    world.logs[changed].groups[:] = ["0000000000000077.segment"]
+    world.add_log("/ra/new")
+    die_and_come_back(world)
+    lanes = {job.spec.lane for job in world.jobs.values()}
+    assert set(others) <= lanes
+    assert not {changed, "/ra/new"} & lanes
+    assert {job.metadata.labels[LABEL_PLAN] for job in world.jobs.values()} == {plan.hash}
+    while any(job.status.state in ("Unassigned", "InProgress", "Abandoned", None) for job in world.jobs.values()):
+        world.pass_time(5)
+        world.announce()
+        for job in list(world.leases):
+            world.commit(job, world.leases[job].token)
+            world.report(job)
+    world.pass_time(62)
+    assert (plan_of(world).approval, plan_of(world).jobs) == (PlanApproval.PENDING, 2)
+
+
+def test_a_job_whose_log_is_busy_when_the_next_coordinator_looks_is_found_later() -> None:
+    """A log with two jobs, of which the first is being committed: the look finds neither."""
+    world = manual(logs=1, limits={"maxBytesPerJob": 50})
+    world.logs["/ra/0"].groups[:] = ["0000000000000001.segment", "0000000000000002.segment"]
+    world.pass_time(61)
+    plan = plan_of(world)
+    assert plan.jobs == 2
+    world.annotate(approve=plan.hash)
+    world.rest()
+    first, second = world.jobs
+    del world.jobs[second]  # it was never created
+    world.announce()
+    world.rest()
+    groups = list(world.logs["/ra/0"].groups)
+    world.policy = with_unmade(world, [second])
+    world.logs["/ra/0"].groups.clear()
+    world.restart()
+    world.pass_time(31)
+    assert list(world.jobs) == [first]
+    assert world.memory.unmade.sought == {second}
+    world.logs["/ra/0"].groups[:] = groups
+    world.commit(first, world.leases[first].token)
+    world.report(first)
+    world.pass_time(62)
+    assert second in world.jobs
+    assert world.jobs[second].metadata.labels[LABEL_PLAN] == plan.hash
+
+
+def with_unmade(world: World, names: list[str]) -> CompactionPolicy:
+    """The policy as it was before the last of these jobs was seen to exist."""
+    assert world.policy is not None
+    plan = approval.with_unmade(plan_of(world), names)
+    return world.policy.model_copy(update={"status": world.policy.status.model_copy(update={"plan": plan})})
+
+
+@pytest.mark.usefixtures("few_at_once")
+@pytest.mark.parametrize("change", ["the approval is taken back", "another plan is approved", "the spec is another"])
+def test_a_restart_creates_nothing_more_once_the_approval_is_another(change: str) -> None:
+    world, _ = large()
+    run_one(world)
+    created = len(world.jobs)
+    if change == "the spec is another":
+        world.change_spec(store={"segmentLogs": {"root": "/ra", "maxEntriesPerSegment": 128}})
+    else:
+        world.annotate(approve="" if change == "the approval is taken back" else "0123456789abcdef")
+    die_and_come_back(world)
+    assert len(world.jobs) <= created
+    assert plan_of(world).approval is PlanApproval.PENDING
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_a_status_that_cannot_be_read_asks_again() -> None:
+    world, _ = large()
+    run_one(world)
+    created = len(world.jobs)
+    plan = plan_of(world).model_copy(update={"unmade": "no base64!"})
+    assert world.policy is not None
+    status = world.policy.status.model_copy(update={"plan": plan})
+    world.policy = world.policy.model_copy(update={"status": status})
+    die_and_come_back(world)
+    assert len(world.jobs) <= created
+    assert plan_of(world).approval is PlanApproval.PENDING
+
+
+@pytest.mark.usefixtures("few_at_once")
+@pytest.mark.parametrize("steps", [1, 2, 3, 6, AT_ONCE, AT_ONCE + 2])
+def test_wherever_a_coordinator_dies_the_whole_plan_is_created(steps: int) -> None:
+    world = manual(logs=LARGE, limits={"maxConcurrentJobs": 2})
+    plan = plan_of(world)
+    world.annotate(approve=plan.hash)
+    left = steps
+    with suppress(Crash):
+        for _ in range(20):
+            before = len(world.jobs) + world.status_writes + world.readings
+            world.reconcile(crash_after=left)
+            left -= len(world.jobs) + world.status_writes + world.readings - before
+    done = run_one(world) if world.jobs else ""
+    die_and_come_back(world)
+    assert len(world.jobs.keys() | ({done} if done else set())) == LARGE
+    assert {job.metadata.labels[LABEL_PLAN] for job in world.jobs.values()} == {plan.hash}
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_a_job_that_was_not_created_is_created_again() -> None:
+    """The API server did not answer: the plan cannot be made again by then, and need not be."""
+    world, _ = large()
+    world.reconcile()
+    world.creation_works = True
+    world.rest()
+    assert len(world.jobs) == LARGE

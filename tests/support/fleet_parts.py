@@ -156,9 +156,9 @@ class Journal(PolicyController):
         while True:
             samples = [s for family in runtime.metrics.requests.collect() for s in family.samples]
             self._facts["requests"] = sum(s.value for s in samples if s.name.endswith("_total"))
-            succeeded = [s for family in runtime.metrics.attempts.collect() for s in family.samples]
+            # Not from the metrics: to read those of a thousand policies four times a second costs more than their rest.
             self._facts["succeeded"] = sum(
-                s.value for s in succeeded if s.name.endswith("_total") and s.labels["outcome"] == "Succeeded"
+                (one.get("status") or {}).get("succeeded", 0) for one in runtime.cache.policies
             )
             self._facts["reconciles"] = len(self._seconds)
             self._facts["jobs"] = len(runtime.cache.jobs)

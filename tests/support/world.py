@@ -36,6 +36,33 @@ from compaction.reconcile.observations import (
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.reports import WorkerReport
 
+
+def assert_rests(snapshot: Snapshot, decision: Decision) -> None:
+    """Who rests decides nothing when it decides again all the same: right before the rest ends, after a look that found
+    what the last one found, and wrote nothing down but that it looked.
+    """
+    rest, reading = decision.rest, snapshot.reading
+    if rest is None or rest.until <= snapshot.now.monotonic:
+        return
+    assert reading is not None
+    passed = rest.until - snapshot.now.monotonic - 0.001
+    now = Moment(snapshot.now.wall + passed, snapshot.now.monotonic + passed)
+    looked = replace(reading, number=reading.number + 1, started=now.monotonic, ended=now.monotonic, wall=now.wall)
+    assert looked.says_the_same(reading)
+    again = reconcile(replace(snapshot, now=now, memory=decision.memory, reading=looked))
+    assert not replace(again, policy_status=None).acts, f"rested, and would have done {again}"
+    assert again.events == (), (
+        again.events,
+        decision.memory,
+        snapshot.policy,
+        [view.job.status for view in snapshot.jobs],
+    )
+    if again.policy_status is not None and snapshot.policy is not None:
+        before, after = snapshot.policy.status.to_object(), again.policy_status.status.to_object()
+        changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        assert changed <= {"lastSenseTime"}, {key: (before.get(key), after.get(key)) for key in changed}
+
+
 GAIN = 100
 U, P, A, F, S = (
     JobState.UNASSIGNED,
@@ -112,6 +139,7 @@ class World:
         self.missing_entries = 0
         self.quarantine_identity: dict[tuple[str, str], str] = {}
         self.launch_works = True
+        self.creation_works = True
         self.allowance = Allowance()
         self.held_by = ""
 
@@ -273,7 +301,9 @@ class World:
 
     def reconcile(self, *, crash_after: int | None = None) -> Decision:
         """One reconcile, carried out; dies after `crash_after` micro-steps."""
-        decision = reconcile(self.snapshot())
+        snapshot = self.snapshot()
+        decision = reconcile(snapshot)
+        assert_rests(snapshot, decision)
         self.memory = decision.memory
         for count, _ in enumerate(self._apply(decision), start=1):
             if crash_after is not None and count >= crash_after:
@@ -411,7 +441,7 @@ class World:
 
     def _create(self, decision: Decision) -> Iterator[None]:
         for creation in decision.create_jobs:
-            if creation.name in self.jobs:
+            if creation.name in self.jobs or not self.creation_works:
                 continue
             assert self.policy is not None
             owner = {"apiVersion": API_VERSION, "kind": POLICY_KIND, "name": "logs", "controller": True}

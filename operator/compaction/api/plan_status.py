@@ -13,6 +13,8 @@ from compaction.api.values import Timestamp
 MAX_LEFT_OUT = 64
 MAX_PLANNED_WORK = 64
 MAX_WAITS = 32
+MAX_UNMADE = 700_000
+"""Of 100,000 jobs, five bytes each in base64: as many as `maxJobsQueued` can be."""
 
 
 class LeftOut(ApiModel):
@@ -62,6 +64,11 @@ class PlanStatus(ApiModel):
     """Time at which the plan was made."""
     approval: PlanApproval | None = None
     """Whether the plan waits for approval (Pending) or its jobs were created (Approved). Empty with approval: Auto."""
+    generation: Count = 0
+    """Generation of the spec that the plan was made for."""
+    unmade: Annotated[str, StringConstraints(max_length=MAX_UNMADE)] = ""
+    """Jobs of an approved plan that are still to be created: the ends of their names, as bytes in base64. Whoever
+    coordinates next goes on with them. Empty once all exist, and with approval: Auto."""
     waiting_since: Timestamp | None = None
     """Time since which plans of the policy wait for approval, while this one does; longer than this plan exists when
     the world changed meanwhile."""

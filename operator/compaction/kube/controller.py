@@ -42,6 +42,7 @@ from compaction.kube.measure import measure
 from compaction.kube.overlaps import Overlaps
 from compaction.kube.queue import AGAIN, stale_pause
 from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
+from compaction.kube.resting import Resting, Seen
 from compaction.kube.runtime import Runtime
 from compaction.kube.sharing import Sharing
 from compaction.kube.store_tasks import PolicyState, StoreTasks, close
@@ -162,13 +163,22 @@ class PolicyController:
         runtime = self._runtime
         assert runtime is not None, "start() comes first"
         self._sharing.begin(runtime, self._workers)
+        state = self._states.setdefault(key, PolicyState())
+        seen = Seen.of(
+            runtime.cache,
+            key,
+            workers=self._workers.get(key, ()),
+            allowance=self._sharing.allowance(key),
+            held_by=self._overlaps.held_by(key),
+        )
+        if (left := self._rests(runtime, key, state, seen)) is not None:
+            return left
         body = runtime.cache.policies.get(*key)
         try:
             policy = self._policies.get(body) if body is not None else None
         except ValidationError as error:
             assert body is not None, "only an object can be invalid"
             return await self._refuse(runtime, body, error)
-        state = self._states.setdefault(key, PolicyState())
         snapshot = self._picture(runtime, key, policy, state)
         decision = reconcile(snapshot)
         self._sharing.note(key, decision.wish, policy, snapshot.now)
@@ -177,7 +187,8 @@ class PolicyController:
         if policy is not None:
             self._stores.open(state, policy, runtime)
         for task in decision.store_tasks:
-            self._spawn(self._stores.run(runtime, key, state, task, snapshot, asked=decided))
+            assert policy is not None, "only an existing policy has store tasks"
+            self._spawn(self._stores.run(runtime, key, state, task, policy, asked=decided))
         measure(runtime.metrics, key, snapshot, decision, state.cleanup)
         executor = Executor(
             runtime,
@@ -193,7 +204,28 @@ class PolicyController:
         finally:
             self._learn(state, executor.outcome)
         state.stale = state.stale + 1 if outcome.stale else 0
+        if decision.rest is not None:
+            state.resting = Resting(decision.rest, seen)
         return stale_pause(state.stale) if outcome.stale else self._next(runtime, key, snapshot, decision, outcome)
+
+    def _rests(self, runtime: Runtime, key: ObjectKey, state: PolicyState, seen: Seen) -> float | None:
+        """Seconds until the policy has to be thought of again; None when it does not rest (any more). Its store is
+        looked at meanwhile.
+        """
+        resting, now = state.resting, self._monotonic()
+        if resting is None:
+            return None
+        if now >= resting.rest.until or not resting.seen.is_same(seen):
+            state.resting = None
+            return None
+        if now < resting.rest.look_at:
+            return min(resting.rest.look_at, resting.rest.until) - now
+        if not state.memory.sense_running:
+            assert seen.policy is not None, "only an existing policy rests"
+            state.memory = replace(state.memory, sense_running=True)
+            policy = self._policies.get(seen.policy)
+            self._spawn(self._stores.run(runtime, key, state, resting.rest.look, policy, asked=now))
+        return resting.rest.until - now
 
     def _in_background(self, work: Awaitable[None]) -> None:
         async def wait() -> None:

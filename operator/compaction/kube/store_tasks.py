@@ -13,10 +13,11 @@ from compaction.api.policy import CompactionPolicy
 from compaction.kube.cache import ObjectKey
 from compaction.kube.looking import NOT_SWEPT, look, request_of, sweep
 from compaction.kube.measure import Cleanup
+from compaction.kube.resting import Resting
 from compaction.kube.runtime import Runtime
 from compaction.kube.secrets import NamespaceSecrets
 from compaction.reconcile.actions import RunStoreTask, StoreTask
-from compaction.reconcile.observations import Memory, Reading, Snapshot
+from compaction.reconcile.observations import Memory, Reading
 from compaction.reconcile.store_work import looked
 from compaction.stores.adapter import Sensed, StoreAdapter, Swept
 
@@ -37,6 +38,7 @@ class PolicyState:
     store: StoreAdapter | None = None
     store_for: tuple[str, int] = ("", -1)
     cleanup: Cleanup = field(default_factory=Cleanup)
+    resting: Resting | None = None
     stale: int = 0
     """How many times in a row a decision met a world that had moved on."""
 
@@ -70,13 +72,12 @@ class StoreTasks:
         key: ObjectKey,
         state: PolicyState,
         task: RunStoreTask,
-        snapshot: Snapshot,
+        policy: CompactionPolicy,
         *,
         asked: float,
     ) -> None:
         """A look or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
-        policy, store = snapshot.policy, state.store
-        assert policy is not None, "only an existing policy has store tasks"
+        store = state.store
         assert store is not None, "opened before any store task"
         root = policy.spec.store.location
         try:
@@ -88,7 +89,7 @@ class StoreTasks:
                     sensed = await asyncio.to_thread(
                         look, store, request, root=root, before=before, clock=self._monotonic
                     )
-                    self._sensed(state, sensed)
+                    self._sensed(state, sensed, before)
                 elif runtime.is_leader():
                     swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
                     self._swept(key, state, swept)
@@ -102,11 +103,18 @@ class StoreTasks:
                 state.memory = replace(state.memory, sweep_running=False)
             runtime.queue.add(key)
 
-    def _sensed(self, state: PolicyState, sensed: Sensed) -> None:
-        state.reading = sensed.reading
+    def _sensed(self, state: PolicyState, sensed: Sensed, before: Reading | None) -> None:
+        """Take what a look found. A policy that rests goes on resting when it is what is known already."""
         state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
         now = self._monotonic()
         state.memory = looked(state.memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=now)
+        resting, found = state.resting, sensed.reading
+        if resting is None or before is None or not found.says_the_same(before):
+            state.reading, state.resting = found, None
+            return
+        # The number says what a plan was made from.
+        state.reading = replace(before, started=found.started, ended=found.ended, wall=found.wall)
+        state.resting = resting.after_look(state.reading, state.memory)
 
     def _swept(self, key: ObjectKey, state: PolicyState, swept: Swept) -> None:
         if swept.deleted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -108,6 +108,21 @@ class Reading:
     outdated: frozenset[str] = frozenset()
     missing_entries: int = 0
 
+    def says_the_same(self, other: Reading) -> bool:
+        """Whether both found the same in the store; when they were made, and their numbers, do not count."""
+        before = {one.path: one for one in other.candidates}
+        if len(self.candidates) != len(other.candidates) or _besides(self) != _besides(other):
+            return False
+        return all(
+            (known := before.get(one.path)) is not None and replace(one, sensed_at=known.sensed_at) == known
+            for one in self.candidates
+        )
+
     def identity(self, log: str, segment: str) -> str:
         """The identity of a segment as of this reading, or "" when it was not looked at or is gone."""
         return self.identities.get((log, segment), "")
+
+
+def _besides(reading: Reading) -> Reading:
+    """Everything but the candidates, and when it was made."""
+    return replace(reading, number=0, started=0.0, ended=0.0, wall=0.0, candidates=())

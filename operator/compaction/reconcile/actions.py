@@ -165,11 +165,28 @@ class WritePolicyStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """Deciding again decides nothing until `until`, as long as nothing that the decision rests on changes, and each
+    `look` at the store, the next one due at `look_at`, finds what the last one found. Times are monotonic seconds.
+
+    `interval` is the policy's; `waits_since`: since when it waits for a worker that it cannot be given (None: it does
+    not). See `store_work.pause`.
+    """
+
+    look: RunStoreTask
+    look_at: float
+    until: float
+    interval: float
+    waits_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One reconcile's outcome. Carried out in the order of the fields; `memory` replaces the coordinator's memory.
 
     `policy_absent`: everything rests on the policy's absence, which a fresh read must confirm first. `wish`: what the
-    policy has and could use of the operator's limits when this has been carried out.
+    policy has and could use of the operator's limits when this has been carried out. `rest` is None when deciding again
+    may decide something.
     """
 
     memory: Memory
@@ -187,6 +204,7 @@ class Decision:
     events: tuple[Announce, ...] = ()
     requeue_after: float | None = None
     wish: Wish = NO_WISH
+    rest: Rest | None = None
 
     @property
     def acts(self) -> bool:

@@ -24,6 +24,7 @@ from compaction.api.store_spec import SegmentLogsStore
 from compaction.planning.block_offers import work_of
 from compaction.planning.planner import Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.triggers import Trigger
+from compaction.reconcile import approval
 from compaction.reconcile.actions import CreateJob
 from compaction.reconcile.observations import Memory, Unmade
 from compaction.reconcile.timing import approved_hash
@@ -39,20 +40,28 @@ def creations(
 ) -> tuple[tuple[CreateJob, ...], Memory]:
     """The next jobs to create, and the memory of those that are left.
 
-    They are of `plan` when one was made just now, else of the one made before, unless it is outdated. After a restart
-    the rest is planned anew. `before`: the memory before anything was planned in this reconcile.
+    They are of `plan` when one was made just now, else of the one made before, unless it is outdated. What does not
+    exist by the next decision is created again. Of an approved plan nothing is created before the status on the API
+    server names what is to be created. `before`: the memory before anything was planned in this reconcile.
     """
     unmade = memory.unmade
     if plan is not None:
         unmade = Unmade(plan.hash, plan.jobs)
+    elif unmade is not before.unmade:
+        pass  # found just now: the rest of an approved plan
     elif (memory.planned_reading, policy.metadata.generation) != (before.planned_reading, memory.planned_generation):
         unmade = Unmade()
     elif policy.spec.approval is Approval.MANUAL and unmade.plan != approved_hash(policy):
         unmade = Unmade()  # the approval was taken back
-    jobs = tuple(job for job in unmade.jobs if job.name not in existing)
-    now, later = jobs[:CREATED_AT_ONCE], jobs[CREATED_AT_ONCE:]
-    made = tuple(CreateJob(job.name, spec_of(job, policy), unmade.plan) for job in now)
-    return made, replace(memory, unmade=replace(unmade, jobs=later))
+    unmade = replace(unmade, jobs=tuple(job for job in unmade.jobs if job.name not in existing))
+    memory = replace(memory, unmade=unmade)
+    now = unmade.jobs[:CREATED_AT_ONCE]
+    if policy.spec.approval is Approval.MANUAL:
+        if memory.plan is not None and (unmade.names or memory.plan.unmade):
+            memory = replace(memory, plan=approval.with_unmade(memory.plan, unmade.names))
+        if not approval.is_written(policy.status.plan, unmade.plan):
+            now = ()
+    return tuple(CreateJob(job.name, spec_of(job, policy), unmade.plan) for job in now), memory
 
 
 def trigger_of(policy: CompactionPolicy) -> Trigger:

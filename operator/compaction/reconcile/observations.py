@@ -176,10 +176,18 @@ class ClaimProblem:
 
 @dataclass(frozen=True, slots=True)
 class Unmade:
-    """Jobs of the newest plan that are still to be created; `plan` is its hash."""
+    """Jobs of the newest plan that do not exist yet; `plan` is its hash. `sought` are names of jobs of an approved plan
+    that another coordinator was to create, and that no look at the store has led to yet.
+    """
 
     plan: str = ""
     jobs: tuple[PlannedJob, ...] = ()
+    sought: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of everything that is missing."""
+        return self.sought.union(job.name for job in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,7 @@ class Memory:
     waits for a reason), `evicted` (from when on a job of that name may be planned again) and `planned_for` (the
     schedule's anchor, reconcile/timing.py). The first three are None after a restart: then the status knows.
 
+    `planned_jobs` are the jobs (`Snapshot.job_versions`) beside which the newest plan was made; None when it made some.
     `pending` are the jobs of a plan of blocks that waits for approval. `finished` maps a log to the end of its last
     job; `launches` a worker that has not announced itself to its launch; `announced` are workers that have; `stopping`
     were told to end and have not yet. The launch failures are those of `launch_generation` of the spec. Plans rest on
@@ -198,6 +207,7 @@ class Memory:
     """
 
     planned_reading: int = -1
+    planned_jobs: tuple[str, ...] | None = None
     planned_generation: int = -1
     plan: PlanStatus | None = None
     unmade: Unmade = Unmade()
@@ -246,3 +256,8 @@ class Snapshot:
     version: str = ""
     allowance: Allowance = field(default_factory=Allowance)
     held_by: str = ""
+
+    @property
+    def job_versions(self) -> tuple[str, ...]:
+        """Which jobs there are, and as what: resourceVersions are unique among the objects of a kind."""
+        return tuple(view.job.metadata.resource_version for view in self.jobs)

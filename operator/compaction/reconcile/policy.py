@@ -28,6 +28,7 @@ from compaction.reconcile import (
     quarantine,
     remainder,
     replan,
+    resting,
     status,
     store_work,
     waits,
@@ -41,7 +42,7 @@ from compaction.reconcile.actions import (
     EndAttempt,
     WritePolicyStatus,
 )
-from compaction.reconcile.assigning import Assigner, soonest
+from compaction.reconcile.assigning import Assigned, Assigner, soonest
 from compaction.reconcile.futile import futile
 from compaction.reconcile.job import is_finished, token_of
 from compaction.reconcile.observations import Identity, Memory, Snapshot, frozen
@@ -100,32 +101,12 @@ class _Reconcile:
             created=created,
             release=self.release,
         )
-        waiting = self._waits({**assigned.waits, **waits.of_new_jobs(created)}, steps)
-        after = status.assemble(
-            status.Facts(
-                policy=self.policy,
-                steps=_as_assigned(steps, assigned.likely),
-                reading=self.snapshot.reading,
-                memory=self.memory,
-                now=self.now,
-                totals=totals,
-                quarantined=quarantined,
-                created=len(created) + len(self.memory.unmade.jobs),
-                workers=workers.live,
-                worker_statuses=crew.statuses(self.snapshot),
-                stuck=launching.stuck(workers.trouble),
-                driver_memory=driver_memory.raised(self.policy, self.memory),
-                waits=waiting,
-                clock=self.clock,
-                granted=assigned.granted,
-                released=self._released(steps),
-                skew=skew_of(self.snapshot),
-                held_by=self.snapshot.held_by,
-            )
-        )
+        waiting = self._waits({**assigned.waits, **waits.of_new_jobs(self.memory.unmade.jobs)}, steps)
+        after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
-        return Decision(
+        seconds = (assigned.seconds, workers.next_look, gap, _next_expiry(steps), self.clock.next_change(self.now.wall))
+        decision = Decision(
             memory=self.memory,
             end_attempts=tuple(_ends(steps, taken)),
             stop_workers=workers.stops,
@@ -140,7 +121,12 @@ class _Reconcile:
             policy_status=write,
             events=(*workers.events, *self._events(steps, planned)),
             wish=assigned.wish,
-            requeue_after=self._next_look(assigned.seconds, workers.next_look, gap, _next_expiry(steps)),
+            requeue_after=soonest(*seconds, store_work.next_task(self.snapshot, self.policy, self.memory)),
+        )
+        look = store_work.look_of(self.policy, self.memory, steps=steps, quarantined=quarantined)
+        return replace(
+            decision,
+            rest=resting.rest_of(self.snapshot, self.policy, decision, steps=steps, look=look, seconds=seconds),
         )
 
     def _workers(self, steps: tuple[JobStep, ...]) -> fleet.Fleet:
@@ -157,11 +143,6 @@ class _Reconcile:
         self.memory = driver_memory.learned(self.snapshot, self.policy, before)
         raised = driver_memory.announced(self.policy, before, self.memory)
         return replace(workers, events=(*workers.events, *raised))
-
-    def _next_look(self, *seconds: float | None) -> float | None:
-        """When to decide again although nothing has changed that anybody would tell."""
-        next_task = store_work.next_task(self.snapshot, self.policy, self.memory)
-        return soonest(*seconds, self.clock.next_change(self.now.wall), next_task)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -292,6 +273,39 @@ class _Reconcile:
         return found
 
     # -- status -------------------------------------------------------------------------------------------------------
+
+    def _status(
+        self,
+        steps: tuple[JobStep, ...],
+        assigned: Assigned,
+        workers: fleet.Fleet,
+        totals: counting.Totals,
+        quarantined: tuple[QuarantinedSource, ...],
+        waiting: tuple[WaitCount, ...],
+    ) -> CompactionPolicyStatus:
+        """The status as it should stand when all this is carried out."""
+        return status.assemble(
+            status.Facts(
+                policy=self.policy,
+                steps=_as_assigned(steps, assigned.likely),
+                reading=self.snapshot.reading,
+                memory=self.memory,
+                now=self.now,
+                totals=totals,
+                quarantined=quarantined,
+                created=len(self.memory.unmade.jobs),
+                workers=workers.live,
+                worker_statuses=crew.statuses(self.snapshot),
+                stuck=launching.stuck(workers.trouble),
+                driver_memory=driver_memory.raised(self.policy, self.memory),
+                waits=waiting,
+                clock=self.clock,
+                granted=assigned.granted,
+                released=self._released(steps),
+                skew=skew_of(self.snapshot),
+                held_by=self.snapshot.held_by,
+            )
+        )
 
     def _status_write(self, after: CompactionPolicyStatus) -> tuple[WritePolicyStatus | None, float | None]:
         gap = status.write_gap(self.policy.status, after)

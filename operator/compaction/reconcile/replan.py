@@ -6,6 +6,7 @@ known. A schedule leaves only the readings that it asks for; approval leaves onl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from compaction.planning.candidates import Candidate, LeftOutReason
 from compaction.planning.planner import JobInventory, LeftOut, Plan
 from compaction.planning.scheduler import eviction_order
 from compaction.planning.triggers import LogHistory, Trigger, cooldown_left, split_due
-from compaction.reconcile import approval
+from compaction.reconcile import approval, resuming
 from compaction.reconcile.approval import is_pending
 from compaction.reconcile.counting import by_job, deletable
 from compaction.reconcile.creating import planner_of, trigger_of
@@ -46,6 +47,12 @@ def plan_again(
     reading, now = snapshot.reading, snapshot.now
     if reading is None or not _is_new(reading, policy, memory) or _is_being_created(policy, memory):
         return None, memory
+    sought = resuming.sought(policy, steps, memory)
+    if sought:
+        found = _plan(reading, policy, resuming.others(steps, approved_hash(policy)), memory, now, whatever_waits=True)
+        gone_on = resuming.go_on(snapshot, policy, steps, memory, sought, found)
+        if gone_on is not None:
+            return None, gone_on
     before = memory.plan or policy.status.plan
     if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
         owing = tuple(candidate for candidate in reading.candidates if candidate.path in owed)
@@ -57,6 +64,7 @@ def plan_again(
         memory,
         pending=(),
         planned_reading=reading.number,
+        planned_jobs=snapshot.job_versions,
         planned_generation=policy.metadata.generation,
         planned_for=clock.due if clock.due is not None else memory.planned_for,
         finished=frozen({log: at for log, at in memory.finished.items() if at >= reading.started}),
@@ -65,13 +73,15 @@ def plan_again(
     if plan is None:
         plan = _plan(reading, policy, steps, memory, now)
         if policy.spec.approval is Approval.MANUAL and plan.jobs:
-            shown = approval.pending(before, plan, now)
+            shown = approval.pending(before, plan, now, policy=policy)
             waiting = tuple(job for job in plan.jobs if any(group.divisible for group in job.groups))
             return None, replace(memory, plan=shown, pending=waiting)
-    shown = approval.carried_out(before, plan, now, manual=policy.spec.approval is Approval.MANUAL)
+    shown = approval.carried_out(before, plan, now, policy=policy, manual=policy.spec.approval is Approval.MANUAL)
     exists = {step.name for step in steps}
     news = any(job.name not in exists for job in plan.jobs)
-    return plan if news else None, replace(memory, plan=shown)
+    if not news:
+        return None, replace(memory, plan=shown)
+    return plan, replace(memory, plan=shown, planned_jobs=None)
 
 
 def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Reading:
@@ -130,8 +140,19 @@ def _is_untouched(step: JobStep, plan: str) -> bool:
     return made_for == plan and step.state is JobState.UNASSIGNED and not step.status.attempts
 
 
-def _plan(reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment) -> Plan:
+def _plan(
+    reading: Reading,
+    policy: CompactionPolicy,
+    steps: Sequence[JobStep],
+    memory: Memory,
+    now: Moment,
+    *,
+    whatever_waits: bool = False,
+) -> Plan:
+    """A plan beside these jobs; with `whatever_waits` a full queue leaves nothing out."""
     planner = planner_of(policy, owner_uid=policy.metadata.uid)
+    if whatever_waits:
+        planner = replace(planner, limits=replace(planner.limits, max_jobs_queued=sys.maxsize))
     inventory = _inventory(policy, steps, memory, split_records(steps, reading))
     candidates, held = _apart(reading.candidates, steps)
     return planner.plan(

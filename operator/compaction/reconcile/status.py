@@ -278,10 +278,16 @@ def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
         return None
     if {one.job for one in after.evicted} - {one.job for one in before.evicted}:
         return 0.0  # the jobs are being deleted: this is all that is left of them
+    if _unmade(after) and not _unmade(before):
+        return 0.0  # the jobs of the approved plan are created once this is written
     if _urgent(before) != _urgent(after):
         return SOON_GAP
     looked = before.model_copy(update={"last_sense_time": after.last_sense_time})
     return LAZY_GAP if looked == after else SLOW_GAP
+
+
+def _unmade(status: CompactionPolicyStatus) -> str:
+    return status.plan.unmade if status.plan is not None else ""
 
 
 def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:

@@ -18,6 +18,8 @@ from compaction.reconcile.steps import JobStep
 
 SOON: Final = 0.5
 """Seconds between a look and the next one that does not wait for the interval."""
+LONGEST_PAUSE: Final = 600.0
+"""Seconds between two looks of a policy that has no worker and cannot be given one, unless its interval is longer."""
 
 
 def start(
@@ -38,15 +40,7 @@ def start(
     tasks = []
     running = [step for step in steps if step.state is JobState.IN_PROGRESS]
     if not memory.sense_running and sense_in(snapshot, policy, memory) <= 0:
-        busy = frozenset(step.log for step in running)
-        look = RunStoreTask(
-            StoreTask.SENSE,
-            quarantined=quarantine.by_log(quarantined),
-            busy=busy,
-            jobs=held_by_jobs(steps, created, (*memory.unmade.jobs, *memory.pending)),
-            released=quarantine.released(policy.status.quarantined, release),
-        )
-        tasks.append(look)
+        tasks.append(look_of(policy, memory, steps=steps, quarantined=quarantined, created=created, release=release))
         memory = replace(memory, sense_running=True)
     due = memory.sweep_due
     if not memory.sweep_running and due is not None and due <= snapshot.now.monotonic:
@@ -57,6 +51,25 @@ def start(
         tasks.append(RunStoreTask(StoreTask.SWEEP, active=frozenset(active)))
         memory = replace(memory, sweep_running=True)
     return tuple(tasks), memory
+
+
+def look_of(
+    policy: CompactionPolicy,
+    memory: Memory,
+    *,
+    steps: Sequence[JobStep],
+    quarantined: Iterable[QuarantinedSource],
+    created: Iterable[CreateJob] = (),
+    release: str = "",
+) -> RunStoreTask:
+    """A look at the store, with what it has to know of the jobs; see `start`."""
+    return RunStoreTask(
+        StoreTask.SENSE,
+        quarantined=quarantine.by_log(quarantined),
+        busy=frozenset(step.log for step in steps if step.state is JobState.IN_PROGRESS),
+        jobs=held_by_jobs(steps, created, (*memory.unmade.jobs, *memory.pending)),
+        released=quarantine.released(policy.status.quarantined, release),
+    )
 
 
 def held_by_jobs(
@@ -89,18 +102,47 @@ def looked(memory: Memory, *, sweep_in: float | None, look_in: float | None, now
 
 def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float:
     """Seconds until the store is looked at again: the interval, when it will have something new, soon after a job has
-    changed it, or at once. Looks take a quarter of the time at most, whatever the store says.
+    changed it, or at once. Looks take a quarter of the time at most, whatever the store says; a policy that waits for
+    a worker looks ever more rarely.
     """
     reading = snapshot.reading
     if reading is None or reading.generation != policy.metadata.generation or reading.started < memory.look_wanted:
         return 0.0
-    due = reading.started + float(policy.spec.trigger.interval)
+    since = waits_since(snapshot, policy, memory)
+    due = reading.started + pause(float(policy.spec.trigger.interval), started=reading.started, waits_since=since)
     soon = reading.ended + max(SOON, 3 * (reading.ended - reading.started))
     if any(at >= reading.started for at in memory.finished.values()):
         due = min(due, soon)
     if memory.look_due is not None:
         due = min(due, max(memory.look_due, soon))
     return due - snapshot.now.monotonic
+
+
+def pause(interval: float, *, started: float, waits_since: float | None) -> float:
+    """Seconds from the beginning of a look to the next one: as many as the policy had waited for a worker then, between
+    its interval and `LONGEST_PAUSE`; so the pauses double. What a look finds meanwhile could not be worked on, and at
+    its turn the policy looks at once.
+    """
+    waited = started - waits_since if waits_since is not None else 0.0
+    return max(interval, min(LONGEST_PAUSE, waited))
+
+
+def waits_since(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
+    """Since when (monotonic) the policy waits for one of the workers that all policies share; None when it does not, or
+    has one, or may have one now.
+    """
+    if snapshot.workers or memory.launches or snapshot.allowance.workers_within(policy.spec.workers.max):
+        return None
+    first = min((memory.waits or {}).values(), default=None)
+    now = snapshot.now
+    return None if first is None else now.monotonic - max(0.0, now.wall - first.timestamp())
+
+
+def next_sweep(snapshot: Snapshot, memory: Memory) -> float | None:
+    """Seconds until a sweep is due; None when none is."""
+    if memory.sweep_running or memory.sweep_due is None:
+        return None
+    return max(0.0, memory.sweep_due - snapshot.now.monotonic)
 
 
 def next_task(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
@@ -110,6 +152,6 @@ def next_task(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> f
         return None
     if not memory.sense_running:
         moments.append(max(0.0, sense_in(snapshot, policy, memory)))
-    if not memory.sweep_running and memory.sweep_due is not None:
-        moments.append(max(0.0, memory.sweep_due - snapshot.now.monotonic))
+    if (sweep := next_sweep(snapshot, memory)) is not None:
+        moments.append(sweep)
     return min(moments, default=None)

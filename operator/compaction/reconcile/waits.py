@@ -14,7 +14,7 @@ from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount
 from compaction.api.policy import CompactionPolicy
 from compaction.api.text import cut, printable
 from compaction.api.values import format_timestamp, timestamp_from_epoch
-from compaction.reconcile.actions import CreateJob
+from compaction.planning.planner import PlannedJob
 from compaction.reconcile.approval import is_pending
 from compaction.reconcile.observations import Memory, Moment, frozen
 from compaction.reconcile.timing import Timing, approved_hash
@@ -35,8 +35,8 @@ MAX_TOLD: Final = 64
 """Characters of an annotation's value in a message."""
 
 
-def of_new_jobs(created: Sequence[CreateJob]) -> Waits:
-    """Jobs that are made with this very decision: the status that counts them must not wait for the next one."""
+def of_new_jobs(created: Sequence[PlannedJob]) -> Waits:
+    """Jobs that are created with this decision or the next ones: the status counts them already."""
     if not created:
         return NO_WAITS
     message = f"{plural(len(created), 'job')} planned just now: looked at next"

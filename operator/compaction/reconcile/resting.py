@@ -1,0 +1,82 @@
+"""When a policy rests: nothing it rests on has to be decided again until something changes.
+
+At rest a policy costs its looks at the store and nothing else: no plan is made again from what was planned from, no
+status is put together to find out that it is the same. The rule is conservative. Whoever has a worker, a job in
+progress, a task in the store, or anything that ends by itself and that no plan has been made after, does not rest; and
+nobody rests for longer than `LAZY_GAP`, after which the status gets the time of the last look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from compaction.api.enums import JobState
+from compaction.api.policy import CompactionPolicy
+from compaction.planning.candidates import LeftOutReason
+from compaction.reconcile import store_work
+from compaction.reconcile.actions import Decision, Rest, RunStoreTask
+from compaction.reconcile.approval import is_pending
+from compaction.reconcile.assigning import soonest
+from compaction.reconcile.observations import Memory, Snapshot
+from compaction.reconcile.status import LAZY_GAP
+from compaction.reconcile.steps import JobStep
+from compaction.reconcile.timing import approved_hash
+
+_END_BY_THEMSELVES: Final = frozenset({LeftOutReason.COOLDOWN.value, LeftOutReason.RECENTLY_EVICTED.value})
+"""What was left out of a plan for these reasons is in a later one, though the store is the same."""
+
+
+def rest_of(
+    snapshot: Snapshot,
+    policy: CompactionPolicy,
+    decision: Decision,
+    *,
+    steps: Sequence[JobStep],
+    look: RunStoreTask,
+    seconds: Sequence[float | None],
+) -> Rest | None:
+    """The rest after a decision; None when there is none. `seconds` until something changes by itself, looks and sweeps
+    aside; `look` is how the store is to be looked at meanwhile.
+    """
+    memory, now, reading = decision.memory, snapshot.now, snapshot.reading
+    if decision.acts or decision.store_tasks or decision.events or reading is None or snapshot.held_by:
+        return None
+    if not (_is_idle(snapshot, memory, steps) and _is_planned_out(snapshot, policy, memory)):
+        return None
+    interval = float(policy.spec.trigger.interval)
+    due = soonest(*seconds, store_work.next_sweep(snapshot, memory), LAZY_GAP)
+    return Rest(
+        look,
+        look_at=now.monotonic + store_work.sense_in(snapshot, policy, memory),
+        until=now.monotonic + (due if due is not None else LAZY_GAP),
+        interval=interval,
+        waits_since=store_work.waits_since(snapshot, policy, memory),
+    )
+
+
+def _is_idle(snapshot: Snapshot, memory: Memory, steps: Sequence[JobStep]) -> bool:
+    """Nobody works for the policy, or is about to."""
+    busy = snapshot.workers or snapshot.processes or snapshot.stray_leases or memory.launches or memory.unmade.jobs
+    running = any(step.state is JobState.IN_PROGRESS or step.lease is not None for step in steps)
+    return not (busy or running or memory.sense_running or memory.sweep_running)
+
+
+def _is_planned_out(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> bool:
+    """Another plan from a look that finds the same is the same: it was made from these very jobs, and what it left out
+    does not become due by the clock.
+    """
+    reading = snapshot.reading
+    if reading is None or reading.problem is not None or reading.generation != policy.metadata.generation:
+        return False
+    if reading.started < memory.look_wanted or memory.finished or memory.evicted:
+        return False
+    plan = memory.plan or policy.status.plan
+    if plan is not None and is_pending(plan) and plan.hash == approved_hash(policy):
+        return False
+    planned = memory.planned_reading == reading.number
+    if policy.spec.trigger.schedule is not None and not planned:
+        return True  # a plan is made at its times, whatever looks find in between
+    if plan is not None and any(row.reason in _END_BY_THEMSELVES for row in plan.left_out):
+        return False
+    return planned and memory.planned_jobs == snapshot.job_versions

@@ -1,0 +1,164 @@
+"""A policy rests when deciding again decides nothing; `support.world` holds every rest of every test here to that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from compaction.planning.reading import LogProblem
+from compaction.planning.sharing import Grant
+from compaction.reconcile.actions import Decision, Rest
+from compaction.reconcile.allowance import Allowance, OperatorLimits
+from compaction.reconcile.status import LAZY_GAP
+from compaction.reconcile.store_work import LONGEST_PAUSE, pause
+from support.world import World
+
+CLOSED = {"schedule": "0 0 1 1 *", "duration": "1m"}
+NO_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(0, 0, 0))
+PROBLEM = LogProblem("/ra", "SenseFailed", "gone")
+A_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(1, 1, 1))
+
+
+def rested(world: World) -> Decision:
+    """A few looks later, with everything written."""
+    for _ in range(4):
+        world.pass_time(31)
+        decision = world.rest()
+    return decision
+
+
+def rest_of(world: World) -> Rest:
+    rest = rested(world).rest
+    assert rest is not None
+    return rest
+
+
+def waiting(**spec: object) -> World:
+    """All jobs wait for a window that is closed."""
+    world = World(trigger={"interval": "30s", "windows": [CLOSED]}, **spec)
+    world.add_log("/ra/a")
+    world.add_log("/ra/b")
+    return world
+
+
+def test_jobs_that_wait_for_a_window_rest_between_looks() -> None:
+    world = waiting()
+    rest = rest_of(world)
+    assert world.reading is not None
+    assert rest.look_at == pytest.approx(world.reading.started + 30)
+    assert world.wall + 200 < rest.until <= world.wall + LAZY_GAP
+    assert len(world.jobs) == 2
+
+
+def test_an_empty_store_rests() -> None:
+    assert rest_of(World()).until > 0
+
+
+def test_a_rest_ends_when_the_window_opens() -> None:
+    windows = [{"schedule": "*/2 * * * *", "duration": "1m"}]
+    world = World(trigger={"interval": "30s", "windows": windows}, suspend=True)
+    world.add_log("/ra/a")
+    assert rest_of(world).until <= world.wall + 120
+
+
+def test_who_has_a_worker_or_a_job_in_progress_does_not_rest() -> None:
+    world = World()
+    world.add_log("/ra/a")
+    assert world.rest().rest is None, "a worker is started"
+    world.announce()
+    assert world.rest().rest is None, "a job is in progress"
+
+
+def test_a_job_that_goes_away_is_planned_again_although_the_store_is_the_same() -> None:
+    """The rest ends with the change; the look after it counts as new, whatever it finds."""
+    world = waiting()
+    rested(world)
+    gone = min(world.jobs)
+    del world.jobs[gone]
+    assert world.rest().rest is None
+    world.pass_time(31)
+    assert gone in world.jobs
+
+
+def test_what_a_cooldown_left_out_is_planned_when_it_ends() -> None:
+    world = World(trigger={"interval": "30s", "cooldown": "1h"})
+    log = world.add_log("/ra/a")
+    world.rest()
+    world.announce()
+    world.rest()
+    (job,) = world.jobs
+    world.report(job)
+    world.rest()
+    for worker in world.workers.values():
+        worker.process, worker.has_lease = "ended", False
+    log.groups.append("0000000000000009.segment")
+    assert rested(world).rest is None, "the clock alone makes it due"
+    world.pass_time(3600)
+    assert len(world.jobs) == 2
+
+
+def test_nobody_rests_on_a_look_that_failed() -> None:
+    world = waiting()
+    rested(world)
+    world.problem = PROBLEM
+    assert rested(world).rest is None
+
+
+def test_who_cannot_be_given_a_worker_looks_ever_more_rarely_and_at_once_at_its_turn() -> None:
+    world = World(trigger={"interval": "30s"})
+    world.add_log("/ra/a")
+    world.allowance = NO_WORKER
+    world.rest()
+    began, looks = world.wall, []
+    while world.wall < began + 4000:
+        before = world.readings
+        world.wall += 5
+        world.settle()
+        if world.readings != before:
+            looks.append(world.wall)
+    pauses = [two - one for one, two in pairwise(looks)]
+    assert pauses == sorted(pauses), "never more often than before"
+    assert pauses[0] <= 40
+    assert pauses[-1] == pytest.approx(LONGEST_PAUSE, abs=10)
+    assert len(looks) < 20, "every 30 s it would be 133"
+    before = world.readings
+    world.wall += 60
+    world.allowance = A_WORKER
+    decision = world.reconcile()
+    assert world.readings == before + 1
+    assert len(decision.launches) == 1
+
+
+def test_an_interval_longer_than_the_longest_pause_is_kept() -> None:
+    assert pause(3600.0, started=10_000.0, waits_since=0.0) == 3600.0
+    assert pause(30.0, started=10.0, waits_since=None) == 30.0
+    assert pause(30.0, started=10.0, waits_since=20.0) == 30.0
+
+
+def test_a_reading_says_the_same_whenever_it_was_made_and_nothing_else() -> None:
+    world = waiting()
+    world.rest()
+    first = world.reading
+    world.pass_time(31)
+    second = world.reading
+    assert first is not None
+    assert second is not None
+    assert (first.number, first.started) != (second.number, second.started)
+    assert second.says_the_same(first)
+    one, *others = second.candidates
+    for changed in (
+        replace(second, candidates=tuple(others)),
+        replace(second, candidates=(*second.candidates, replace(one, path="/ra/new"))),
+        replace(second, candidates=(replace(one, snapshot_index=one.snapshot_index + 1), *others)),
+        replace(second, candidates=(replace(one, unreferenced=one.unreferenced, groups=()), *others)),
+        replace(second, candidates=(replace(one, oldest_debt_at=6.0), *others)),
+        replace(second, problem=PROBLEM),
+        replace(second, problems=(PROBLEM,)),
+        replace(second, identities={("/ra/a", "x"): "id"}),
+        replace(second, logs=frozenset({"/ra/a"})),
+        replace(second, outdated=frozenset({"job"})),
+        replace(second, generation=second.generation + 1),
+    ):
+        assert not changed.says_the_same(first), changed
