@@ -80,6 +80,7 @@ class Wrong:
 LOGS = "spec/store/segmentLogs"
 LOGS_FIELD = "spec.store.segmentLogs"
 WORKERS_FIELD = "spec.workers"
+PODS_ADVICE = "is for workers in pods, and launcher is process"
 DURATION_ADVICE = "write a duration such as 30s, 10m or 1h30m"
 QUANTITY_ADVICE = "write bytes as a whole number or with a suffix, such as 500M, 64Mi or 1Gi"
 
@@ -201,6 +202,29 @@ WRONG_POLICIES = (
     Wrong(f"{LOGS}/volume", {"claimName": "c", "subPath": "../a"}, f"{LOGS_FIELD}.volume.subPath", "not contain '..'"),
     Wrong("spec/workers/sparkConf", {"driver.memory": "2g"}, "spec.workers.sparkConf", "must begin with 'spark.'"),
     Wrong("spec/workers/sparkConf", {"spark.master": "x"}, "spec.workers.sparkConf", "set workers.sparkMaster instead"),
+    *(
+        Wrong("spec/workers", {"launcher": "process"} | member, f"{WORKERS_FIELD}.{next(iter(member))}", PODS_ADVICE)
+        for member in (
+            {"image": "worker:1"},
+            {"imagePullPolicy": "Always"},
+            {"imagePullSecrets": [{"name": "registry"}]},
+            {"serviceAccountName": "mine"},
+            {"executor": {"instances": 1}},
+            {"dynamicAllocation": {"maxExecutors": 2}},
+            {"nodeSelector": {"disk": "fast"}},
+            {"tolerations": [{"operator": "Exists"}]},
+            {"priorityClassName": "batch"},
+            {"queueName": "compaction"},
+            {"envFromSecrets": [{"name": "credentials"}]},
+            {"secretVolumes": [{"secretName": "s", "mountPath": "/etc/s"}]},
+        )
+    ),
+    Wrong(
+        "spec/trigger/thresholds",
+        {"debtBlocks": 5},
+        "spec.trigger.thresholds.debtBlocks",
+        "counts blocks, and the store has segment logs",
+    ),
     Wrong("spec/cleanup/delay", "a while", "spec.cleanup.delay", DURATION_ADVICE),
     Wrong("spec/suspend", "yes", "spec.suspend", "boolean"),
     Wrong("metadata/name", "x" * 64, "", "choose a shorter name"),
@@ -317,6 +341,18 @@ WRONG_BLOCK_POLICIES = (
     Wrong(f"{BLOCKS}/levels", _level(maxBlocks=1001), f"{LEVEL_FIELD}.maxBlocks", "less than or equal to 1000"),
     Wrong(f"{BLOCKS}/levels", _level(maxAge="0s"), f"{LEVEL_FIELD}.maxAge", "must be longer than 0s, such as 36s"),
     Wrong(f"{BLOCKS}/levels", _level(maxAge="soon"), f"{LEVEL_FIELD}.maxAge", DURATION_ADVICE),
+    Wrong(
+        f"{BLOCKS}/levels",
+        [*_level(maxAge="36s"), *_level(maxAge="12m"), *_level(maxAge="90s")],
+        f"{BLOCKS_FIELD}.levels",
+        "maxAge must not fall from one level to the next",
+    ),
+    Wrong(
+        "spec/trigger",
+        {"thresholds": {"debtSegments": 12}},
+        "spec.trigger.thresholds.debtSegments",
+        "counts segments, and the store has blocks",
+    ),
     Wrong(f"{BLOCKS}/levels", [{"maxBlocks": 2}], f"{LEVEL_FIELD}.maxAge", "Required value", "is required"),
     Wrong(f"{BLOCKS}/levels", _level(maxBytes=0), f"{LEVEL_FIELD}.maxBytes", "must be more than 0, such as 512Mi"),
     Wrong(f"{BLOCKS}/span", "0s", f"{BLOCKS_FIELD}.span", "must be longer than 0s"),

@@ -6,6 +6,7 @@ Credentials are never here: the names of Secrets are.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
@@ -103,6 +104,15 @@ class BlockLevel(ApiModel):
     alone has as many skips the level."""
 
 
+AGES_RISE: Final = Rule(
+    cel=f"!self.all(level, level.maxAge.matches('{DURATION_PATTERN}')) || "
+    "self.map(level, duration(level.maxAge)).isSorted()",
+    message="maxAge must not fall from one level to the next: blocks of a higher level would be merged before those "
+    "that are still to join them",
+    holds=lambda levels: all(lower.max_age <= higher.max_age for lower, higher in pairwise(levels)),
+)
+
+
 class Deduplication(ApiModel):
     """Of rows with the same key, only the last one is kept."""
 
@@ -132,7 +142,7 @@ class Retention(ApiModel):
 class BlockStore(BlockStoreReference):
     """Immutable Parquet blocks in an object store, with an index in a database."""
 
-    levels: Annotated[tuple[BlockLevel, ...], Field(min_length=1, max_length=8), list_atomic()] = (
+    levels: Annotated[tuple[BlockLevel, ...], Field(min_length=1, max_length=8), list_atomic(), Checked(AGES_RISE)] = (
         BlockLevel(max_blocks=20, max_age=Duration("36s")),
         BlockLevel(max_blocks=10, max_age=Duration("12m")),
         BlockLevel(max_blocks=10, max_age=Duration("3h")),

@@ -140,3 +140,18 @@ class CompactionPolicySpec(ApiModel):
     failed_jobs_history_limit: HistoryLimit = 10
     """Number of parked (Faulty) jobs that are kept. Older ones are deleted and their work is planned again, except
     those whose work was planned again in halves: they stay until it is done."""
+
+    RULES = (
+        Rule(
+            cel="!has(self.store.segmentLogs) || self.trigger.thresholds.debtBlocks <= 1",
+            message="counts blocks, and the store has segment logs: leave it out, or set debtSegments",
+            holds=lambda spec: spec.store.segment_logs is None or spec.trigger.thresholds.debt_blocks <= 1,
+            field=".trigger.thresholds.debtBlocks",
+        ),
+        Rule(
+            cel="!has(self.store.blockStore) || self.trigger.thresholds.debtSegments <= 1",
+            message="counts segments, and the store has blocks: leave it out, or set debtBlocks",
+            holds=lambda spec: spec.store.block_store is None or spec.trigger.thresholds.debt_segments <= 1,
+            field=".trigger.thresholds.debtSegments",
+        ),
+    )

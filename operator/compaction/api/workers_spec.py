@@ -3,6 +3,9 @@
 Fields about pods (images, resources, placement, secrets) matter to the launchers that make pods, and to nobody else.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
@@ -28,6 +31,19 @@ MAX_SLOTS: Final = 256
 """Jobs that one worker runs at the same time at most."""
 
 
+_ACCOUNT: Final = "compaction-worker"
+
+
+def _of_pods(member: str, left_out: str, given: Callable[[Workers], object]) -> Rule:
+    """A field about pods says nothing to workers that are processes. `left_out`: CEL for its being at its default."""
+    return Rule(
+        cel=f"self.launcher != 'process' || !has(self.{member}) || {left_out}",
+        message="is for workers in pods, and launcher is process: leave it out, or choose another launcher",
+        holds=lambda workers: workers.launcher is not Launcher.PROCESS or not given(workers),
+        field=f".{member}",
+    )
+
+
 class Workers(ApiModel):
     """The Spark applications that run the jobs."""
 
@@ -47,7 +63,7 @@ class Workers(ApiModel):
     """When the image is pulled. Without it, always for the tag latest, else when the node does not have it."""
     image_pull_secrets: ImagePullSecrets = ()
     """Secrets in the policy's namespace with which the image is pulled."""
-    service_account_name: ObjectName = "compaction-worker"
+    service_account_name: ObjectName = _ACCOUNT
     """Service account of driver pods, in the policy's namespace."""
     driver: DriverSpec = Field(default_factory=DriverSpec)
     """Resources of the driver pod."""
@@ -92,3 +108,22 @@ class Workers(ApiModel):
         ),
     ] = Field(default_factory=dict)
     """Spark configuration of the workers, such as spark.driver.memory: 2g. The keys begin with "spark."."""
+
+    RULES = (
+        _of_pods("image", "self.image == ''", lambda workers: workers.image),
+        _of_pods("imagePullPolicy", "false", lambda workers: workers.image_pull_policy),
+        _of_pods("imagePullSecrets", "size(self.imagePullSecrets) == 0", lambda workers: workers.image_pull_secrets),
+        _of_pods(
+            "serviceAccountName",
+            f"self.serviceAccountName == '{_ACCOUNT}'",
+            lambda workers: workers.service_account_name != _ACCOUNT,
+        ),
+        _of_pods("executor", "self.executor.instances == 0", lambda workers: workers.executor.instances),
+        _of_pods("dynamicAllocation", "false", lambda workers: workers.dynamic_allocation),
+        _of_pods("nodeSelector", "size(self.nodeSelector) == 0", lambda workers: workers.node_selector),
+        _of_pods("tolerations", "size(self.tolerations) == 0", lambda workers: workers.tolerations),
+        _of_pods("priorityClassName", "self.priorityClassName == ''", lambda workers: workers.priority_class_name),
+        _of_pods("queueName", "self.queueName == ''", lambda workers: workers.queue_name),
+        _of_pods("envFromSecrets", "size(self.envFromSecrets) == 0", lambda workers: workers.env_from_secrets),
+        _of_pods("secretVolumes", "size(self.secretVolumes) == 0", lambda workers: workers.secret_volumes),
+    )
