@@ -61,13 +61,14 @@ def candidates(kind: pa.DataType) -> tuple[str, ...]:
 def candidates_of(declared: pa.Field, *, coded: bool) -> tuple[str, ...]:
     """The same for a column that readers are told is `declared`. `coded`: its values repeat.
 
-    What is declared as a dictionary is read as one, which pyarrow can do only where the values are plain or lie in one.
+    What is declared as a dictionary is read as one: pyarrow cannot do that with DELTA_BYTE_ARRAY, older versions of
+    Polars can only where the values lie in one.
     """
     allowed = candidates(without_dictionary(declared.type))
     if coded:
         allowed = tuple(one for one in allowed if one != "PLAIN")
     if pa.types.is_dictionary(declared.type):
-        allowed = tuple(one for one in allowed if one != "DELTA_BYTE_ARRAY")
+        allowed = tuple(one for one in allowed if one == DICTIONARY)
     return allowed
 
 
