@@ -30,8 +30,10 @@ executor)
     *) set -- -XX:+UseSerialGC "$@" ;;
     esac
     # The class path is the driver's, letter by letter: an archive of classes holds for that one only.
+    # Not `exec`: before an executor is stopped, Spark's hook (decommission.sh) waits in this container for the JVM's end. If
+    # the container ended with it, the hook would be killed, and each normal end be an Event FailedPreStopHook.
     # shellcheck disable=SC2046
-    exec "$JAVA_HOME/bin/java" -XX:-UsePerfData -XX:TieredStopAtLevel=1 $(share_classes) "$@" \
+    "$JAVA_HOME/bin/java" -XX:-UsePerfData -XX:TieredStopAtLevel=1 $(share_classes) "$@" \
         "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
         -cp "${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/conf/:$SPARK_HOME/jars/*" \
         org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
@@ -41,7 +43,19 @@ executor)
         --app-id "$SPARK_APPLICATION_ID" \
         --hostname "$SPARK_EXECUTOR_POD_IP" \
         --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
-        --podName "$SPARK_EXECUTOR_POD_NAME"
+        --podName "$SPARK_EXECUTOR_POD_NAME" &
+    jvm=$!
+    trap 'kill -s TERM "$jvm" || :' TERM
+    code=0
+    wait "$jvm" || code=$?
+    while kill -0 "$jvm" 2>/dev/null; do # the wait was interrupted by the signal
+        code=0
+        wait "$jvm" || code=$?
+    done
+    # A hook that waits sees the end, and one that begins just now (the driver deletes what it has stopped) finds nothing.
+    trap '' TERM
+    sleep 2
+    exit "$code"
     ;;
 driver)
     shift

@@ -290,6 +290,10 @@ class TaskFailedError(CompactionError):
     """A Spark task raised something unexpected, or its process died."""
 
 
+class ExecutorsOutOfMemoryError(TaskFailedError):
+    """Executors that ran a task were killed for using more memory than their pods have."""
+
+
 class TaskCancelledError(CompactionError):
     """A Spark task was cancelled."""
 

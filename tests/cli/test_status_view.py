@@ -17,12 +17,14 @@ def test_workers_of_which_there_is_more_to_say(capsys: pytest.CaptureFixture[str
         {"name": "logs-w-2", "state": "Ready", "ui": "http://10.1.2.3:4040"},
         {"name": "logs-w-3", "state": "Ready"},
     ]
-    show_policy(policy_with({"workerStatuses": rows, "driverMemoryBytes": 4 << 30}), (), NOW)
+    memory = {"driverMemoryBytes": 4 << 30, "executorMemoryBytes": 2 << 30}
+    show_policy(policy_with({"workerStatuses": rows, **memory}), (), NOW)
     said = capsys.readouterr().out
     assert "logs-w-1 waits (ImagePull): manifest unknown" in said
     assert "logs-w-2: http://10.1.2.3:4040" in said
     assert "logs-w-3" not in said, "it is among those that are counted"
     assert "drivers get 4Gi: one ran out of it" in said
+    assert "executors get 2Gi: some ran out of it" in said
 
 
 LOOKED = {"conditions": [condition("Ready", "Compacting")], "lastSenseTime": ago(5)}

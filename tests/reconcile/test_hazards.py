@@ -8,6 +8,7 @@ import pytest
 
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerState, WorkerTrouble
 from compaction.reconcile.launching import LAUNCH_TIMEOUT, STUCK_AFTER
+from compaction.rewrite.receipts import Outcome
 from support.world import SimWorker, World
 
 GIB = 1 << 30
@@ -143,6 +144,28 @@ def test_a_worker_out_of_memory_is_charged_and_the_next_driver_gets_more_within_
     assert world.state(job) is JobState.FAULTY
     assert world.status.driver_memory_bytes == 6 * GIB
     assert [reason for reason, _ in world.events].count("DriverMemoryRaised") == 2
+
+
+def test_executors_out_of_memory_get_more_within_their_limit_and_the_driver_does_not() -> None:
+    """The worker reports the attempt and ends: only another application can have larger executors."""
+    world, job, worker = running(executor={"instances": 1, "memory": "1Gi", "maxMemory": "3Gi"})
+    given = [(worker.memory, worker.executor_memory)]
+    for _ in range(2):
+        world.report(job, outcome=Outcome.FAILED, reason=JobReason.WORKER_OUT_OF_MEMORY)
+        worker.process, worker.ending = "ended", WorkerEnding.EXECUTORS_OUT_OF_MEMORY
+        world.rest()
+        world.pass_time(70)
+        world.announce()
+        world.rest()
+        (worker,) = world.workers.values()
+        given.append((worker.memory, worker.executor_memory))
+    assert given == [(2 * GIB, 1 * GIB), (2 * GIB, 2 * GIB), (2 * GIB, 3 * GIB)]
+    assert (world.status.driver_memory_bytes, world.status.executor_memory_bytes) == (None, 3 * GIB)
+    assert [reason for reason, _ in world.events].count("ExecutorMemoryRaised") == 2
+    assert world.jobs[job].status.failures == 2
+    world.restart()
+    world.rest()
+    assert world.status.executor_memory_bytes == 3 * GIB
 
 
 def test_one_death_raises_the_memory_once_however_often_it_is_seen() -> None:

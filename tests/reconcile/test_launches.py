@@ -179,6 +179,14 @@ def test_a_suspended_worker_is_named_beside_others_that_work() -> None:
     assert f"{worker} counts as one, and waits (Queued): {first.message}" in wait.message
 
 
+def test_executors_that_wait_for_room_beside_others_hold_nothing_up() -> None:
+    world, worker = busy(max=1)
+    world.workers[worker].trouble = WorkerTrouble.UNSCHEDULABLE
+    world.finish(running(world))
+    world.rest()
+    assert world.leases[running(world)].holder == worker
+
+
 @pytest.mark.parametrize("trouble", sorted(PATIENT))
 def test_a_launch_is_timed_from_when_nothing_held_it_back(trouble: WorkerTrouble) -> None:
     """A worker that waited an hour for a node has all its time to start then."""

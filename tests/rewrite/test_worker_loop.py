@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import CompactionError, EngineLostError, PortUnavailableError
+from compaction.exceptions import CompactionError, EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
 from compaction.rewrite.events import Ended, EndReason, Inbox
 from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.ports import Assignment, HeldLease
@@ -326,6 +326,16 @@ def test_dead_engine_is_not_the_jobs_fault_and_ends_the_worker(start: Start) -> 
     report = cluster.wait_for_report("job")
     assert (report.reason, report.charged) == (JobReason.ENGINE_LOST, False)
     assert worker.exit() is WorkerExit.ENGINE_LOST
+
+
+def test_executors_without_enough_memory_are_charged_and_end_the_worker(start: Start) -> None:
+    """Only another worker's can be larger."""
+    cluster, runner = Cluster(), ScriptedRunner(error=ExecutorsOutOfMemoryError("executors were killed"))
+    cluster.assign("job", spec())
+    worker = start(cluster, runner=runner)
+    report = cluster.wait_for_report("job")
+    assert (report.reason, report.charged) == (JobReason.WORKER_OUT_OF_MEMORY, True)
+    assert worker.exit() is WorkerExit.EXECUTORS_OUT_OF_MEMORY
 
 
 def test_defect_of_ours_is_reported_and_charged(start: Start) -> None:

@@ -6,6 +6,7 @@ beside the programs of the control plane. A next release is the version in gomod
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -49,7 +50,7 @@ def program() -> Path:
     required = re.search(rf"{re.escape(MODULE)} (\S+)", (WRAPPER / "go.mod").read_text())
     assert required is not None
     module, kept = f"{MODULE}@{required[1]}", cache_directory(os.environ)
-    place = kept / "control-plane" / f"kubeflow-spark-operator-{required[1]}"
+    place = kept / "control-plane" / f"kubeflow-spark-operator-{required[1]}-{_digest()}"
     if place.exists():
         return place / Path(PACKAGE).name
     with exclusive(cache_lock(kept), what="building a program of Kubeflow's Spark operator", report=print):
@@ -61,6 +62,14 @@ def program() -> Path:
                 ),
             )
     return place / Path(PACKAGE).name
+
+
+def _digest() -> str:
+    """Eight hex digits of what the program is made from, besides the release."""
+    ours = hashlib.sha256(" ".join(PARTS).encode())
+    for path in sorted(one for one in WRAPPER.rglob("*") if one.is_file()):
+        ours.update(path.relative_to(WRAPPER).as_posix().encode() + b"\0" + path.read_bytes())
+    return ours.hexdigest()[:8]
 
 
 def rules() -> dict[str, str]:

@@ -69,12 +69,17 @@ def request_of(
     name: str = "logs-w-abcd-12345",
     namespace: str = "default",
     memory: int | None = None,
+    executor_memory: int | None = None,
     store: dict[str, Any] | None = None,
 ) -> WorkerRequest:
     """What the executor hands to a launcher for a policy with these workers."""
     policy = policy_of(workers, namespace=namespace, store=store)
     spec = policy.spec.workers
-    pod = pod_request(policy, memory=int(spec.driver.memory) if memory is None else memory)
+    pod = pod_request(
+        policy,
+        memory=int(spec.driver.memory) if memory is None else memory,
+        executor_memory=int(spec.executor.memory) if executor_memory is None else executor_memory,
+    )
     return WorkerRequest(
         name=name,
         policy=PolicyKey(namespace, "logs"),

@@ -100,6 +100,7 @@ class SimWorker:
     trouble: WorkerTrouble | None = None
     ending: WorkerEnding | None = None
     memory: int = 0
+    executor_memory: int = 0
     waited: float = 0.0
     leaving: bool = False
 
@@ -270,6 +271,7 @@ class World:
                     trouble=w.trouble,
                     ending=w.ending,
                     memory=w.memory,
+                    executor_memory=w.executor_memory,
                     waited=w.waited,
                     leaving=w.leaving,
                 )
@@ -391,6 +393,7 @@ class World:
                     owner=self.policy.metadata.uid,
                     started=self.wall,
                     memory=launch.memory,
+                    executor_memory=launch.executor_memory,
                 )
                 yield
         if decision.policy_status is not None and self.policy is not None:

@@ -90,6 +90,7 @@ class WorkerEnding(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
     OUT_OF_MEMORY = "OutOfMemory"  # killed for using more memory than its pod has
+    EXECUTORS_OUT_OF_MEMORY = "ExecutorsOutOfMemory"  # it ended because its executors were killed for that
     DISRUPTED = "Disrupted"  # evicted or preempted, or its node is gone
     DELETED = "Deleted"  # somebody deleted it
 

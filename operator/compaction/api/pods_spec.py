@@ -86,17 +86,22 @@ class PodResources(ApiModel):
     (spark.driver.memory, spark.executor.memory), Python the rest."""
 
 
-class DriverSpec(PodResources):
-    """The driver pod of a worker."""
+class GrowingPod(PodResources):
+    """What a pod asks for that gets more memory after it was killed for using more than it has."""
 
     max_memory: Quantity = Quantity("4Gi")
-    """Memory up to which the driver's is doubled after it was killed for using more than it has. When it is not more
+    """Memory up to which the pod's is doubled after one was killed for using more than it has. When it is not more
     than memory, it is never raised."""
+
+
+class DriverSpec(GrowingPod):
+    """The driver pod of a worker."""
+
     cores: Annotated[int, Field(ge=1, le=256)] = 2
     """Tasks that run at the same time in the driver when there are no executors."""
 
 
-class ExecutorSpec(PodResources):
+class ExecutorSpec(GrowingPod):
     """The executor pods of a worker."""
 
     instances: Annotated[int, Field(ge=0, le=1000)] = 0

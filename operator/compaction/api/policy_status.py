@@ -222,6 +222,8 @@ class CompactionPolicyStatus(ApiModel):
     """Workers one by one: their state, and what those wait for that have not begun."""
     driver_memory_bytes: Count | None = None
     """Bytes of memory that drivers get now, when one was killed for using more than workers.driver.memory."""
+    executor_memory_bytes: Count | None = None
+    """Bytes of memory that executors get now, when some were killed for using more than workers.executor.memory."""
     last_sense_time: Timestamp | None = None
     """Time of the last complete look at the store."""
     last_success_time: Timestamp | None = None

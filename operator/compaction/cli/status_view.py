@@ -275,16 +275,21 @@ def _block_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
 
 def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
     """Workers of which there is more to say than that they are there."""
-    memory = policy.status.driver_memory_bytes
+    status = policy.status
+    grown = (
+        ("drivers get", status.driver_memory_bytes, "one"),
+        ("executors get", status.executor_memory_bytes, "some"),
+    )
     pairs = [
         ("Worker", f"{one.name} waits ({one.reason}): {one.message}")
         for one in policy.status.worker_statuses
         if one.reason
     ]
     pairs += [("Worker", f"{one.name}: {one.ui}") for one in policy.status.worker_statuses if one.ui]
-    return pairs + (
-        [("Memory", f"drivers get {format_bytes(memory)}: one ran out of it")] if memory is not None else []
-    )
+    pairs += [
+        ("Memory", f"{who} {format_bytes(now)}: {some} ran out of it") for who, now, some in grown if now is not None
+    ]
+    return pairs
 
 
 def _wait_pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:

@@ -122,9 +122,9 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         f"{_UNCHARGED} A disruption is not charged to the job.",
     ),
     JobReason.WORKER_OUT_OF_MEMORY: Meaning(
-        "The worker's pod was killed for using more memory than it has.",
-        "The next driver gets twice as much, up to workers.driver.maxMemory.",
-        "If that is not enough, raise workers.driver.maxMemory, or lower slots: kubectl edit cpol {policy} {n}",
+        "The worker's driver or executors were killed for using more memory than their pods have.",
+        "The next ones get twice as much, up to maxMemory of workers.driver and workers.executor.",
+        "If that is not enough, raise maxMemory, or lower slots or executor.cores: kubectl edit cpol {policy} {n}",
     ),
     JobReason.STALE_TOKEN: Meaning(
         "The store has seen a larger token: another attempt took over, and this one committed nothing.",

@@ -233,7 +233,7 @@ class Executor:
             lease_seconds=policy.spec.lease.duration_seconds,
             master=workers.spark_master,
             conf=workers.spark_conf,
-            pod=pod_request(policy, memory=action.memory),
+            pod=pod_request(policy, memory=action.memory, executor_memory=action.executor_memory),
             secrets=store_secrets(policy.spec.store),
         )
         try:
@@ -269,8 +269,8 @@ class Executor:
             self._rt.events.event(about, reason=event.reason, message=event.message, type=kind)
 
 
-def pod_request(policy: CompactionPolicy, *, memory: int) -> PodRequest:
-    """What the policy says about the pods of a worker whose driver gets `memory` bytes."""
+def pod_request(policy: CompactionPolicy, *, memory: int, executor_memory: int) -> PodRequest:
+    """What the policy says about the pods of a worker whose driver gets `memory` bytes, and each executor its own."""
     logs = policy.spec.store.segment_logs
     return PodRequest(
         workers=policy.spec.workers,
@@ -278,6 +278,7 @@ def pod_request(policy: CompactionPolicy, *, memory: int) -> PodRequest:
         root=logs.root if logs is not None else "",
         volume=logs.volume if logs is not None else None,
         memory=memory,
+        executor_memory=executor_memory,
     )
 
 

@@ -128,6 +128,7 @@ def worker_process(worker: WorkerObservation, now: float) -> WorkerProcess:
         trouble=worker.trouble,
         ending=worker.ending,
         memory=worker.memory,
+        executor_memory=worker.executor_memory,
         waited=worker.waited,
         leaving=worker.leaving,
         ui=worker.ui,

@@ -98,10 +98,13 @@ class DeleteLease:
 
 @dataclass(frozen=True, slots=True)
 class LaunchWorker:
-    """Start a worker under a new name. `memory`: bytes of its driver, where drivers have a pod."""
+    """Start a worker under a new name. `memory`: bytes of its driver, `executor_memory` of each executor, where
+    they have pods.
+    """
 
     name: str
     memory: int = 0
+    executor_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)

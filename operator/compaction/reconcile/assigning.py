@@ -270,7 +270,9 @@ class Assigner:
         if names:
             launches = {**self.memory.launches, **dict.fromkeys(names, self.now.monotonic)}
             self.memory = replace(self.memory, launches=frozen(launches))
-        return tuple(LaunchWorker(name, self.memory.driver_memory or int(spec.workers.driver.memory)) for name in names)
+        driver = self.memory.driver_memory or int(spec.workers.driver.memory)
+        executor = self.memory.executor_memory or int(spec.workers.executor.memory)
+        return tuple(LaunchWorker(name, driver, executor) for name in names)
 
     # -- what the others wait for -------------------------------------------------------------------------------------
 

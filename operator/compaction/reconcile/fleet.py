@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from compaction.api.enums import WorkerTrouble
 from compaction.api.names import worker_stem
 from compaction.api.policy import CompactionPolicySpec
 from compaction.planning.scheduler import WorkerSlots
@@ -174,7 +175,7 @@ def _takes_jobs(worker: WorkerLease, process: WorkerProcess | None) -> bool:
     """True for a live worker that stays: not one that was told to end, is being deleted or held back, or seems dead."""
     if worker.stopping or worker.silence >= FRESH * worker.duration:
         return False
-    return process is None or not (process.leaving or process.trouble in PATIENT)
+    return process is None or not (process.leaving or process.trouble is WorkerTrouble.QUEUED)
 
 
 def _look_at(worker: WorkerLease, process: WorkerProcess | None, owner_uid: str, fleet: _Survey) -> bool:

@@ -141,9 +141,10 @@ class WorkerLease:
 class WorkerProcess:
     """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start.
 
-    `trouble` says why it has not begun, `ending` how it ended, as far as the launcher can tell; `memory` is what its
-    driver has (bytes), `ui` the address of Spark's web page, if there is one. `waited` are the seconds of its age in
-    which it could not begin to start; one that is `leaving` is being deleted or held back, and takes no more jobs.
+    `trouble` says why one has not begun, `ending` how it ended, as far as the launcher can tell; `memory` is what its
+    driver has (bytes), `executor_memory` what each executor has, `ui` the address of Spark's web page, if there is one.
+    `waited` are the seconds of its age in which it could not begin to start; one that is `leaving` is being deleted or
+    held back, and takes no more jobs.
     """
 
     name: str
@@ -153,6 +154,7 @@ class WorkerProcess:
     trouble: WorkerTrouble | None = None
     ending: WorkerEnding | None = None
     memory: int = 0
+    executor_memory: int = 0
     ui: str = ""
     waited: float = 0.0
     leaving: bool = False
@@ -226,6 +228,7 @@ class Memory:
     launch_not_before: float = 0.0
     status_written_at: float = -1e9
     driver_memory: int | None = None
+    executor_memory: int | None = None
     sense_running: bool = False
     look_wanted: float = -math.inf
     looks: frozenset[str] = frozenset()

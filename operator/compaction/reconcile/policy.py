@@ -21,10 +21,10 @@ from compaction.reconcile import (
     counting,
     creating,
     crew,
-    driver_memory,
     evictions,
     fleet,
     launching,
+    pod_memory,
     quarantine,
     remainder,
     replan,
@@ -140,8 +140,8 @@ class _Reconcile:
         )
         self._merge(workers.memory)
         before = self.memory
-        self.memory = driver_memory.learned(self.snapshot, self.policy, before)
-        raised = driver_memory.announced(self.policy, before, self.memory)
+        self.memory = pod_memory.learned(self.snapshot, self.policy, before)
+        raised = pod_memory.announced(self.policy, before, self.memory)
         return replace(workers, events=(*workers.events, *raised))
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class _Reconcile:
                 workers=workers.live,
                 worker_statuses=crew.statuses(self.snapshot),
                 stuck=launching.stuck(workers.trouble),
-                driver_memory=driver_memory.raised(self.policy, self.memory),
+                raised=pod_memory.raised(self.policy, self.memory),
                 waits=waiting,
                 clock=self.clock,
                 granted=assigned.granted,

@@ -29,6 +29,7 @@ from compaction.reconcile.counting import Totals
 from compaction.reconcile.eta import eta
 from compaction.reconcile.figures import store_figures
 from compaction.reconcile.observations import Memory, Moment, Reading
+from compaction.reconcile.pod_memory import Raised
 from compaction.reconcile.skew import with_skew
 from compaction.reconcile.steps import JobStep
 from compaction.reconcile.superseded import is_superseded
@@ -47,8 +48,8 @@ STALLED_AFTER_LAUNCHES: Final = 3
 class Facts:
     """What the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts the jobs
     that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker cannot
-    start; `driver_memory` is the bytes that drivers get, when that is more than the spec says; `skew` tells of workers
-    of another version, `held_by` of an older policy over the same store.
+    start; `raised` is the memory that pods get, when that is more than the spec says; `skew` tells of workers of
+    another version, `held_by` of an older policy over the same store.
     """
 
     policy: CompactionPolicy
@@ -62,7 +63,7 @@ class Facts:
     workers: int
     worker_statuses: tuple[WorkerStatus, ...]
     stuck: str
-    driver_memory: int | None
+    raised: Raised
     waits: tuple[WaitCount, ...]
     clock: Timing
     granted: int | None
@@ -101,7 +102,8 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "succeeded": facts.totals.succeeded,
         "workers": facts.workers,
         "worker_statuses": facts.worker_statuses,
-        "driver_memory_bytes": facts.driver_memory,
+        "driver_memory_bytes": facts.raised.driver,
+        "executor_memory_bytes": facts.raised.executor,
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
         "counted": facts.totals.counted,

@@ -21,7 +21,7 @@ class Engine(Protocol):
         """Run `work(task)` somewhere. `work` is importable by name, `task` and the result can be pickled.
 
         The future raises TaskCancelledError after `cancel(tag)`, EngineLostError when the engine is gone, and
-        TaskFailedError when the task itself raised or its process died.
+        TaskFailedError when the task itself raised or its process died (ExecutorsOutOfMemoryError: for want of memory).
         """
 
     def cancel(self, tag: str) -> None:

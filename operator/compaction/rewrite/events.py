@@ -17,6 +17,7 @@ class EndReason(StrEnum):
     UNREACHABLE = "Unreachable"
     HEARTBEAT_LOST = "HeartbeatLost"
     ENGINE_LOST = "EngineLost"
+    EXECUTORS_OUT_OF_MEMORY = "ExecutorsOutOfMemory"
     TERMINATED = "Terminated"
 
 

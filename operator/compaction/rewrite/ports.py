@@ -129,4 +129,5 @@ class JobRunner(Protocol):
             LeaseLostError: stopped before a commit because the lease is lost.
             JobStoppedError: stopped before a commit because the worker was asked to stop.
             EngineLostError: the engine under the worker (Spark) is gone; the worker cannot go on.
+            ExecutorsOutOfMemoryError: the executors have too little memory for it; the worker cannot go on either.
         """

@@ -26,7 +26,13 @@ from typing import IO, Any, Final, Self, TypeVar
 
 import structlog
 
-from compaction.exceptions import EngineLostError, EngineStartError, TaskCancelledError, TaskFailedError
+from compaction.exceptions import (
+    EngineLostError,
+    EngineStartError,
+    ExecutorsOutOfMemoryError,
+    TaskCancelledError,
+    TaskFailedError,
+)
 from compaction.rewrite.java import Java, find_java
 from compaction.rewrite.scratch import scratch_directory
 from compaction.rewrite.spark_settings import SparkSettings, spark_conf
@@ -152,6 +158,9 @@ class SparkEngine:
                 raise TaskCancelledError(f"{tag}: cancelled") from error
             if not self._is_alive():
                 raise EngineLostError(f"{tag}: {self._obituary()}") from error
+            if _killed_for_memory(error):
+                words = "executors that ran a task of it were killed for using more memory than they have (OOMKilled)"
+                raise ExecutorsOutOfMemoryError(f"{tag}: {words}") from error
             raise TaskFailedError(f"{tag}: {_first_lines(error)}") from error
         except (Py4JError, OSError, EOFError) as error:
             # The gateway's connection broke: the JVM is gone, or going.
@@ -269,6 +278,13 @@ def _first_lines(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))]
     return (python[-1] if python else " ".join(lines[:2]))[:500]
+
+
+def _killed_for_memory(error: BaseException) -> bool:
+    """True when a task failed with its executors, which the kernel killed: Spark quotes the status of their pods."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.getMessage() if java is not None else error)
+    return "ExecutorLostFailure" in text and "OOMKilled" in text
 
 
 @contextmanager

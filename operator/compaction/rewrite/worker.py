@@ -4,7 +4,8 @@ The engine (Spark) is up before `Worker.run` is called, so its start is never ch
 
 * idle: nothing assigned for `idle_seconds`;
 * on request: SIGTERM, or the coordinator's stop; running jobs stop before their next commit and say so;
-* because it must: its own lease is gone, nobody answers, or the engine died. Each has its own exit code.
+* because it must: its own lease is gone, nobody answers, the engine died, or its executors need more memory than they
+  have, which only another worker's can be given. Each has its own exit code.
 
 However it ends, what was committed stays committed and what was not is invisible: that is the store's doing, not the
 loop's.
@@ -25,7 +26,13 @@ from typing import Final
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import EngineLostError, InvalidAssignmentError, JobStoppedError, LeaseLostError
+from compaction.exceptions import (
+    EngineLostError,
+    ExecutorsOutOfMemoryError,
+    InvalidAssignmentError,
+    JobStoppedError,
+    LeaseLostError,
+)
 from compaction.rewrite.events import Assigned, Ended, EndReason, Finished, Inbox
 from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.held import Clock, JobLease
@@ -44,6 +51,7 @@ class WorkerExit(IntEnum):
     UNREACHABLE = 66
     ENGINE_LOST = 67
     HEARTBEAT_LOST = 68
+    EXECUTORS_OUT_OF_MEMORY = 69
     TERMINATED = 143
 
 
@@ -53,6 +61,7 @@ _EXITS = {
     EndReason.UNREACHABLE: WorkerExit.UNREACHABLE,
     EndReason.ENGINE_LOST: WorkerExit.ENGINE_LOST,
     EndReason.HEARTBEAT_LOST: WorkerExit.HEARTBEAT_LOST,
+    EndReason.EXECUTORS_OUT_OF_MEMORY: WorkerExit.EXECUTORS_OUT_OF_MEMORY,
     EndReason.TERMINATED: WorkerExit.TERMINATED,
 }
 
@@ -62,6 +71,7 @@ _WHY = {
     EndReason.UNREACHABLE: "the API server does not answer",
     EndReason.ENGINE_LOST: "Spark went away",
     EndReason.HEARTBEAT_LOST: "the heartbeat ended",
+    EndReason.EXECUTORS_OUT_OF_MEMORY: "its executors were killed for using more memory than they have",
     EndReason.TERMINATED: "the worker received SIGTERM",
 }
 
@@ -200,6 +210,11 @@ class Worker:
         except EngineLostError as error:
             self._inbox.put(Ended(EndReason.ENGINE_LOST))
             return self._not_done(lease, JobReason.ENGINE_LOST, error)
+        except ExecutorsOutOfMemoryError as error:
+            self._inbox.put(Ended(EndReason.EXECUTORS_OUT_OF_MEMORY))
+            return JobReport(
+                token=lease.token, outcome=Outcome.FAILED, reason=JobReason.WORKER_OUT_OF_MEMORY, message=str(error)
+            )
         except InvalidAssignmentError as error:
             return JobReport(
                 token=lease.token, outcome=Outcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)

@@ -12,6 +12,7 @@ from compaction.kube.launchers.apache import observe_apache
 from compaction.kube.launchers.base import WorkerPhase
 from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
+from compaction.rewrite.worker import WorkerExit
 from support.pods import NOW, pod_object, terminated, waiting
 
 PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
@@ -160,6 +161,7 @@ DISRUPTED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reas
         (terminated(137, reason="OOMKilled"), WorkerEnding.OUT_OF_MEMORY),
         (terminated(143, **DISRUPTED), WorkerEnding.DISRUPTED),
         (terminated(1, message="no Java"), WorkerEnding.FAILED),
+        (terminated(WorkerExit.EXECUTORS_OUT_OF_MEMORY), WorkerEnding.EXECUTORS_OUT_OF_MEMORY),
     ],
 )
 def test_the_driver_pod_says_how_it_ended(of: Any, status: dict[str, Any], ending: WorkerEnding) -> None:
@@ -173,6 +175,7 @@ def test_the_driver_pod_says_how_it_ended(of: Any, status: dict[str, Any], endin
         ("driver container failed with ExitCode: 137, Reason: OOMKilled", WorkerEnding.OUT_OF_MEMORY),
         ("driver pod failed: the pod was evicted: the node was low on resource: memory", WorkerEnding.DISRUPTED),
         ("driver pod not found", WorkerEnding.DELETED),
+        ("driver container failed with ExitCode: 69, Reason: Error", WorkerEnding.EXECUTORS_OUT_OF_MEMORY),
         ('serviceaccount "compaction-worker" not found', WorkerEnding.FAILED),
         ("driver container failed with ExitCode: 1, Reason: Error", WorkerEnding.FAILED),
     ],

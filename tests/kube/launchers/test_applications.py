@@ -403,3 +403,11 @@ class TestBuilders:
     def test_a_driver_gets_the_memory_it_is_given_this_time(self, build: Callable[..., dict[str, Any]]) -> None:
         text = str(build(request_of({}, memory=4 << 30), default_image="w:1"))
         assert "3584m" in text or str(4 << 30) in text
+
+    @pytest.mark.parametrize("build", [kubeflow_application, apache_application, driver_pod])
+    def test_executors_get_the_memory_they_are_given_this_time(self, build: Callable[..., dict[str, Any]]) -> None:
+        workers = {"executor": {"instances": 1, "memory": "1Gi"}}
+        body = build(request_of(workers, executor_memory=4 << 30), default_image="w:1")
+        assert body["metadata"]["annotations"]["compaction.dev/executor-memory"] == str(4 << 30)
+        assert "spark.executor.memoryOverhead" in str(body)
+        assert "3584m" in str(body)

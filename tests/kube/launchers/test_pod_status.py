@@ -8,7 +8,7 @@ import pytest
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.kube.launchers.base import WorkerPhase
-from compaction.kube.launchers.pod_status import Sighting, observe_pod
+from compaction.kube.launchers.pod_status import Sighting, observe_pod, with_executors
 from support.pods import NOW, pod_object, terminated, waiting
 
 SINCE = Sighting(NOW, 30)
@@ -98,3 +98,15 @@ def test_a_running_pod_shows_its_web_page(address: str, url: str) -> None:
     assert observe_pod(pod, SINCE).ui == url
     pod["spec"]["containers"][0]["ports"] = []
     assert observe_pod(pod, SINCE).ui == "", "it is off"
+
+
+def test_a_driver_without_an_executor_waits_for_what_its_executors_do() -> None:
+    running = observe_pod(pod_object({"phase": "Running"}), SINCE)
+    young = pod_object({"phase": "Pending"} | condition("PodScheduled", "True", ""), name="e-1")
+    full = {"phase": "Pending"} | condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")
+    assert with_executors(running, [young]).trouble is None
+    seen = with_executors(running, [young, pod_object(full, name="e-2")])
+    assert (seen.phase, seen.trouble) == (WorkerPhase.RUNNING, WorkerTrouble.UNSCHEDULABLE)
+    assert seen.message == "its executor e-2: 0/3 nodes are available"
+    pulling = observe_pod(pod_object(waiting("ImagePullBackOff", "not found")), SINCE)
+    assert with_executors(pulling, [pod_object(full)]) == pulling, "the driver itself has not begun"

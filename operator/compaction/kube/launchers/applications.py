@@ -8,12 +8,21 @@ from dataclasses import replace
 from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.names import ANNOTATION_DRIVER_MEMORY
+from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_MEMORY
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
 from compaction.kube.launchers.last_words import last_words
 from compaction.kube.launchers.pod_status import Sighting, is_being_deleted, memory_of, observe_pod, policy_of
-from compaction.kube.launchers.pods import Role, metadata_of, object_labels, owner_of, pod_spec, pods_of
-from compaction.kube.launchers.spark_conf import has_executors, local_master, worker_arguments
+from compaction.kube.launchers.pods import (
+    Role,
+    has_executors,
+    memory_annotations,
+    metadata_of,
+    object_labels,
+    owner_of,
+    pod_spec,
+    pods_of,
+)
+from compaction.kube.launchers.spark_conf import local_master, worker_arguments
 from compaction.kube.resources import Obj, Resource
 
 MAIN_FILE: Final = "local:///opt/compaction/worker.py"
@@ -32,7 +41,7 @@ def application_metadata(request: WorkerRequest) -> Obj:
         "name": request.name,
         "namespace": request.policy.namespace,
         "labels": object_labels(request),
-        "annotations": {ANNOTATION_DRIVER_MEMORY: str(pods_of(request).memory)},
+        "annotations": memory_annotations(request),
         "ownerReferences": owner_of(request),
     }
 
@@ -80,7 +89,8 @@ def seen(
         trouble=trouble,
         ending=ending,
         ui=ui,
-        memory=memory_of(body),
+        memory=memory_of(body, ANNOTATION_DRIVER_MEMORY),
+        executor_memory=memory_of(body, ANNOTATION_EXECUTOR_MEMORY),
         waited=waited,
         leaving=leaving or is_being_deleted(body),
     )

@@ -37,13 +37,14 @@ class WorkerPhase(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """What a worker that runs in pods needs besides. `owner_uid` is the policy's; `root` where the logs are, on
-    `volume` if one is named; `memory` the bytes that the driver pod gets this time.
+    `volume` if one is named; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor.
     """
 
     workers: Workers
     owner_uid: str
     root: str
     memory: int
+    executor_memory: int
     volume: LogsVolume | None = None
 
 
@@ -96,8 +97,9 @@ class WorkerObservation:
     """One worker as the launcher sees it now. Ended workers are reported until `forget` is called for them.
 
     `trouble` says why one has not begun, `ending` how it ended; `ui` is the address of Spark's UI, where there is one;
-    `memory` the bytes that its driver pod has; `waited` the seconds in which it could not begin to start: not
-    submitted yet, in a queue, or without room. `leaving`: it is being deleted, or held back; it takes no more jobs.
+    `memory` the bytes that its driver pod has, `executor_memory` those of each executor; `waited` the seconds in which
+    it could not begin to start: not submitted yet, in a queue, or without room. `leaving`: it is being deleted, or held
+    back; it takes no more jobs.
     """
 
     name: str
@@ -111,6 +113,7 @@ class WorkerObservation:
     ending: WorkerEnding | None = None
     ui: str = ""
     memory: int = 0
+    executor_memory: int = 0
     waited: float = 0.0
     leaving: bool = False
 

@@ -15,6 +15,7 @@ from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.pods import (
     QUEUE_LABEL,
     Role,
+    has_executors,
     image_of,
     metadata_of,
     owner_of,
@@ -27,7 +28,6 @@ from compaction.kube.launchers.spark_conf import (
     DRIVER_PORT,
     IN_CLUSTER_MASTER,
     UI_PORT,
-    has_executors,
     local_master,
     spark_conf,
     ui_enabled,

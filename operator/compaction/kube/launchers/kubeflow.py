@@ -4,6 +4,7 @@ Whatever concerns pods stands in pod templates, not in the fields that need that
 stand in both places: that operator copies the application's own over those of every template.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,11 +24,10 @@ from compaction.kube.launchers.applications import (
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
 from compaction.kube.launchers.kubeflow_rules import check_user_conf, without_refused
-from compaction.kube.launchers.pod_status import Sighting
-from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
+from compaction.kube.launchers.pod_status import Sighting, ending_by_code
+from compaction.kube.launchers.pods import QUEUE_LABEL, Role, has_executors, image_of, pods_of
 from compaction.kube.launchers.spark_conf import (
     SPARK_VERSION,
-    has_executors,
     heap_and_overhead,
     spark_conf,
     ui_enabled,
@@ -40,6 +40,7 @@ _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING", "UNKNOWN"})
 """FAILING is not final: the driver's exit code is still to come."""
 _DRIVER_GONE: Final = "driver pod not found"
 """What their operator writes when the driver's pod has gone (internal/controller/sparkapplication/controller.go)."""
+_EXIT_CODE: Final = re.compile(r"ExitCode: ([0-9]{1,3})\b")
 SUBMIT_SECONDS: Final = 180.0
 """It forks one spark-submit per application, a few at a time: an application without a status may stand in line."""
 
@@ -114,11 +115,12 @@ def _driver(request: WorkerRequest, template: Obj) -> Obj:
 
 
 def _executor(request: WorkerRequest, template: Obj) -> Obj:
-    workers = pods_of(request).workers
+    pod = pods_of(request)
+    workers = pod.workers
     if not has_executors(workers):
         return {}  # fewer than one instance cannot be written; the driver's own master asks for none
     executor = workers.executor
-    heap, overhead = heap_and_overhead(workers.spark_conf, role="executor", memory=int(executor.memory))
+    heap, overhead = heap_and_overhead(workers.spark_conf, role="executor", memory=pod.executor_memory)
     found: Obj = {
         "cores": executor.cores,
         "coreRequest": str(executor.cpu),
@@ -178,7 +180,8 @@ def _ending(error: str) -> WorkerEnding:
         return WorkerEnding.DISRUPTED
     if error == _DRIVER_GONE:
         return WorkerEnding.DELETED
-    return WorkerEnding.FAILED
+    code = _EXIT_CODE.search(error)
+    return ending_by_code(int(code[1]) if code is not None else None)
 
 
 def _ui(body: Obj, status: Obj) -> str:

@@ -4,7 +4,8 @@ What each object looks like and means is the backends' (pure); here is the traff
 
 * one worker is one object of its own name; an object that exists already is never taken for a new one;
 * an object that was seen alive and is gone was deleted by somebody: a fresh read confirms it before it is said;
-* looks are one LIST per kind with our labels, rarely while there is nothing to see.
+* looks are one LIST per kind with our labels, rarely while there is nothing to see; of executors, which may be many,
+  only those that wait.
 """
 
 import time
@@ -17,7 +18,14 @@ from typing import Final, Protocol
 import structlog
 
 from compaction.api.enums import Launcher, WorkerEnding
-from compaction.api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_WORKER, MANAGED_BY
+from compaction.api.names import (
+    COMPONENT_EXECUTOR,
+    COMPONENT_WORKER,
+    LABEL_COMPONENT,
+    LABEL_MANAGED_BY,
+    LABEL_WORKER,
+    MANAGED_BY,
+)
 from compaction.exceptions import (
     AlreadyExistsError,
     ApiError,
@@ -32,11 +40,13 @@ from compaction.exceptions import (
 from compaction.kube.client import ApiClient
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.choice import KINDS, Availability
-from compaction.kube.launchers.pod_status import Sighting, owner_of
+from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
 from compaction.kube.resources import PODS, Obj, Resource
 from compaction.reconcile.launching import PATIENT
 
-SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COMPONENT}={COMPONENT_WORKER}"
+_OF_WORKERS: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
+SELECTOR: Final = f"{_OF_WORKERS},{LABEL_COMPONENT}={COMPONENT_WORKER}"
+_EXECUTORS: Final = f"{_OF_WORKERS},{LABEL_COMPONENT}={COMPONENT_EXECUTOR}"
 VERBS: Final = ("get", "list", "create", "delete")
 """What the operator does with pods and SparkApplications."""
 BUSY_SECONDS: Final = 2.0
@@ -78,10 +88,11 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Look:
-    """One look: the objects of each kind, and which kinds could be looked at."""
+    """One look: the objects of each kind, which kinds could be looked at, and the executors that wait, by worker."""
 
     kinds: dict[Launcher, Availability] = field(default_factory=dict)
     objects: list[tuple[Launcher, Obj, Obj | None]] = field(default_factory=list)
+    waiting: dict[_Key, list[Obj]] = field(default_factory=dict)
 
 
 class ObjectLauncher:
@@ -191,6 +202,8 @@ class ObjectLauncher:
         look = _Look(dict(await self.offer()))
         pods = await self._list(PODS) if look.kinds.get(Launcher.POD) is Availability.USABLE else ()
         drivers = {(_namespace(pod), _worker(pod)): pod for pod in pods if _is_driver(pod)}
+        for pod in await self._list(PODS, labels=_EXECUTORS, fields="status.phase=Pending") if pods else ():
+            look.waiting.setdefault((_namespace(pod), _worker(pod)), []).append(pod)
         found: list[tuple[Obj, Obj | None]]
         for launcher, available in look.kinds.items():
             if available is not Availability.USABLE:
@@ -205,9 +218,9 @@ class ObjectLauncher:
             look.objects += [(launcher, body, pod) for body, pod in found if owner_of(body)]
         return look
 
-    async def _list(self, kind: Resource) -> Sequence[Obj]:
+    async def _list(self, kind: Resource, *, labels: str = SELECTOR, fields: str | None = None) -> Sequence[Obj]:
         try:
-            return (await self._client.list(kind, namespace=self._namespace, labels=SELECTOR)).items
+            return (await self._client.list(kind, namespace=self._namespace, labels=labels, fields=fields)).items
         except (NotFoundError, ForbiddenError):
             self._asked_at = float("-inf")  # it is not what it was: ask again
             return ()
@@ -222,7 +235,8 @@ class ObjectLauncher:
             if body["metadata"]["uid"] in self._deleted:
                 continue
             key = _namespace(body), body["metadata"]["name"]
-            found[key] = self._sighted(launcher, body, pod, known=before.get(key))
+            executors = look.waiting.get(key, ())
+            found[key] = self._sighted(launcher, body, pod, known=before.get(key), executors=executors)
         for key, seen in before.items():
             if key not in found and seen.forgotten is None:
                 gone = not await self._exists(seen)
@@ -230,14 +244,22 @@ class ObjectLauncher:
         kept = {key: seen for key, seen in found.items() if key in self._seen or key not in before}
         self._seen = kept | {key: seen for key, seen in self._seen.items() if key not in before}
 
-    def _sighted(self, launcher: Launcher, body: Obj, pod: Obj | None, *, known: _Seen | None) -> _Seen:
+    def _sighted(
+        self,
+        launcher: Launcher,
+        body: Obj,
+        pod: Obj | None,
+        *,
+        known: _Seen | None,
+        executors: Sequence[Obj] = (),
+    ) -> _Seen:
         uid = body["metadata"]["uid"]
         if known is None or known.uid != uid:
             first, first_at, forgotten = self._wall(), self._monotonic(), None
         else:
             first, first_at, forgotten = known.first, known.first_at, known.forgotten
         since = Sighting(first, max(0.0, self._monotonic() - first_at))
-        observation = self._backends[launcher].observe(body, pod, since)
+        observation = with_executors(self._backends[launcher].observe(body, pod, since), executors)
         if observation.trouble in PATIENT:
             observation = replace(observation, waited=since.age)
         elif known is not None and known.uid == uid:

@@ -6,18 +6,19 @@ signal of the kernel's killer where a shell stands between (137 alone proves not
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.names import ANNOTATION_DRIVER_MEMORY, POLICY_KIND
+from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_MEMORY, POLICY_KIND
 from compaction.api.text import INT64_MAX, number_in
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
 from compaction.kube.launchers.last_words import ending_of, last_words
 from compaction.kube.launchers.spark_conf import UI_PORT
 from compaction.kube.launchers.templates import WORKER_CONTAINER
 from compaction.kube.resources import Obj
+from compaction.rewrite.worker import WorkerExit
 
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
@@ -60,9 +61,9 @@ def policy_of(body: Obj) -> PolicyKey:
     return PolicyKey(body["metadata"]["namespace"], owner_of(body))
 
 
-def memory_of(body: Obj) -> int:
-    """The bytes of memory that the driver was given; 0 when nothing readable says so."""
-    return number_in((body["metadata"].get("annotations") or {}).get(ANNOTATION_DRIVER_MEMORY), limit=INT64_MAX) or 0
+def memory_of(body: Obj, annotation: str) -> int:
+    """The bytes of memory that pods were given; 0 when nothing readable says so."""
+    return number_in((body["metadata"].get("annotations") or {}).get(annotation), limit=INT64_MAX) or 0
 
 
 def is_being_deleted(body: Obj) -> bool:
@@ -87,9 +88,22 @@ def observe_pod(body: Obj, since: Sighting, *, about: Obj | None = None) -> Work
         trouble=trouble,
         ending=ending,
         ui=_ui(body, status) if phase is WorkerPhase.RUNNING else "",
-        memory=memory_of(worker),
+        memory=memory_of(worker, ANNOTATION_DRIVER_MEMORY),
+        executor_memory=memory_of(worker, ANNOTATION_EXECUTOR_MEMORY),
         leaving=is_being_deleted(body) or is_being_deleted(worker),
     )
+
+
+def with_executors(worker: WorkerObservation, waiting: Sequence[Obj]) -> WorkerObservation:
+    """The worker, and what its executors that have not begun wait for: its Spark starts when the first of them runs."""
+    if worker.phase is not WorkerPhase.RUNNING or worker.trouble is not None:
+        return worker
+    for pod in waiting:
+        executor = observe_pod(pod, Sighting(worker.started, 0.0))  # how old it is, nobody has seen
+        if executor.trouble is not None:
+            message = f"its executor {executor.name}: {executor.message}"
+            return replace(worker, reason=executor.reason, message=message, trouble=executor.trouble)
+    return worker
 
 
 _Found = tuple[WorkerPhase, str, str, WorkerTrouble | None, WorkerEnding | None, int | None]
@@ -114,7 +128,14 @@ def _ended(status: Mapping[str, Any]) -> _Found | None:
         return WorkerPhase.FAILED, _OOM, words, None, WorkerEnding.OUT_OF_MEMORY, code
     reason = str(terminated.get("reason") or status.get("reason") or "Failed")
     words = ending_of(code, output) if code is not None else words
-    return WorkerPhase.FAILED, reason, words, None, WorkerEnding.FAILED, code
+    return WorkerPhase.FAILED, reason, words, None, ending_by_code(code), code
+
+
+def ending_by_code(code: int | None) -> WorkerEnding:
+    """How a worker says itself that it ended, where nothing else is known."""
+    if code == WorkerExit.EXECUTORS_OUT_OF_MEMORY:
+        return WorkerEnding.EXECUTORS_OUT_OF_MEMORY
+    return WorkerEnding.FAILED
 
 
 def _terminated(statuses: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

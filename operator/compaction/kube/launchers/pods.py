@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from compaction.api.names import (
     ANNOTATION_DRIVER_MEMORY,
+    ANNOTATION_EXECUTOR_MEMORY,
     COMPONENT_EXECUTOR,
     COMPONENT_WORKER,
     EXECUTOR_SERVICE_ACCOUNT,
@@ -58,6 +59,11 @@ def pods_of(request: WorkerRequest) -> PodRequest:
     return request.pod
 
 
+def has_executors(workers: Workers) -> bool:
+    """True when tasks run in executor pods; else the driver runs them itself."""
+    return workers.executor.instances > 0 or workers.dynamic_allocation is not None
+
+
 def image_of(workers: Workers, default: str) -> str:
     """The image of the pods. Raises LaunchError when neither the policy nor the installation names one."""
     if not (image := workers.image or default):
@@ -87,12 +93,19 @@ def owner_of(request: WorkerRequest) -> list[Obj]:
     return [owner | {"uid": pods_of(request).owner_uid, "controller": True, "blockOwnerDeletion": False}]
 
 
+def memory_annotations(request: WorkerRequest) -> dict[str, str]:
+    """What the object that stands for the worker remembers: more is given next time, if that was too little."""
+    pod = pods_of(request)
+    executors = {ANNOTATION_EXECUTOR_MEMORY: str(pod.executor_memory)} if has_executors(pod.workers) else {}
+    return {ANNOTATION_DRIVER_MEMORY: str(pod.memory), **executors}
+
+
 def metadata_of(request: WorkerRequest, role: Role) -> Obj:
     """Labels and annotations of a pod, without its name."""
     pod = pods_of(request)
     annotations = dict(pod.workers.pod_template.metadata.annotations)
     if role is Role.DRIVER:
-        annotations[ANNOTATION_DRIVER_MEMORY] = str(pod.memory)
+        annotations |= memory_annotations(request)
     metadata: Obj = {"labels": labels_of(request, role)}
     return metadata | {"annotations": annotations} if annotations else metadata
 

@@ -11,7 +11,7 @@ from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
 from compaction.api.workers_spec import Workers
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
-from compaction.kube.launchers.pods import pods_of
+from compaction.kube.launchers.pods import has_executors, pods_of
 
 SPARK_VERSION: Final = "4.3.0"
 IN_CLUSTER_MASTER: Final = "k8s://in-cluster"
@@ -24,14 +24,11 @@ LEAST_OVERHEAD_MIB: Final = 256
 DRIVER_PORT: Final = 7078
 BLOCK_MANAGER_PORT: Final = 7079
 UI_PORT: Final = 4040
+_TASK_FAILURES: Final = 4
+"""After so many failures of one task Spark fails its job (spark.task.maxFailures)."""
 _MIB: Final = 1 << 20
 _SIZE: Final = re.compile(r"([0-9]+)\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE)
 _TO_MIB: Final = {"b": 1 / _MIB, "k": 1 / 1024, "": 1.0, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024.0}
-
-
-def has_executors(workers: Workers) -> bool:
-    """True when tasks run in executor pods; else the driver runs them itself."""
-    return workers.executor.instances > 0 or workers.dynamic_allocation is not None
 
 
 def local_master(workers: Workers) -> str:
@@ -83,6 +80,8 @@ def _executor_defaults(workers: Workers) -> dict[str, str]:
         # An executor whose node is drained takes no new tasks, and its running ones are not held against the job.
         "spark.decommission.enabled": "true",
         "spark.storage.decommission.enabled": "false",
+        # A task that its executors cannot hold fails its job, which says why, before Spark gives up the application.
+        "spark.executor.maxNumFailures": str(_TASK_FAILURES * (most + 1)),
         "spark.kubernetes.executor.deleteOnTermination": "true",
         "spark.kubernetes.executor.enablePollingWithResourceVersion": "true",
     }
@@ -90,7 +89,7 @@ def _executor_defaults(workers: Workers) -> dict[str, str]:
 
 def _executors(request: WorkerRequest, pod: PodRequest, *, image: str) -> dict[str, str]:
     workers, executor = pod.workers, pod.workers.executor
-    heap, overhead = heap_and_overhead(workers.spark_conf, role="executor", memory=int(executor.memory))
+    heap, overhead = heap_and_overhead(workers.spark_conf, role="executor", memory=pod.executor_memory)
     conf = {
         "spark.executor.memory": heap,
         "spark.executor.memoryOverhead": f"{overhead}m",

@@ -33,6 +33,7 @@ func run(mode string) error {
 	if err := json.NewDecoder(os.Stdin).Decode(app); err != nil {
 		return err
 	}
+	v1beta2.SetSparkApplicationDefaults(app) // as its mutating webhook does
 	ctx := context.Background()
 	if _, err := webhook.NewSparkApplicationValidator(nil, false).ValidateCreate(ctx, app); err != nil {
 		return err
