@@ -54,10 +54,11 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
         return int(next(one["token"] for one in read("status", "logs")["jobs"] if one["name"] == job))
 
     assert token() == 1
-    person.prints("retry", job)
-    eventually(lambda: token() == 2, "the job to be tried again")
-    eventually(lambda: faulty() == job, "it to fail for the same reason")
+    assert f"{DAMAGED} is damaged and set aside" in person.refused("retry", job), "it could not end otherwise"
+    cluster.kubectl("annotate", f"cjob/{job}", "compaction.dev/retry=all-the-same")
+    eventually(lambda: "RetryRefused" in cluster.events(), "the coordinator to say so, too")
+    assert token() == 1
     person.prints("quarantine", "release", "logs", "--all")
     eventually(lambda: cluster.policy()["status"].get("released") == "all", "the release to be acted upon")
-    eventually(lambda: token() == 3, "the job of the released segment to be tried again")
+    eventually(lambda: token() == 2, "the job of the released segment to be tried again")
     eventually(lambda: faulty() == job, "it to fail for the same reason")
