@@ -15,6 +15,7 @@ from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS,
 from compaction.kube.config import Connection
 from compaction.kube.controller import PolicyController
 from compaction.kube.events import EventRecorder
+from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics import Metrics
 from compaction.kube.queue import WorkQueue
 from compaction.kube.runtime import Runtime
@@ -114,6 +115,10 @@ class Bench:
     async def event(self, reason: str) -> Obj | None:
         found = (await self.client.list(EVENTS, namespace=self.namespace)).items
         return next((one for one in found if one["reason"] == reason), None)
+
+    def observed(self) -> list[WorkerObservation]:
+        """The workers as the coordinator has seen them: its decisions rest on these."""
+        return [one for workers in self.controller._workers.values() for one in workers]
 
     async def jobs(self) -> tuple[Obj, ...]:
         return (await self.client.list(COMPACTION_JOBS, namespace=self.namespace)).items
