@@ -98,7 +98,7 @@ class OperatorFleet:
         command += ["--lease-namespace", self.namespace, "--identity", identity]
         command += ["--metrics-port", str(metrics_port), "--health-port", str(health_port)]
         command += ["--state-dir", str(self.state_dir), "--log-format", "text"]
-        command += ["--lease-duration", str(lease_seconds), "--renew-deadline", str(lease_seconds * 0.6)]
+        command += ["--lease-duration", str(lease_seconds), "--renew-deadline", f"{lease_seconds * 0.6:g}"]
         command += ["--retry-period", str(lease_seconds * 0.2), "--resync", "20"]
         with log.open("wb") as output:
             process = subprocess.Popen(
