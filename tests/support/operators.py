@@ -99,7 +99,7 @@ class OperatorFleet:
         command += ["--metrics-port", str(metrics_port), "--health-port", str(health_port)]
         command += ["--state-dir", str(self.state_dir), "--log-format", "text"]
         command += ["--lease-duration", str(lease_seconds), "--renew-deadline", f"{lease_seconds * 0.6:g}"]
-        command += ["--retry-period", str(lease_seconds * 0.2), "--resync", "20"]
+        command += ["--retry-period", f"{lease_seconds * 0.2:g}", "--resync", "20"]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, *more],
