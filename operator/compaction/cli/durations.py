@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from compaction.api.values import Duration
+
+_SECONDS: Final = re.compile(r"[0-9]{1,32}([.][0-9]{1,32})?")
 
 
 class DurationParameter(click.ParamType[Duration]):
@@ -27,7 +29,7 @@ class DurationParameter(click.ParamType[Duration]):
             return value
         written = str(value)
         try:
-            found = Duration(f"{written}s" if re.fullmatch(r"[0-9]+([.][0-9]+)?", written) else written)
+            found = Duration(_of_seconds(written) if _SECONDS.fullmatch(written) else written)
         except ValueError as error:
             self.fail(f"{written!r}: {error}, or seconds as a number", param, ctx)
         if found < self.least:
@@ -35,3 +37,9 @@ class DurationParameter(click.ParamType[Duration]):
         if self.whole and not found.is_integer():
             self.fail(f"{written!r} is no whole number of seconds", param, ctx)
         return found
+
+
+def _of_seconds(number: str) -> str:
+    """A plain number of seconds as a duration, which has at most six digits behind the point."""
+    rounded = f"{float(number):.6f}".rstrip("0").rstrip(".")
+    return f"{rounded}s"
