@@ -85,7 +85,7 @@ def busy_status() -> dict[str, Any]:
         "conditions": [ready],
         "store": "SegmentLogs",
         "debt": {"bytes": 163 << 20, "segments": 40, "logs": 4},
-        "oldestDebtAt": ago(11_150),
+        "oldestDebtAt": ago(11_103),
         "etaSeconds": 130,
         "active": 1,
         "queued": 2,
