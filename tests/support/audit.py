@@ -39,7 +39,8 @@ def uses(audit_log: Path, user: str) -> tuple[frozenset[Use], frozenset[Use]]:
                 break  # half written
             entry = json.loads(line)
             target = entry.get("objectRef") or {}
-            if entry["user"]["username"] != user or "resource" not in target:
+            # Without a name: a request whose credentials were not accepted, as by a server that has just started.
+            if entry["user"].get("username") != user or "resource" not in target:
                 continue  # discovery is everybody's
             resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
             use = Use(target.get("apiGroup", ""), resource, entry["verb"])
