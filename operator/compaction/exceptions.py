@@ -247,6 +247,10 @@ class LaunchError(CompactionError):
     """A worker could not be started; names the worker and the cause."""
 
 
+class KindNotServedError(LaunchError):
+    """The API server listed the kind of a worker's object and has no handler for it: it comes, or has just gone."""
+
+
 class LaunchUncertainError(LaunchError):
     """The answer to a launch got lost: the worker may have been started."""
 

@@ -23,7 +23,7 @@ from compaction.kube.launchers.applications import DRIVER_CONTAINER
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef
-from compaction.kube.launchers.choice import KINDS
+from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import kubeflow_application
 from compaction.kube.launchers.kubeflow_rules import REFUSED_CONF
@@ -276,12 +276,32 @@ def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
     asyncio.run(work())
 
 
+def test_auto_takes_the_next_kind_when_the_offered_one_has_just_gone(
+    control_plane: Any, restricted: str, tmp_path: Path, shared_fixtures: Path, spark_operators: None
+) -> None:
+    """No time passes for the launcher, so its offer is the one from before the deletion."""
+    define(control_plane.kubectl, shared_fixtures)
+
+    async def work() -> None:
+        async with ApiClient(load_connection(control_plane.kubeconfig), deadline=5) as client:
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w", monotonic=lambda: 0.0)
+            launcher = AutoLauncher(ProcessLauncher(tmp_path), objects, in_pod=True)
+            assert await objects.offer() == dict.fromkeys(KINDS, Availability.USABLE)
+            control_plane.kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
+            ref = await launcher.launch(request_of({}, name="logs-w-1", namespace=restricted))
+            assert ref.detail == "SparkApplication, launcher apache"
+            with pytest.raises(LaunchError, match=r"does not serve sparkapplications.sparkoperator.k8s.io"):
+                await launcher.launch(request_of({"launcher": "kubeflow"}, name="logs-w-2", namespace=restricted))
+
+    asyncio.run(work())
+
+
 def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is_is_named(
     control_plane: Any, restricted: str, shared_fixtures: Path, spark_operators: None
 ) -> None:
     """Discovery lists a new definition before the server answers on its path."""
     kubectl = control_plane.kubectl
-    kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
+    kubectl("delete", "crd", "--ignore-not-found", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
 
     async def work() -> None:
         calls: list[ApiCall] = []

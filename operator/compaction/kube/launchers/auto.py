@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import structlog
 
 from compaction.api.enums import Launcher
-from compaction.exceptions import ApiError, LaunchError
+from compaction.exceptions import ApiError, KindNotServedError, LaunchError
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
 from compaction.kube.launchers.base import WorkerObservation, WorkerRef, WorkerRequest
 from compaction.kube.launchers.choice import Offer, choose
@@ -26,7 +26,13 @@ class AutoLauncher:
         launcher = choose(wanted, await self._offer()) if wanted is not Launcher.PROCESS else wanted
         if launcher is Launcher.PROCESS:
             return await self.processes.launch(request)
-        return await self.objects.launch_as(launcher, request)
+        try:
+            return await self.objects.launch_as(launcher, request)
+        except KindNotServedError:
+            other = choose(wanted, await self._offer())
+            if other in (launcher, Launcher.PROCESS):
+                raise
+        return await self.objects.launch_as(other, request)
 
     async def _offer(self) -> Offer:
         try:

@@ -33,6 +33,7 @@ from compaction.exceptions import (
     ConflictError,
     ForbiddenError,
     InvalidObjectError,
+    KindNotServedError,
     LaunchError,
     LaunchUncertainError,
     NotFoundError,
@@ -141,7 +142,11 @@ class ObjectLauncher:
         except ApiUnavailableError as error:
             raise LaunchUncertainError(f"the {kind.kind} of worker {request.name}: {error}") from error
         except ApiError as error:
-            raise LaunchError(f"the {kind.kind} of worker {request.name} could not be made: {error}") from error
+            message = f"the {kind.kind} of worker {request.name} could not be made: {error}"
+            if isinstance(error, NotFoundError) and not error.reason:
+                self._asked_at = float("-inf")  # discovery lags behind what is served: ask again
+                raise KindNotServedError(message) from error
+            raise LaunchError(message) from error
         key = request.policy.namespace, request.name
         self._seen[key] = self._sighted(launcher, made, None, known=None)
         self._looked_at = float("-inf")
