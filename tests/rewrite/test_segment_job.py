@@ -28,11 +28,11 @@ from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.rewrite.task import failure_of
 from compaction.stores.segment_adapter import identity_of
-from compaction.stores.segments import fence, lock, recovery
+from compaction.stores.segments import fence, lock, replacing
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry
 from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.model import segment_name, segment_number
+from compaction.stores.segments.model import FileIdentity, segment_name, segment_number
 from compaction.stores.segments.reader import read_batches
 from compaction.stores.segments.records import TombstoneKind
 from compaction.stores.segments.snapshot import newest_snapshot, write_snapshot
@@ -426,15 +426,16 @@ def test_the_grace_of_replaced_names_begins_when_they_are_replaced(
     """Not when the commit began: the process may have been stopped in between, for longer than the grace."""
     directory = make_log(segments=16)
     replaced: list[float] = []
-    put_symlink = recovery.put_symlink
+    put_symlink = replacing.put_symlink
 
-    def slowly(log: Path, name: str, output: str) -> None:
+    def slowly(log: Path, name: str, output: str, *, expected: FileIdentity) -> bool:
         time.sleep(0.01)
-        put_symlink(log, name, output)
+        done = put_symlink(log, name, output, expected=expected)
         # By the clock the grace is measured with: a file system's, which is coarser than a process's.
         replaced.append((log / name).lstat().st_mtime)
+        return done
 
-    monkeypatch.setattr(recovery, "put_symlink", slowly)
+    monkeypatch.setattr(replacing, "put_symlink", slowly)
     assert run(directory, engine).outcome is Outcome.SUCCEEDED
     linked = [t for t in fence.read(directory).tombstones if t.kind is TombstoneKind.LINKED]
     assert len(linked) == len(replaced) > 0

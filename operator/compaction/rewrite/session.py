@@ -143,6 +143,7 @@ class SparkEngine:
     def _run(self, work: Callable[[Task], Result], task: Task, tag: str) -> Result:
         """In a thread of the pool: one Spark job of one task."""
         from py4j.protocol import Py4JError, Py4JJavaError
+        from pyspark.errors import PySparkException
 
         if tag in self._cancelled:
             raise TaskCancelledError(f"{tag}: cancelled before it began")
@@ -153,7 +154,8 @@ class SparkEngine:
                 return self._context.parallelize([task], 1).map(work).collect()[0]  # type: ignore[no-any-return]
             finally:
                 self._context.removeJobTag(tag)
-        except Py4JJavaError as error:
+        except (Py4JJavaError, PySparkException) as error:
+            # The second where a SparkSession lives in this process: it makes PySpark translate the JVM's errors.
             if tag in self._cancelled:
                 raise TaskCancelledError(f"{tag}: cancelled") from error
             if not self._is_alive():
