@@ -46,12 +46,16 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 ##@ Develop
 .PHONY: test e2e check simulate bench bench-fleet fuzz format crds manifests lock
 
-test: setup ## All tests (ARGS="-k name" selects some)
+# Tests mostly wait: more workers than cores. What is selected runs in one process, where a debugger and -s work.
+WORKERS ?= $(if $(ARGS),0,4)
+PARALLEL := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in how many processes)
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m compaction.local.promtool
 	@$(BIN)/python -m compaction.local.versitygw
 	@PYTHONPATH=tests $(BIN)/python -m support.kubeflow_operator
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
 	@$(BIN)/python -m compaction.local.node.prepare

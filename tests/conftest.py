@@ -24,7 +24,7 @@ from support.control_plane import ControlPlane, with_definitions
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
-pytest_plugins = ("support.aged", "support.block_index", "support.block_stores")
+pytest_plugins = ("support.timing", "support.parallel", "support.aged", "support.block_index", "support.block_stores")
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "/apis/compaction.dev/v1alpha1"

@@ -1,0 +1,32 @@
+"""The run of the tests itself: how files are shared out between workers, and what the summary says of their cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.parallel import COMPUTING, TESTS, WAITING, in_turns
+from support.timing import Cost, report_lines, sum_by
+
+
+def test_each_file_has_its_turn_once_and_the_long_ones_come_first() -> None:
+    files = ["api/a.py", "chaos/b.py", "crash/c.py", "e2e/d.py", "e2e/e.py", "kube/f.py", "simulation/g.py"]
+    turns = in_turns(files)
+    assert turns == ["e2e/d.py", "simulation/g.py", "e2e/e.py", "crash/c.py", "chaos/b.py", "api/a.py", "kube/f.py"]
+
+
+def test_the_folders_that_are_long_are_still_there() -> None:
+    assert [folder for folder in (*WAITING, *COMPUTING) if not (TESTS / folder).is_dir()] == []
+
+
+def test_costs_add_up_by_folder() -> None:
+    costs = {"a/x.py::one": Cost(1, 2.0, 1.0), "a/x.py::two[b/c]": Cost(1, 3.0, 0.5), "b/y.py::one": Cost(1, 1.0, 1.0)}
+    folders = sum_by(costs.items(), lambda name: str(Path(name.partition("::")[0]).parent))
+    assert folders == {"a": Cost(2, 5.0, 1.5), "b": Cost(1, 1.0, 1.0)}
+
+
+def test_the_summary_says_what_all_of_it_took_and_names_the_slowest() -> None:
+    costs = {f"a/x.py::test_{index}": Cost(1, float(index), 0.25) for index in range(100)}
+    *_, last = lines = list(report_lines(costs.items(), wall=90.0, cpu=30.0))
+    assert last == "100 tests took 1.5 minutes and 0.5 CPU minutes"
+    named = [line.split("::")[1] for line in lines if "::" in line]
+    assert named == [f"test_{index}" for index in range(99, 79, -1)]

@@ -1,0 +1,120 @@
+"""What a run of the tests costs: wall and CPU minutes in all and by folder, and the slowest tests, printed at its end.
+
+A test's CPU is that of its process and of the children it waited for. Servers that outlive a test count where their
+fixture ends, and in the total. What is neither CPU nor other work of the machine is waiting: look there first.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CPU = "cpu_seconds"
+SLOWEST = 20
+_SINCE = pytest.StashKey[float]()
+
+
+@dataclass(slots=True)
+class Cost:
+    """Seconds of wall and CPU time, and of how many tests."""
+
+    tests: int = 0
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def add(self, tests: int, wall: float, cpu: float) -> None:
+        self.tests += tests
+        self.wall += wall
+        self.cpu += cpu
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process and of the children it waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+@dataclass
+class Timing:
+    """One in each process: workers measure and send with their reports, the process that prints adds up."""
+
+    config: pytest.Config
+    began: float = field(default_factory=time.monotonic)
+    tests: defaultdict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+    workers_cpu: float = 0.0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        item.stash[_SINCE] = cpu_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = cpu_seconds()
+        report.user_properties = [(CPU, now - item.stash.get(_SINCE, now))]
+        item.stash[_SINCE] = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        cpu = dict(report.user_properties).get(CPU, 0.0)
+        assert isinstance(cpu, float)
+        self.tests[report.nodeid.partition("@")[0]].add(report.when == "call", report.duration, cpu)
+
+    def pytest_sessionfinish(self) -> None:
+        sent: dict[str, Any] | None = getattr(self.config, "workeroutput", None)
+        if sent is not None:
+            sent[CPU] = cpu_seconds()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.workers_cpu += (getattr(node, "workeroutput", None) or {}).get(CPU, 0.0)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        wall = time.monotonic() - self.began
+        # The workers are children of this process: where it waited for them, their time is in its own already.
+        cpu = max(cpu_seconds(), self.workers_cpu)
+        path: Path | None = self.config.getoption("--timings")
+        if path is not None:
+            path.write_text(json.dumps({name: [one.wall, one.cpu] for name, one in self.tests.items()}, indent=0))
+        if sum(one.tests for one in self.tests.values()) > SLOWEST:
+            for line in report_lines(self.tests.items(), wall, cpu):
+                terminalreporter.write_line(line)
+
+
+def report_lines(tests: Iterable[tuple[str, Cost]], wall: float, cpu: float) -> Iterable[str]:
+    """The table by folder, the slowest tests, and last the totals (`wall`, `cpu`: seconds of the whole run)."""
+    costs = list(tests)
+    yield "====== what the tests cost: by folder, in the order of their wall time ======"
+    yield f"{'tests':>6} {'wall s':>8} {'CPU s':>8}  folder"
+    folders = sum_by(costs, lambda name: "/".join(name.partition("::")[0].split("/")[:-1]))
+    for name, one in sorted(folders.items(), key=lambda pair: -pair[1].wall):
+        yield f"{one.tests:>6} {one.wall:>8.1f} {one.cpu:>8.1f}  {name}"
+    yield f"====== the {SLOWEST} slowest ======"
+    for name, one in sorted(costs, key=lambda pair: -pair[1].wall)[:SLOWEST]:
+        yield f"{'':>6} {one.wall:>8.1f} {one.cpu:>8.1f}  {name}"
+    count = sum(one.tests for _, one in costs)
+    yield f"{count} tests took {wall / 60:.1f} minutes and {cpu / 60:.1f} CPU minutes"
+
+
+def sum_by(tests: Iterable[tuple[str, Cost]], key: Callable[[str], str]) -> dict[str, Cost]:
+    """The tests' costs added up by a part of their names."""
+    sums: defaultdict[str, Cost] = defaultdict(Cost)
+    for name, one in tests:
+        sums[key(name)].add(one.tests, one.wall, one.cpu)
+    return dict(sums)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--timings", type=Path, help="write each test's wall and CPU seconds to this file, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Timing(config), "timing")
