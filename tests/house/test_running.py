@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.parallel import COMPUTING, TESTS, WAITING, in_turns
-from support.timing import Cost, report_lines, sum_by
+from support.timing import Cost, Timing, report_lines, sum_by
 
 
 def test_each_file_has_its_turn_once_and_the_long_ones_come_first() -> None:
@@ -30,3 +32,8 @@ def test_the_summary_says_what_all_of_it_took_and_names_the_slowest() -> None:
     assert last == "100 tests took 1.5 minutes and 0.5 CPU minutes"
     named = [line.split("::")[1] for line in lines if "::" in line]
     assert named == [f"test_{index}" for index in range(99, 79, -1)]
+
+
+def test_tests_of_several_folders_may_run_together(pytestconfig: pytest.Config) -> None:
+    """Where their conftest files differ, pytest looks each plugin up in a set."""
+    assert {Timing(pytestconfig), Timing(pytestconfig)}

@@ -42,7 +42,7 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-@dataclass
+@dataclass(eq=False)
 class Timing:
     """One in each process: workers measure and send with their reports, the process that prints adds up."""
 
