@@ -73,7 +73,7 @@ def assert_all_done(cluster: Cluster, fleet: OperatorFleet, logs: Logs) -> list[
 
 def lease_of_the_coordinator(cluster: Cluster) -> Object:
     """The election's Lease."""
-    [lease] = cluster.list("lease", f"--field-selector=metadata.name={COORDINATOR}")
+    [lease] = cluster.list("lease", fields=f"metadata.name={COORDINATOR}")
     return lease
 
 

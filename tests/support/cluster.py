@@ -1,21 +1,33 @@
-"""What a person sees and does in a test: logs under a root, a policy applied with kubectl, objects read with it."""
+"""What a person sees and does in a test: logs under a root, a policy applied with kubectl, objects of a namespace."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import yaml
 
+from compaction.local.admin import Answer
 from compaction.stores.segments.generate import Pattern, generate_log
 from compaction.stores.segments.reader import log_fingerprint
 from compaction.stores.segments.view import open_log
 from support.waiting import eventually
 
 Object = dict[str, Any]
+OURS: Final = "apis/compaction.dev/v1alpha1"
+RESOURCES: Final = {
+    "cjob": (OURS, "compactionjobs"),
+    "cpol": (OURS, "compactionpolicies"),
+    "event": ("api/v1", "events"),
+    "lease": ("apis/coordination.k8s.io/v1", "leases"),
+    "pod": ("api/v1", "pods"),
+}
+"""Short name -> group and version, plural."""
+TRY_AGAIN: Final = (429, 503)
+"""What a server answers that has just started, or has just been given a definition; kubectl tries again, too."""
 
 
 @dataclass(slots=True)
@@ -46,7 +58,9 @@ class LogRoot:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a person can see and do in the test's namespace, all of it through kubectl."""
+    """What a person can see and do in the test's namespace. What is done goes through kubectl; what tests look at again
+    and again is asked of the API server itself: one look by kubectl is a process and a tenth of a CPU second.
+    """
 
     plane: Any
     namespace: str
@@ -55,22 +69,36 @@ class Cluster:
         answer = self.plane.kubectl(*args, namespace=self.namespace, check=check, input=input)
         return answer.stdout + ("" if check else answer.stderr)
 
-    def list(self, kind: str, *args: str) -> list[Object]:
-        items: list[Object] = json.loads(self.kubectl("get", kind, "-o", "json", *args))["items"]
+    def list(self, kind: str, *, labels: str = "", fields: str = "") -> list[Object]:
+        """All objects of a kind, of these labels and fields, by their names."""
+        selected = urlencode({"labelSelector": labels, "fieldSelector": fields})
+        items: list[Object] = self._read(kind, f"?{selected}")["items"]
         return items
 
     def policy(self, name: str = "logs") -> Object:
-        found: Object = json.loads(self.kubectl("get", "cpol", name, "-o", "json"))
-        return found
+        return self._read("cpol", f"/{name}")
 
     def jobs(self) -> list[Object]:
         return self.list("cjob")
 
     def leases(self, component: str) -> list[Object]:
-        return self.list("lease", "-l", f"compaction.dev/component={component}")
+        return self.list("lease", labels=f"compaction.dev/component={component}")
 
     def events(self) -> set[str]:
-        return {event["reason"] for event in self.list("events")}
+        return {event["reason"] for event in self.list("event")}
+
+    def _read(self, kind: str, rest: str) -> Object:
+        group, plural = RESOURCES[kind]
+        path = f"/{group}/namespaces/{self.namespace}/{plural}{rest}"
+
+        def answer() -> Answer | None:
+            found: Answer = self.plane.admin.request("GET", path)
+            return None if found.status in TRY_AGAIN else found
+
+        answered = eventually(answer, f"the API server to answer GET {path}")
+        assert answered.ok, f"GET {path}: {answered.status} {answered.text}"
+        found: Object = answered.json()
+        return found
 
     def apply_policy(self, root: Path, *, name: str = "logs", **spec: Any) -> None:
         self.apply(policy(root, name=name, **spec))

@@ -87,7 +87,7 @@ class Installation:
             return False
 
     def pods(self, selector: str) -> list[Object]:
-        return self.cluster.list("pods", "-l", selector)
+        return self.cluster.list("pod", labels=selector)
 
     def running(self, selector: str) -> list[Object]:
         found = self.pods(selector)
@@ -95,7 +95,7 @@ class Installation:
 
     def leader(self) -> str:
         """The name of the pod that leads, or nothing."""
-        found = self.cluster.list("lease", "--field-selector=metadata.name=compaction-coordinator")
+        found = self.cluster.list("lease", fields="metadata.name=compaction-coordinator")
         holder = str(found[0]["spec"].get("holderIdentity") or "") if found else ""
         return holder.partition("_")[0]
 

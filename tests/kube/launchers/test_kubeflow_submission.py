@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -40,9 +41,10 @@ PROGRAM = Path(__file__).parents[2] / "support" / "executor_driver.py"
 ENTRYPOINT = Path(__file__).parents[3] / "spark-images" / "entrypoint.sh"
 
 
-def application_of(workers: dict[str, Any], *, name: str, number: int) -> dict[str, Any]:
+def application_of(workers: dict[str, Any], *, name: str) -> dict[str, Any]:
+    """Its uid is its own on this machine: the operator keeps what it submits below /tmp/spark by it."""
     application = kubeflow_application(request_of(workers, name=name, namespace=NAMESPACE), default_image="w:1")
-    application["metadata"]["uid"] = f"11111111-2222-3333-4444-00000000000{number}"
+    application["metadata"]["uid"] = str(uuid.uuid4())
     return application
 
 
@@ -74,10 +76,10 @@ def submitted(control_plane: ControlPlane) -> Iterator[Submitted]:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
     assert admin.request("POST", "/api/v1/namespaces", body).ok
     submitter = Submitter(control_plane, NAMESPACE)
-    full = application_of(FULL, name=NAME, number=1)
+    full = application_of(FULL, name=NAME)
     try:
         with ThreadPoolExecutor() as pool:
-            words = pool.map(submitter.submit, [full, application_of(REFUSED, name="refused", number=2)])
+            words = pool.map(submitter.submit, [full, application_of(REFUSED, name="refused")])
         accepted, refused = words
         assert accepted == ""
         yield Submitted(full, submitter, refused)
@@ -102,7 +104,7 @@ def test_the_driver_pod_has_what_its_template_says(submitted: Submitted) -> None
 
 def test_what_spark_submit_says_of_a_refusal_reaches_people(submitted: Submitted) -> None:
     status = {"applicationState": {"state": "FAILED", "errorMessage": submitted.refused}, "driverInfo": {}}
-    body = application_of(REFUSED, name="refused", number=2) | {"status": status}
+    body = application_of(REFUSED, name="refused") | {"status": status}
     seen = observe_kubeflow(body, None, Sighting(NOW, 30))
     assert seen.ending is WorkerEnding.FAILED
     assert 'violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)' in seen.message
