@@ -41,6 +41,7 @@ def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path
     assert "NO " not in answer.stdout
     assert "killed (SIGKILL): worker" in answer.stdout
     assert "SourceCorrupt: globex/0/" in answer.stdout
+    assert f"export KUBECONFIG={directory / 'control-plane' / 'kubeconfig'}" in answer.stdout
     started, database = started_in(directory), (directory / "servers" / "postgres").readlink()
     assert [process.name for process in started if process.alive()] == [
         "etcd", "kube-apiserver", "replica-a", "replica-b", "postgres", "versitygw",
