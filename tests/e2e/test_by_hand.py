@@ -18,7 +18,7 @@ from support.log_owner import live_payloads, under_the_maps
 from support.operators import OperatorFleet
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
+pytestmark = pytest.mark.apiserver
 
 WRITES = {"create", "update", "patch", "delete"}
 
@@ -33,7 +33,10 @@ def by_hand(log: Path, *names: str, unreferenced: tuple[str, ...] = ()) -> dict[
     }
 
 
-def test_a_job_made_by_hand_runs_on_its_policys_workers(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
+@pytest.mark.spark
+def test_a_job_made_by_hand_runs_on_its_policys_workers_or_is_refused(
+    fleet: OperatorFleet, cluster: Cluster, logs: LogRoot, tmp_path: Path
+) -> None:
     directory = logs.add("a", entries_per_segment=256, payload_bytes=256)
     fleet.start()
     # The policy itself is suspended: it plans nothing, and what people ask for by hand waits for it, too.
@@ -52,7 +55,16 @@ def test_a_job_made_by_hand_runs_on_its_policys_workers(fleet: OperatorFleet, cl
     assert [job["metadata"]["name"] for job in cluster.jobs()] == ["by-hand"]
     assert (directory / "0000000000000003.segment").is_symlink()
     logs.assert_unchanged()
+    _outside_of_the_policys_root_it_is_refused(cluster, LogRoot(tmp_path / "elsewhere", {}))
     _sparse_entries_are_rewritten(cluster, logs)
+
+
+def _outside_of_the_policys_root_it_is_refused(cluster: Cluster, elsewhere: LogRoot) -> None:
+    job = by_hand(elsewhere.add("a", entries_per_segment=64, payload_bytes=64), "0000000000000002.segment")
+    job["metadata"]["name"] = "outside"
+    cluster.apply(job)
+    assert condition(cluster.await_job_state("Faulty"), "Failed")["reason"] == "OutsideRoot"
+    elsewhere.assert_unchanged()
 
 
 def _sparse_entries_are_rewritten(cluster: Cluster, logs: LogRoot) -> None:
@@ -77,22 +89,12 @@ def _sparse_entries_are_rewritten(cluster: Cluster, logs: LogRoot) -> None:
     assert under_the_maps(sparse, before) == before
 
 
-def test_a_job_outside_of_its_policys_root_is_refused(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
-    logs.add("a", entries_per_segment=64, payload_bytes=64)
-    inside = logs.path / "inside"
-    inside.mkdir()
-    fleet.start()
-    cluster.apply_policy(inside)
-    cluster.apply(by_hand(logs.path / "a", "0000000000000002.segment"))
-    job = cluster.await_job_state("Faulty")
-    assert condition(job, "Failed")["reason"] == "OutsideRoot"
-    logs.assert_unchanged()
-
-
-def test_writes_per_job_are_bounded(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any) -> None:
+def test_writes_per_job_are_bounded(
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any
+) -> None:
     for name in "abcdef":
         logs.add(name, entries_per_segment=64, payload_bytes=64)
-    fleet.start()
+    operators.start()
     # Renewals are counted, too: their number grows with the time that a crowded machine takes, so they are made rare.
     cluster.apply_policy(logs.path, limits={"maxConcurrentJobs": 6}, lease={"durationSeconds": 120})
     jobs = {job["metadata"]["name"] for job in cluster.await_all_succeeded(at_least=6)}

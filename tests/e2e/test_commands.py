@@ -14,19 +14,19 @@ from support.command_users import columns_of, make_user
 from support.operators import OperatorFleet
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
+pytestmark = pytest.mark.apiserver
 
 DAMAGED = "0000000000000006.segment"
 
 
 def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
-    fleet: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any, tmp_path: Path
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any, tmp_path: Path
 ) -> None:
     directory = logs.add("a", entries_per_segment=256, payload_bytes=256, segments=13)
     logs.add("b", entries_per_segment=256, payload_bytes=256)
     corrupt_entry(directory, segment=DAMAGED, record=8)
     person = make_user(control_plane, cluster.namespace, tmp_path, role="compaction-editor")
-    fleet.start()
+    operators.start()
     cluster.apply_policy(logs.path, approval="Manual")
 
     def read(*args: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,12 @@ from compaction.stores.segments.generate import corrupt_entry
 from support.cluster import Cluster, LogRoot, Object, condition
 from support.manifests import job_object
 from support.operators import OperatorFleet, fleet_in
+from support.skewed_clock import set_offset
 from support.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 
 LEAP_DAY = "0 0 29 2 *"
-
-
-@pytest.fixture
-def operators(control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[OperatorFleet]:
-    """Replicas whose workers need no Spark: what is tested here is decided by the operator."""
-    with fleet_in(control_plane, namespace, tmp_path / "operator", light=()) as fleet:
-        yield fleet
 
 
 def add(logs: LogRoot, *names: str) -> None:
@@ -49,10 +43,12 @@ def status(cluster: Cluster) -> Object:
 
 
 def test_plans_at_the_time_of_a_schedule_and_jobs_inside_a_window(
-    operators: OperatorFleet, cluster: Cluster, logs: LogRoot
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot, tmp_path: Path
 ) -> None:
     add(logs, "a")
-    operators.start()
+    clock = tmp_path / "clock"
+    set_offset(clock, 0.0)
+    operators.start(light=("--clock", str(clock)))
     far = datetime.now(UTC) + timedelta(hours=12)
     closed = {"schedule": f"{far.minute} {far.hour} * * *", "duration": "1h"}
     cluster.apply_policy(logs.path, trigger={"interval": "2s", "schedule": LEAP_DAY, "windows": [closed]})
@@ -61,6 +57,7 @@ def test_plans_at_the_time_of_a_schedule_and_jobs_inside_a_window(
     assert status(cluster)["nextScheduleTime"].endswith("-02-29T00:00:00Z")
     assert cluster.jobs() == []
 
+    set_offset(clock, 50.0 - time.time() % 60)  # the next full minute is ten seconds away
     patch_trigger(cluster, schedule="* * * * *")
     wait = eventually(lambda: waiting(cluster, "OutsideWindow"), "the planned job to wait for its window")
     assert status(cluster)["nextWindowTime"] == far.strftime("%Y-%m-%dT%H:%M:00Z")
@@ -101,14 +98,19 @@ def test_only_the_approved_plan_is_carried_out_whoever_leads(
     cluster.kubectl("annotate", "--overwrite", "cpol", "logs", f"compaction.dev/approve={plan['hash']}")
     jobs = cluster.await_all_succeeded(at_least=3)
     assert sorted(job["metadata"]["name"] for job in jobs) == sorted(work["job"] for work in plan["work"])
-    assert cluster.list("cjob", "-l", f"compaction.dev/plan={plan['hash']}") == jobs
+    assert cluster.list("cjob", labels=f"compaction.dev/plan={plan['hash']}") == jobs
     assert (status(cluster)["plan"]["hash"], status(cluster)["plan"]["approval"]) == (plan["hash"], "Approved")
     logs.assert_unchanged()
 
 
-def test_a_parked_job_is_retried(operators: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
-    add(logs, "a")
+def test_a_segment_that_was_mended_unseen_is_released_and_a_parked_job_is_retried(
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot
+) -> None:
     operators.start()
+    released_once_it_is_mended(cluster, logs)
+
+    cluster.kubectl("delete", "cpol", "logs")
+    eventually(lambda: not cluster.jobs(), "the policy's jobs to go with it")
     cluster.apply_policy(logs.path, trigger={"interval": "2s", "thresholds": {"debtBytes": "1Ti"}})
     group = [f"{number:016d}.segment" for number in range(1, 5)]
     cluster.apply(
@@ -122,17 +124,14 @@ def test_a_parked_job_is_retried(operators: OperatorFleet, cluster: Cluster, log
     logs.assert_unchanged()
 
 
-def test_a_segment_that_was_mended_unseen_is_released(
-    operators: OperatorFleet, cluster: Cluster, logs: LogRoot
-) -> None:
+def released_once_it_is_mended(cluster: Cluster, logs: LogRoot) -> None:
+    """In a way that nobody can see from outside: the quarantine does not end by itself."""
     add(logs, "a")
     segment = logs.path / "a" / "0000000000000002.segment"
     sound, times = segment.read_bytes(), segment.stat()
     corrupt_entry(segment.parent, segment=segment.name, record=4)
-    operators.start()
     cluster.apply_policy(logs.path)
     eventually(lambda: status(cluster).get("quarantined"), "the segment to be set aside")
-    # Mended in place, in a way that nobody can see from outside: the quarantine does not end by itself.
     with segment.open("r+b") as file:
         file.write(sound)
     os.utime(segment, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -153,7 +152,7 @@ def test_each_worker_is_told_its_share_of_the_bytes_per_second(
     control_plane: Any, namespace: str, tmp_path: Path, cluster: Cluster, logs: LogRoot
 ) -> None:
     add(logs, "a", "b", "c")
-    with fleet_in(control_plane, namespace, tmp_path / "operator", light=("--task-seconds", "2")) as operators:
+    with fleet_in(control_plane, namespace, tmp_path / "operator", light=("--task-seconds", "1")) as operators:
         operators.start()
         cluster.apply_policy(logs.path, limits={"bytesPerSecond": "10M", "maxConcurrentJobs": 2})
         job = cluster.await_job_state("InProgress")

@@ -9,7 +9,7 @@ import pytest
 
 from compaction.stores.segments.generate import Pattern, corrupt_entry
 from support.cluster import Cluster, LogRoot, Object, condition
-from support.operators import OperatorFleet
+from support.operators import OperatorFleet, OperatorProcess
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
@@ -19,13 +19,21 @@ def segment_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in root.rglob("*.segment") if not path.is_symlink())
 
 
-def test_policy_to_reclaimed_bytes(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
+def test_from_a_suspended_policy_to_reclaimed_bytes_and_the_end_of_the_grace(
+    fleet: OperatorFleet, cluster: Cluster, logs: LogRoot, tmp_path: Path
+) -> None:
+    """One worker carries the whole story; it leaves when there is nothing more to do."""
     for pattern in Pattern:
         logs.add(pattern.value, pattern=pattern, entries_per_segment=256, payload_bytes=512)
     before = segment_bytes(logs.path)
     replica = fleet.start()
-    cluster.apply_policy(logs.path)
+    cluster.apply_policy(tmp_path / "not-yet", name="early")
+    workers = {"max": 1, "slots": 2, "idleSeconds": 8, "sparkMaster": "local[2]"}
+    cluster.apply_policy(logs.path, suspend=True, workers=workers)
+    what_only_the_operator_can_know_is_a_condition(cluster, tmp_path / "not-yet")
+    suspended_it_starts_no_new_jobs(cluster)
 
+    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", '{"spec":{"suspend":false}}')
     cluster.await_all_succeeded(at_least=4)
     cluster.kubectl("wait", "--for=condition=Complete", "cjob", "--all", "--timeout=60s")
     found = cluster.await_idle()
@@ -44,16 +52,15 @@ def test_policy_to_reclaimed_bytes(fleet: OperatorFleet, cluster: Cluster, logs:
     # What is dead but named until the end of the grace is promised, not yet freed.
     assert segment_bytes(logs.path) == before - reclaimed + sum(path.stat().st_size for path in marked(jobs))
     assert condition(found, "Ready")["status"] == "True"
-    assert {"Planned", "WorkerLaunched", "Succeeded"} <= cluster.events()
     assert cluster.leases("job") == []
-    columns = cluster.kubectl("get", "cpol").splitlines()[0].split()
-    assert columns == ["NAME", "STORE", "READY", "REASON", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
-    metrics = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()
-    assert "compaction_bytes_reclaimed_total{" in metrics
-    told = [line for line in replica.output.splitlines() if "job attempt ended" in line]
-    assert sorted(job["metadata"]["name"] for job in jobs) == sorted(
-        job["metadata"]["name"] for job in jobs for line in told if f"job={job['metadata']['name']}" in line
-    ), "each assignment in the log has its end, once"
+    what_people_and_machines_are_shown(cluster, replica, jobs)
+
+    one_corrupt_segment_never_blocks_its_siblings(cluster, logs, tmp_path / "making")
+    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", '{"spec":{"cleanup":{"delay":"3s"}}}')
+    old = "the old names to be deleted after the grace"
+    eventually(lambda: not [path for path in logs.path.rglob("*.segment") if path.is_symlink()], old)
+    logs.assert_unchanged()
+    assert logs.leftovers() == []
     eventually(lambda: not fleet.running_workers(), "the idle worker to end")
     assert cluster.leases("worker") == []
 
@@ -64,24 +71,44 @@ def marked(jobs: list[Object]) -> list[Path]:
     return [Path(source["path"]) / name for source in sources for name in source.get("unreferenced", [])]
 
 
-def test_old_names_are_swept_after_the_grace(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
-    directory = logs.add("a", entries_per_segment=256, payload_bytes=128)
-    fleet.start()
-    cluster.apply_policy(logs.path, cleanup={"delay": "3s"})
-    cluster.await_all_succeeded()
-    eventually(
-        lambda: not [path for path in directory.glob("*.segment") if path.is_symlink()], "the old names to be deleted"
-    )
-    logs.assert_unchanged()
-    assert logs.leftovers() == []
+def what_only_the_operator_can_know_is_a_condition(cluster: Cluster, missing: Path) -> None:
+    def ready() -> Object:
+        return condition(cluster.policy("early"), "Ready")
+
+    eventually(lambda: ready().get("reason") == "RootNotFound", "the missing root as a condition")
+    assert str(missing) in ready()["message"]
+    missing.mkdir()
+    eventually(lambda: ready().get("status") == "True", "the policy to recover")
+    cluster.kubectl("delete", "cpol", "early")
 
 
-def test_one_corrupt_segment_never_blocks_its_siblings(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
-    directory = logs.add("a", entries_per_segment=256, payload_bytes=256, segments=13)
-    logs.add("b", entries_per_segment=256, payload_bytes=256)
-    damaged = corrupt_entry(directory, segment="0000000000000006.segment", record=8)
-    fleet.start()
-    cluster.apply_policy(logs.path)
+def suspended_it_starts_no_new_jobs(cluster: Cluster) -> None:
+    eventually(lambda: condition(cluster.policy(), "Ready").get("reason") == "Suspended", "the policy to be suspended")
+    eventually(lambda: cluster.policy()["status"].get("debt", {}).get("bytes", 0) > 0, "its debt to be known")
+    assert cluster.jobs() == []
+
+
+def what_people_and_machines_are_shown(cluster: Cluster, replica: OperatorProcess, jobs: list[Object]) -> None:
+    assert {"Planned", "WorkerLaunched", "Succeeded"} <= cluster.events()
+    columns = cluster.kubectl("get", "cpol").splitlines()[0].split()
+    assert columns == ["NAME", "STORE", "READY", "REASON", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()
+    assert "compaction_bytes_reclaimed_total{" in metrics
+    told = [line for line in replica.output.splitlines() if "job attempt ended" in line]
+    assert sorted(job["metadata"]["name"] for job in jobs) == sorted(
+        job["metadata"]["name"] for job in jobs for line in told if f"job={job['metadata']['name']}" in line
+    ), "each assignment in the log has its end, once"
+
+
+def one_corrupt_segment_never_blocks_its_siblings(cluster: Cluster, logs: LogRoot, place: Path) -> None:
+    """Two logs more appear under the root, complete; one of them is damaged."""
+    making = LogRoot(place, {})
+    making.add("sound", entries_per_segment=256, payload_bytes=256)
+    making.add("damaged", entries_per_segment=256, payload_bytes=256, segments=13)
+    damaged = corrupt_entry(place / "damaged", segment="0000000000000006.segment", record=8)
+    for name in making.before:
+        (place / name).rename(logs.path / name)
+    directory = logs.path / "damaged"
 
     def quarantined() -> list[dict[str, object]]:
         found: list[dict[str, object]] = cluster.policy().get("status", {}).get("quarantined", [])
@@ -99,30 +126,4 @@ def test_one_corrupt_segment_never_blocks_its_siblings(fleet: OperatorFleet, clu
     message = condition(faulty[0], "Failed")["message"]
     assert "0000000000000006.segment" in message
     assert str(damaged.index) in message
-    assert logs.fingerprint("b") == logs.before["b"]
-
-
-def test_what_only_the_operator_can_know_is_a_condition(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
-    fleet.start()
-    missing = logs.path / "not-yet"
-    cluster.apply_policy(missing)
-
-    def reason(expected: str) -> bool:
-        return condition(cluster.policy(), "Ready").get("reason") == expected
-
-    eventually(lambda: reason("RootNotFound"), "the missing root as a condition")
-    assert str(missing) in condition(cluster.policy(), "Ready")["message"]
-    missing.mkdir()
-    eventually(lambda: condition(cluster.policy(), "Ready").get("status") == "True", "the policy to recover")
-
-
-def test_suspend_starts_no_new_jobs(fleet: OperatorFleet, cluster: Cluster, logs: LogRoot) -> None:
-    logs.add("a", entries_per_segment=64, payload_bytes=128)
-    fleet.start()
-    cluster.apply_policy(logs.path, suspend=True)
-    eventually(lambda: condition(cluster.policy(), "Ready").get("reason") == "Suspended", "the policy to be suspended")
-    eventually(lambda: cluster.policy()["status"].get("debt", {}).get("bytes", 0) > 0, "its debt to be known")
-    assert cluster.jobs() == []
-    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", '{"spec":{"suspend":false}}')
-    cluster.await_all_succeeded()
-    logs.assert_unchanged()
+    assert logs.fingerprint("sound") == making.before["sound"]
