@@ -142,6 +142,17 @@ def test_the_deadline_counts_from_the_moment_of_sending(port: LeaseInMemory, clo
     assert one.takeover_at == 1003.0 + SETTINGS.lease_duration
 
 
+def test_a_renewal_counts_from_its_sending_as_well(port: LeaseInMemory, clock: Clock) -> None:
+    one = candidate(port, "one", clock)
+    step(one)
+    clock.now += 2.0
+    port.call_takes = 3.0  # sent at +2, answered at +5
+    step(one)
+    assert clock.now == 1005.0
+    assert one.deadline == 1002.0 + SETTINGS.renew_deadline
+    assert one.takeover_at == 1002.0 + SETTINGS.lease_duration
+
+
 def test_leadership_ends_at_the_deadline_even_if_nobody_is_awake(port: LeaseInMemory, clock: Clock) -> None:
     one = candidate(port, "one", clock)
     step(one)

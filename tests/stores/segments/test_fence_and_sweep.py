@@ -189,6 +189,17 @@ def test_a_dead_segment_that_is_needed_again_stays(log: Path) -> None:
     assert seg(1) in regular(log)
 
 
+def test_each_dead_segment_is_looked_at_by_itself(log: Path) -> None:
+    """One is needed again, those beside it are not."""
+    write_snapshot(log, index=32, term=2, live=LiveSet.parse("25-32"))
+    compact(log)
+    write_snapshot(log, index=33, term=2, live=LiveSet.parse("11,25-32"))
+    report = sweep.sweep(log, now=9999.0, grace_seconds=0)
+    assert [b.name for b in report.blocked] == [seg(2)]
+    assert [d.name for d in report.deleted] == [seg(1), seg(3)]
+    assert seg(2) in regular(log)
+
+
 def test_nobody_knows_what_is_live_so_nothing_dead_is_deleted(log: Path) -> None:
     compact(log)
     next(log.glob("snapshots/*/indexes")).unlink()

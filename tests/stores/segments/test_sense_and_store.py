@@ -6,7 +6,9 @@ import os
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from compaction.exceptions import (
@@ -20,6 +22,7 @@ from compaction.exceptions import (
 from compaction.stores.segments import fence, kernel, sense
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.model import U64Array
 from compaction.stores.segments.pace import Pace
 from compaction.stores.segments.problems import LogErrorReason
 from compaction.stores.segments.sense import SenseSettings
@@ -258,6 +261,25 @@ def test_an_output_that_does_not_read_back_is_thrown_away(root: Path, monkeypatc
     store = SegmentLogStore(root)
     todo = store.prepare("a", job="j", groups=[store.plan("a").groups[0].sources], snapshot_index=0)
     with pytest.raises(VerificationFailedError, match="does not read back"):
+        store.rewrite("a", group=todo.groups[0], live=todo.live, job="j", token=1)
+    assert leftovers(root / "a") == []
+
+
+def test_an_output_that_says_something_else_of_its_entries_is_thrown_away(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every payload is whole, and one has the term of another entry: only the comparison with the sources sees it."""
+    from compaction.stores.segments import outputs
+
+    encode = outputs.encode_records
+
+    def of_the_next_term(*, term: U64Array, **fields: Any) -> bytes:
+        return encode(term=np.concatenate([term[:-1], term[-1:] + 1]), **fields)
+
+    monkeypatch.setattr(outputs, "encode_records", of_the_next_term)
+    store = SegmentLogStore(root)
+    todo = store.prepare("a", job="j", groups=[store.plan("a").groups[0].sources], snapshot_index=0)
+    with pytest.raises(VerificationFailedError, match="read back with fingerprint"):
         store.rewrite("a", group=todo.groups[0], live=todo.live, job="j", token=1)
     assert leftovers(root / "a") == []
 

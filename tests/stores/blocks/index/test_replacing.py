@@ -8,6 +8,7 @@ from dataclasses import replace as with_fields
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from compaction.exceptions import InvalidBlockError, ReplaceRefusedError, StaleTokenError
 from compaction.stores.blocks.index.claims import claim, job_record, retire
@@ -20,7 +21,7 @@ from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
-from compaction.stores.blocks.index.tables import BlockState, JobState, TombstoneReason
+from compaction.stores.blocks.index.tables import BLOCKS, BlockState, JobState, TombstoneReason
 from compaction.stores.blocks.index.tombstones import due
 from compaction.stores.blocks.model import Block, Fingerprint
 from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
@@ -143,6 +144,17 @@ def test_a_late_success_brings_nothing_back(
     assert OUTPUT not in live
     retire(claimed, "job", now=NOON)
     check(claimed)
+
+
+def test_a_source_that_was_given_to_another_job_is_not_replaced(claimed: IndexDatabase) -> None:
+    """No call does that while the claim is open; a person with SQL, or a database restored in parts, may."""
+    given = update(BLOCKS).where(BLOCKS.c.id == IDS[1]).values(job="other")
+    claimed.change(lambda change: change.connection.execute(given))
+    before = live_blocks(claimed).blocks
+    with pytest.raises(ReplaceRefusedError, match=f"source {IDS[1]} is not its own") as caught:
+        replace(claimed, RESULT, now=NOON + SECOND)
+    assert caught.value.reason == Refusal.SOURCE_GONE
+    assert live_blocks(claimed).blocks == before
 
 
 @pytest.mark.parametrize(
