@@ -46,7 +46,7 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: test e2e check simulate bench bench-fleet fuzz format crds manifests lock
+.PHONY: test e2e check simulate mutate bench bench-fleet fuzz format crds manifests lock
 
 # Tests mostly wait: more workers than cores. What is selected runs in one process, where a debugger and -s work.
 WORKERS ?= $(if $(ARGS),0,4)
@@ -72,6 +72,9 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 
 simulate: setup ## Schedules of the simulator (N=20000 how many, FROM=0 the first seed), or SEED=... to replay and shrink one
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--count $(or $(N),2000) --first $(or $(FROM),0)) $(ARGS)
+
+mutate: setup ## Deliberate defects, each of which the tests must notice (JOBS=n at a time, ARGS="fence sweep" selects some, ARGS=--list)
+	@PYTHONPATH=tests $(BIN)/python -m mutation --jobs $(or $(JOBS),2) $(ARGS)
 
 bench: setup ## Benchmarks, each beside its rival (ARGS="planning" selects some, ARGS=--write puts the figures into docs/benchmarks.md)
 	@$(BIN)/compactor local check

@@ -1,0 +1,121 @@
+"""Defects of block stores: the index, the cleanup, retention, orphans, the proof."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutation.defect import Defect
+
+_GUARANTEES: Final = "block-stores.md#guarantees"
+_DELETION: Final = "block-stores.md#deletion-retention-orphans"
+_INDEX: Final = "stores/blocks/index"
+
+BLOCK_DEFECTS: Final = (
+    Defect(
+        name="index: an attempt with an older token commits",
+        promise=_GUARANTEES,
+        file="stores/blocks/index/replacing.py",
+        old="    if job.token != result.token:",
+        new="    if job.token < result.token:",
+        killers=(f"{_INDEX}/test_replacing.py::test_only_the_equal_token_commits",),
+    ),
+    Defect(
+        name="index: a source that belongs to another job is replaced",
+        promise=_GUARANTEES,
+        file="stores/blocks/index/replacing.py",
+        old="row.state != BlockState.LIVE or row.job != result.job:",
+        new="row.state != BlockState.LIVE:",
+        killers=(f"{_INDEX}/test_replacing.py::test_a_source_that_was_given_to_another_job_is_not_replaced",),
+    ),
+    Defect(
+        name="index: a commit compares the number of rows, not the rows",
+        promise=_GUARANTEES,
+        file="stores/blocks/index/replacing.py",
+        old="    if before != after:",
+        new="    if before.rows != after.rows:",
+        killers=(f"{_INDEX}/test_replacing.py::test_no_row_is_lost_or_invented",),
+    ),
+    Defect(
+        name="index: two jobs claim one block",
+        promise=_GUARANTEES,
+        file="stores/blocks/index/claims.py",
+        old=(
+            "        if row.job is not None and row.job != job:\n"
+            '            raise _refused(job, Refusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")\n'
+        ),
+        new="",
+        killers=(f"{_INDEX}/test_claims.py",),
+    ),
+    Defect(
+        name="index: a local process takes a job that another one works on",
+        promise=_GUARANTEES,
+        file="stores/blocks/index/claims.py",
+        old="        _check_holder(before, job, holder)\n",
+        new="",
+        killers=(f"{_INDEX}/test_holders.py",),
+    ),
+    Defect(
+        name="index: two blocks have one path",
+        promise=_GUARANTEES,
+        file="stores/blocks/index/registering.py",
+        old="    refuse_used_paths(change, new)\n",
+        new="",
+        killers=(f"{_INDEX}/test_registering.py",),
+    ),
+    Defect(
+        name="cleanup: a tombstone is dropped before its object is deleted",
+        promise=_DELETION,
+        file="stores/blocks/cleaning.py",
+        old=(
+            "        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}\n"
+            "        gone = [one for one in free if one.path not in refused]\n"
+            "        confirm(index, [one.block for one in gone], now=now)\n"
+        ),
+        new=(
+            "        confirm(index, [one.block for one in free], now=now)\n"
+            "        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}\n"
+            "        gone = [one for one in free if one.path not in refused]\n"
+        ),
+        killers=("stores/blocks/test_cleaning.py", "crash/test_block_cleaning.py"),
+    ),
+    Defect(
+        name="cleanup: sources go although what was made of them is missing",
+        promise=_DELETION,
+        file="stores/blocks/survivors.py",
+        old='            return f"is not in the store ({one.path})"',
+        new='            return ""',
+        killers=("stores/blocks/test_cleaning.py",),
+    ),
+    Defect(
+        name="cleanup: an object is deleted before its grace is over",
+        promise=_DELETION,
+        file="stores/blocks/index/tombstones.py",
+        old="        .where(TOMBSTONES.c.since <= now - grace, TOMBSTONES.c.not_before <= now, ~_HELD)",
+        new="        .where(TOMBSTONES.c.not_before <= now, ~_HELD)",
+        killers=("stores/blocks/test_cleaning.py",),
+    ),
+    Defect(
+        name="retention: a block goes when its oldest row is too old",
+        promise=_DELETION,
+        file="stores/blocks/index/retention.py",
+        old="    return (BLOCKS.c.max_time < now - period)",
+        new="    return (BLOCKS.c.min_time < now - period)",
+        killers=(f"{_INDEX}/test_retention.py",),
+    ),
+    Defect(
+        name="orphans: the output of a running attempt is collected",
+        promise=_DELETION,
+        file="stores/blocks/orphan_collector.py",
+        old="(one.token is None or one.token >= tokens[one.job]))",
+        new="(one.token is None or one.token > tokens[one.job]))",
+        killers=("stores/blocks/test_orphan_collector.py",),
+    ),
+    Defect(
+        name="proof: what was written is not compared with what was read",
+        promise=_GUARANTEES,
+        file="stores/blocks/verify.py",
+        old="    if total != expected:",
+        new="    if total.rows != expected.rows:",
+        killers=("stores/blocks/test_verify.py",),
+    ),
+)

@@ -1,0 +1,98 @@
+"""Defects of the control plane: election, leases, tokens, scheduling, reports."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutation.defect import Defect
+
+_ELECTION: Final = "control-plane.md#3-election"
+_CLOCKS: Final = "control-plane.md#2-clocks"
+_TOKENS: Final = "control-plane.md#4-fencing-tokens"
+_TEST_ELECTION: Final = "leases/test_election.py"
+
+CONTROL_DEFECTS: Final = (
+    Defect(
+        name="election: the renew deadline counts from the answer",
+        promise=_ELECTION,
+        file="leases/election.py",
+        old="        self._sent_at, self._lease = sent_at, renewed",
+        new="        self._sent_at, self._lease = self._clock(), renewed",
+        killers=(_TEST_ELECTION,),
+    ),
+    Defect(
+        name="election: a leader that another has replaced goes on",
+        promise=_ELECTION,
+        file="leases/election.py",
+        old="        if self._lease.record.holder != self.identity:\n            self._lose(",
+        new="        if self._lease.record.holder is None:\n            self._lose(",
+        killers=(_TEST_ELECTION,),
+    ),
+    Defect(
+        name="election: a leader that slept past its deadline believes that it leads",
+        promise=_ELECTION,
+        file="leases/election.py",
+        old=(
+            "        if self._standing is Standing.LEADER and self._clock() >= self.deadline:\n"
+            "            return Standing.LOST\n"
+        ),
+        new="",
+        killers=(_TEST_ELECTION,),
+    ),
+    Defect(
+        name="election: a takeover keeps the number of its predecessor's term",
+        promise=_ELECTION,
+        file="leases/election.py",
+        old="        await self._take(lease, lease.record.transitions + 1)",
+        new="        await self._take(lease, lease.record.transitions)",
+        killers=(_TEST_ELECTION,),
+    ),
+    Defect(
+        name="leases: a renewal by the same holder does not count as a sign of life",
+        promise=_CLOCKS,
+        file="leases/observer.py",
+        old="previous.record == record:",
+        new="previous.record.holder == record.holder:",
+        killers=("leases/test_observer.py",),
+    ),
+    Defect(
+        name="leases: a worker whose lease ran out has it back after a late renewal",
+        promise="control-plane.md#5-the-life-of-a-job",
+        file="rewrite/held.py",
+        old='                self._lost = f"not renewed for {self.assignment.lease_seconds:g} s"\n',
+        new='                return f"not renewed for {self.assignment.lease_seconds:g} s"\n',
+        killers=("rewrite/test_held.py",),
+    ),
+    Defect(
+        name="tokens: what the store remembers is overlooked",
+        promise=_TOKENS,
+        file="leases/tokens.py",
+        old="for value in (lease_transitions, status_token, high_water) if",
+        new="for value in (lease_transitions, status_token) if",
+        killers=("leases/test_tokens.py",),
+    ),
+    Defect(
+        name="scheduler: a second job starts on a target that one works on",
+        promise="control-plane.md#6-who-goes-first",
+        file="planning/scheduler.py",
+        old="        if job.lane in busy:",
+        new="        if job.name in busy:",
+        killers=("planning/test_scheduler.py",),
+    ),
+    Defect(
+        name="jobs: the report of an attempt that was fenced off counts",
+        promise="control-plane.md#1-two-layers-of-safety",
+        file="reconcile/steps.py",
+        old="    if report is None or report.token != token_of(status):",
+        new="    if report is None:",
+        killers=("reconcile/test_lifecycle.py", "reconcile/test_state_machine.py", "reconcile/test_hazards.py"),
+    ),
+    Defect(
+        name="jobs: one attempt more than maxAttempts",
+        promise="control-plane.md#5-the-life-of-a-job",
+        file="reconcile/job.py",
+        old="    final = at_once or failures >= max_attempts",
+        new="    final = at_once or failures > max_attempts",
+        killers=("reconcile/test_retry.py", "reconcile/test_lifecycle.py"),
+    ),
+)
