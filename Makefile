@@ -56,7 +56,7 @@ test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m compaction.local.promtool
 	@$(BIN)/python -m compaction.local.versitygw
-	@PYTHONPATH=tests $(BIN)/python -m support.kubeflow_operator
+	@PYTHONPATH=tests $(BIN)/python -m kube.launchers.kubeflow_operator
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)

@@ -18,13 +18,19 @@ from hypothesis import settings
 from compaction.local.admin import AdminClient
 from compaction.local.binaries import Binaries, ensure_binaries
 from compaction.local.control_plane import start_control_plane
-from support.control_plane import ControlPlane, with_definitions
+from support.cluster.control_plane import ControlPlane, with_definitions
 
 # A loaded machine must not fail a test: nothing here is measured in seconds.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
-pytest_plugins = ("support.timing", "support.parallel", "support.aged", "support.block_index", "support.block_stores")
+pytest_plugins = (
+    "support.timing",
+    "support.parallel",
+    "support.faults.aged",
+    "support.stores.block_index",
+    "support.stores.block_stores",
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "/apis/compaction.dev/v1alpha1"

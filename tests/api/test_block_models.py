@@ -11,7 +11,7 @@ from compaction.api.job import CompactionJob
 from compaction.api.manifest import load_policies
 from compaction.api.policy import CompactionPolicy
 from compaction.exceptions import InvalidManifestError
-from support.manifests import (
+from support.cluster.manifests import (
     WRONG_BLOCK_JOBS,
     WRONG_BLOCK_POLICIES,
     Wrong,

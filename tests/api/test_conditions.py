@@ -21,7 +21,7 @@ from compaction.api.conditions import (
     set_stalled,
 )
 from compaction.api.enums import ConditionStatus
-from support.kstatus import KStatus, kstatus
+from support.cluster.kstatus import KStatus, kstatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

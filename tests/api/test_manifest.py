@@ -11,7 +11,7 @@ import yaml
 from compaction.api.job import CompactionJob
 from compaction.api.manifest import MAX_TEXT, load_policies
 from compaction.exceptions import InvalidManifestError
-from support.fuzzing.object_targets import BOMB, MERGE_BOMB
+from fuzz.object_targets import BOMB, MERGE_BOMB
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "examples"
 

@@ -23,7 +23,7 @@ from compaction.api.manifest import load_policies
 from compaction.api.names import name_stem
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus, LogError
 from compaction.exceptions import InvalidManifestError
-from support.manifests import (
+from support.cluster.manifests import (
     SEGMENT_1,
     WRONG_JOBS,
     WRONG_POLICIES,

@@ -11,8 +11,8 @@ import pytest
 
 from compaction.api.enums import ConditionType, PolicyReason
 from compaction.api.standing import STANDING, Standing, conditions_for, standing_of
-from support.argo import health
-from support.kstatus import KStatus, Verdict, argo_sync, flux_wait, kstatus, kubectl_wait
+from support.cluster.argo import health
+from support.cluster.kstatus import KStatus, Verdict, argo_sync, flux_wait, kstatus, kubectl_wait
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "resources.md"
 CELL = r"[ ]*(\w*)[ ]*\|"

@@ -19,7 +19,7 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.schema import ensure_schema
 from compaction.stores.blocks.model import Block
-from support.block_index import NOON, a_block, output_of
+from support.stores.block_index import NOON, a_block, output_of
 
 AT_ONCE = 1000
 FAN_IN = 20

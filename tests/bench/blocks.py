@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.harness import Fact, Sample, Workspace
-from support.block_engines import ENGINES, generate
+from support.stores.block_engines import ENGINES, generate
 
 TESTS = Path(__file__).resolve().parents[1]
 RIVALS = ("duckdb", "polars", "spark")
@@ -50,7 +50,7 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
 def run(engine: str, inputs: Path, output: Path) -> Sample:
     """One run, in a process of its own."""
     assert engine in ENGINES
-    command = [sys.executable, "-m", "support.block_engines", engine, str(inputs), str(output)]
+    command = [sys.executable, "-m", "support.stores.block_engines", engine, str(inputs), str(output)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     found = json.loads(answer.stdout.splitlines()[-1])

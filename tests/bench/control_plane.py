@@ -1,7 +1,7 @@
 """From created to assigned on one coordinator, against a real API server; writes per job; memory.
 
 The operator is the real one, in a process of its own; so are its workers, but for the rewrite itself
-(support/no_work.py). What happened when is read from the API server's audit log: measuring costs nothing meanwhile.
+(processes/no_work.py). What happened when is read from the API server's audit log: measuring costs nothing meanwhile.
 
 The rival is the API server itself: the same three writes per job (create the job, create its Lease, write its status)
 from a bare loop of requests, which decides nothing, claims nothing and watches nothing.
@@ -34,7 +34,7 @@ from compaction.local.admin import AdminClient
 from compaction.local.control_plane import RunningControlPlane
 from compaction.stores.segments.generate import generate_log
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support" / "no_work.py"
+SCRIPT = Path(__file__).with_name("processes") / "no_work.py"
 GROUP = "/apis/compaction.dev/v1alpha1"
 WRITES = ("create", "update", "patch", "delete")
 

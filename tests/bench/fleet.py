@@ -1,9 +1,9 @@
 """One operator for many policies, ten jobs each, on a real API server: does anything grow faster than the fleet?
 
 The operator is the real one, in a process of its own, with `--max-workers`; the workers are threads of another process,
-whose rewrite does nothing (support/fleet_parts.py). Order for each size: plans are made and all jobs wait for a window;
-the fleet rests; the leader ends and another starts; the leader is killed and a standby follows; the window opens, and
-every job runs. There is no rival: what is asked is how the cost grows with the size.
+whose rewrite does nothing (processes/fleet_parts.py). Order for each size: plans are made and all jobs wait for a
+window; the fleet rests; the leader ends and another starts; the leader is killed and a standby follows; the window
+opens, and every job runs. There is no rival: what is asked is how the cost grows with the size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from compaction.kube.resources import COMPACTION_POLICIES, Obj
 from compaction.local.control_plane import RunningControlPlane
 from compaction.stores.segments.generate import generate_log
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support" / "fleet_parts.py"
+SCRIPT = Path(__file__).with_name("processes") / "fleet_parts.py"
 JOBS = 10
 """Of each policy."""
 MAX_WORKERS = 8

@@ -23,7 +23,7 @@ from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.spark_settings import SparkSettings
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import generate_log
-from support.worker_ports import FakeLease, assignment, job_spec
+from support.processes.worker_ports import FakeLease, assignment, job_spec
 
 SLOTS = 2
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from chaos.aftermath import Logs
+from chaos.outages import Servers
 from compaction.local.binaries import Binaries
 from compaction.local.control_plane import start_control_plane
-from support.aftermath import Logs
-from support.cluster import Cluster
-from support.control_plane import ControlPlane, with_definitions
-from support.operators import OperatorFleet, fleet_in
-from support.outages import Servers
+from support.cluster.by_kubectl import Cluster
+from support.cluster.control_plane import ControlPlane, with_definitions
+from support.processes.operators import OperatorFleet, fleet_in
 
 MakeFleet = Callable[..., OperatorFleet]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.commit_proxy import CommitProxy, Cut
 from compaction.exceptions import BlockIndexError, IndexUnavailableError
 from compaction.local.postgres import PostgresServer
 from compaction.stores.blocks.index.claims import claim, high_water, open_jobs
@@ -21,8 +22,7 @@ from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.model import Fingerprint
-from support.block_index import NOON, blocks_of, check, empty_postgres, output_of
-from support.commit_proxy import CommitProxy, Cut
+from support.stores.block_index import NOON, blocks_of, check, empty_postgres, output_of
 
 SOURCES = blocks_of(*range(4))
 IDS = tuple(block.id for block in SOURCES)
@@ -112,7 +112,7 @@ from compaction.stores.blocks.index.engine import open_database
 from compaction.stores.blocks.index.queue import read_queue
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.replacing import Replacement, replace
-from support.block_index import NOON, output_of
+from support.stores.block_index import NOON, output_of
 
 def compact(url, seed):
     choose = random.Random(seed)

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from chaos.commit_proxy import CommitProxy, Cut
 from compaction.api.enums import JobReason
 from compaction.local.postgres import PostgresServer
 from compaction.rewrite.block_attempt import COMMIT_PATIENCE, BlockAttempt
 from compaction.rewrite.block_store import objects_place
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import check, empty_postgres
-from support.block_jobs import assert_tidy, claim, job_of, orphans, run, secrets_of
-from support.block_stores import content, fill
-from support.commit_proxy import CommitProxy, Cut
-from support.fault_proxy import Fault, FaultProxy
-from support.s3 import S3
-from support.worker_ports import FakeLease, ThreadEngine
+from support.faults.fault_proxy import Fault, FaultProxy
+from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.stores.block_index import check, empty_postgres
+from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, run, secrets_of
+from support.stores.block_stores import content, fill
+from support.stores.s3 import S3
 
 ALL = 1 << 20
 PASSING = [Fault.BUSY, Fault.BUSY_AFTER, Fault.RESET, Fault.RESET_AFTER, Fault.SILENT_AFTER, Fault.TRUNCATED]

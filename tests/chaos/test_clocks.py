@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from support.aftermath import GROUPS, Logs, assert_all_done, leader
-from support.cluster import Cluster
-from support.operators import READY
-from support.skewed_clock import set_offset
-from support.waiting import eventually
+from chaos.aftermath import GROUPS, Logs, assert_all_done, leader
+from support.cluster.by_kubectl import Cluster
+from support.processes.operators import READY
+from support.time.skewed_clock import set_offset
+from support.time.waiting import eventually
 
 DAY = 86_400.0
 LEASE = 4

@@ -11,12 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from chaos.aftermath import Logs, assert_all_done, leader, lease_of_the_coordinator
 from compaction.kube.operator import ExitCode
 from compaction.leases.elector import HARD_EXIT_CODE
-from support.aftermath import Logs, assert_all_done, leader, lease_of_the_coordinator
-from support.cluster import Cluster
-from support.operators import OperatorFleet, OperatorProcess, grant
-from support.waiting import eventually
+from support.cluster.by_kubectl import Cluster
+from support.processes.operators import OperatorFleet, OperatorProcess, grant
+from support.time.waiting import eventually
 
 LEASE = 5
 WORKERS = {"max": 1, "slots": 2, "idleSeconds": 2, "sparkMaster": "local[1]"}

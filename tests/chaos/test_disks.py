@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from support.aftermath import Logs, assert_all_done
-from support.cluster import Cluster
-from support.mounts import SmallDisk
-from support.waiting import eventually
+from chaos.aftermath import Logs, assert_all_done
+from chaos.mounts import SmallDisk
+from support.cluster.by_kubectl import Cluster
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.spark
 

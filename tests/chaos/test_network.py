@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.aftermath import Logs, assert_all_done
-from support.cluster import Cluster
-from support.operators import OperatorFleet
-from support.tcp_proxy import Network, TcpProxy
-from support.waiting import eventually
+from chaos.aftermath import Logs, assert_all_done
+from support.cluster.by_kubectl import Cluster
+from support.faults.tcp_proxy import Network, TcpProxy
+from support.processes.operators import OperatorFleet
+from support.time.waiting import eventually
 
 LEASE = 3
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from support.aftermath import Logs, assert_all_done, lease_of_the_coordinator
-from support.cluster import Cluster
-from support.operators import READY, OperatorFleet
-from support.outages import Servers
-from support.waiting import eventually
+from chaos.aftermath import Logs, assert_all_done, lease_of_the_coordinator
+from chaos.outages import Servers
+from support.cluster.by_kubectl import Cluster
+from support.processes.operators import READY, OperatorFleet
+from support.time.waiting import eventually
 
 LEASE = 5
 AWAY = 4 * LEASE

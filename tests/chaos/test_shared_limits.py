@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.aftermath import Logs
-from support.cluster import Cluster
-from support.operators import OperatorFleet
-from support.waiting import eventually
+from chaos.aftermath import Logs
+from support.cluster.by_kubectl import Cluster
+from support.processes.operators import OperatorFleet
+from support.time.waiting import eventually
 
 LIMIT = 2
 QUEUES = {"large": 12, "small": 2, "tiny": 1}

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support.aftermath import Logs, assert_all_done
-from support.cluster import Cluster
-from support.operators import OperatorFleet, OperatorProcess
-from support.outages import Servers
-from support.tcp_proxy import Network, TcpProxy
+from chaos.aftermath import Logs, assert_all_done
+from chaos.outages import Servers
+from support.cluster.by_kubectl import Cluster
+from support.faults.tcp_proxy import Network, TcpProxy
+from support.processes.operators import OperatorFleet, OperatorProcess
 
 LEASE = 3
 SEED = int(os.environ.get("CHAOS_SEED", "4"))

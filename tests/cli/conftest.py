@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from cli.commands import Run
 from compaction.cli.segments import group
-from support.block_commands import BlockCommands, in_folder
-from support.commands import Run
+from support.stores.block_commands import BlockCommands, in_folder
 
 
 @pytest.fixture

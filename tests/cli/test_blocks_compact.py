@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compaction.stores.blocks.model import Fingerprint
-from support.block_commands import BlockCommands, policy_file
+from support.stores.block_commands import BlockCommands, policy_file
 
 
 def content(blocks: BlockCommands) -> Fingerprint:

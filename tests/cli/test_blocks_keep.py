@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.tombstones import failed
-from support.block_commands import BlockCommands, block, policy_file
+from support.stores.block_commands import BlockCommands, block, policy_file
 
 
 def test_debt_is_told_by_level_and_tenant(blocks: BlockCommands) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from support.block_commands import BlockCommands, in_folder, policy_file
-from support.blocks import parquet, rows
+from support.stores.block_commands import BlockCommands, in_folder, policy_file
+from support.stores.blocks import parquet, rows
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from compaction.cli import blocks_options
 from compaction.cli.blocks import group
 from compaction.local.postgres import PostgresServer
-from support.block_commands import BlockCommands, in_folder
-from support.s3 import S3
+from support.stores.block_commands import BlockCommands, in_folder
+from support.stores.s3 import S3
 
 PASSWORD = "hunter2-and-more"
 INDEX = f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/blocks"

@@ -11,7 +11,7 @@ import yaml
 from compaction.cli.blocks_times import time_text
 from compaction.cli.main import main
 from compaction.stores.blocks.model import SECOND
-from support.block_commands import BlockCommands, block, policy_file
+from support.stores.block_commands import BlockCommands, block, policy_file
 
 
 def test_what_is_due_is_planned_and_the_rest_has_a_reason(blocks: BlockCommands) -> None:

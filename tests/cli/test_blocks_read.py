@@ -13,8 +13,8 @@ from compaction.stores.blocks.foreign import assigned_id
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import Objects
-from support.block_commands import BlockCommands, block
-from support.blocks import parquet, rows
+from support.stores.block_commands import BlockCommands, block
+from support.stores.blocks import parquet, rows
 
 
 def test_registered_blocks_are_listed_in_every_format(blocks: BlockCommands) -> None:

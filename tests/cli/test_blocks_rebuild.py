@@ -8,10 +8,10 @@ import pytest
 
 from compaction.stores.blocks.index.claims import retire
 from compaction.stores.blocks.model import Fingerprint
-from support.block_commands import BlockCommands, block, in_folder
-from support.block_histories import attempt
-from support.block_index import NOON
-from support.blocks import parquet, rows
+from support.stores.block_commands import BlockCommands, block, in_folder
+from support.stores.block_histories import attempt
+from support.stores.block_index import NOON
+from support.stores.blocks import parquet, rows
 
 
 def content(blocks: BlockCommands) -> Fingerprint:

@@ -20,9 +20,9 @@ from compaction.cli.main import main
 from compaction.ingest.server import IngestServer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import write_secrets
-from support.block_index import check
-from support.block_stores import content, upload
-from support.ingest import SECRET, Endpoint
+from support.stores.block_index import check
+from support.stores.block_stores import content, upload
+from support.stores.ingest import SECRET, Endpoint
 
 
 @contextmanager

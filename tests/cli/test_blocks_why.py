@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compaction.stores.blocks.index.quarantine import Fault
-from support.block_commands import BlockCommands, block, policy_file
+from support.stores.block_commands import BlockCommands, block, policy_file
 
 
 def why(blocks: BlockCommands, number: int, *args: str | Path) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 
 from compaction.cli.completion import FILES, NO_FILES, completions
 from compaction.cli.main import COMMANDS, called_as, main
-from support.cluster import Cluster
-from support.manifests import job_object, policy_object
+from support.cluster.by_kubectl import Cluster
+from support.cluster.manifests import job_object, policy_object
 
 
 def test_kubectl_is_told_commands_options_and_their_values() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cli.main import main
-from support.block_commands import BlockCommands
+from support.stores.block_commands import BlockCommands
 
 RUN = """
 import sys

@@ -11,7 +11,7 @@ import yaml
 
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.cli.policy_file import PolicyFile
-from support.manifests import policy_object
+from support.cluster.manifests import policy_object
 
 
 def write(path: Path, **spec: object) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cli.commands import Run
 from compaction.stores.segments import fence
 from compaction.stores.segments.clump_moves import read_moves
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.snapshot import write_snapshot
-from support.commands import Run
-from support.log_owner import live_payloads, under_the_maps
+from support.stores.log_owner import live_payloads, under_the_maps
 
 
 @pytest.fixture

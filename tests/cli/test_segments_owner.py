@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from cli.commands import Run
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.writer import LogWriter
-from support.commands import Run
-from support.ra_system import META, WAL, killed, running, stopped
-from support.segment_logs import content, regular
+from support.stores.ra_system import META, WAL, killed, running, stopped
+from support.stores.segment_logs import content, regular
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.commands import Run
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.reader import iter_entries
 from compaction.stores.segments.view import open_log
-from support.commands import Run
 
 
 @pytest.fixture

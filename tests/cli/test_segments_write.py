@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cli.commands import Run
 from compaction.stores.segments import commit, fence, kernel
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.limits import SegmentLimits
@@ -19,9 +20,8 @@ from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.commands import Run
-from support.segment_logs import compact_log, content, regular
-from support.sudden_death import DyingFilesystem, SuddenDeath
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.segment_logs import compact_log, content, regular
 
 
 @pytest.fixture

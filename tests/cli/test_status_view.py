@@ -8,7 +8,7 @@ import pytest
 
 from compaction.cli.status_view import fleet_row, policy_data, show_policy
 from compaction.explain.coordination import Coordination, Leadership
-from support.explained import NOW, ago, condition, policy_with
+from support.cluster.explained import NOW, ago, condition, policy_with
 
 
 def test_workers_of_which_there_is_more_to_say(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from compaction.cli.output import print_pairs
 from compaction.cli.why import show
 from compaction.explain.policy import explain_policy
-from support.explained import NOW, policy_with
+from support.cluster.explained import NOW, policy_with
 
 HOSTILE = "/ra/\x1b]0;evil\x07\x1b[2J"
 

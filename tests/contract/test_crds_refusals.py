@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.manifests import (
+from support.cluster.manifests import (
     WRONG_BLOCK_JOBS,
     WRONG_BLOCK_POLICIES,
     WRONG_JOBS,

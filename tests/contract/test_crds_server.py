@@ -14,7 +14,7 @@ from compaction.api.enums import JobState, StoreKind
 from compaction.api.job import CompactionJob, CompactionJobStatus
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
 from compaction.api.values import Timestamp, timestamp_from_epoch
-from support.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
+from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
 
 pytestmark = pytest.mark.apiserver
 

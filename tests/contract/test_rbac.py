@@ -12,7 +12,7 @@ import yaml
 from compaction.kube.launchers.objects import VERBS
 from compaction.kube.preflight import needed_permissions
 from compaction.kube.resources import PODS
-from support.manifests import policy_object
+from support.cluster.manifests import policy_object
 
 RBAC = Path(__file__).resolve().parents[2] / "manifests" / "rbac" / "roles.yaml"
 ACCOUNT = "operator-of-the-test"

@@ -18,12 +18,12 @@ from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import JobState
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import check
-from support.block_jobs import assert_tidy, claim, orphans, run
-from support.block_stores import content
-from support.index_faults import Death, Fault, When, interruptions
-from support.mortal_worker import Mortal, attempt, prepared
-from support.worker_ports import ThreadEngine
+from crash.mortal_worker import Mortal, attempt, prepared
+from support.faults.index_faults import Death, Fault, When, interruptions
+from support.processes.worker_ports import ThreadEngine
+from support.stores.block_index import check
+from support.stores.block_jobs import assert_tidy, claim, orphans, run
+from support.stores.block_stores import content
 
 
 @pytest.fixture

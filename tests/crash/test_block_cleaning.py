@@ -19,11 +19,11 @@ from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.orphan_collector import collect_orphans
 from compaction.stores.blocks.store import BlockStore
-from support.aged import DAY, Aging, DyingStore, deaths
-from support.block_histories import attempt, compact
-from support.block_index import NOON, SECOND, block_id, check, clear, tables
-from support.block_stores import fill, upload
-from support.index_faults import Death, Interrupted, interruptions
+from support.faults.aged import DAY, Aging, DyingStore, deaths
+from support.faults.index_faults import Death, Interrupted, interruptions
+from support.stores.block_histories import attempt, compact
+from support.stores.block_index import NOON, SECOND, block_id, check, clear, tables
+from support.stores.block_stores import fill, upload
 
 RETENTION = Retention(tenants={"brief": DAY * SECOND})
 LATER = NOON + 2 * DAY * SECOND

@@ -21,8 +21,8 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, failed, forget_blocks
-from support.block_index import NOON, SECOND, blocks_of, check, clear, output_of, tables
-from support.index_faults import Death, Fault, Interrupted, When, interruptions
+from support.faults.index_faults import Death, Fault, Interrupted, When, interruptions
+from support.stores.block_index import NOON, SECOND, blocks_of, check, clear, output_of, tables
 
 BLOCKS = blocks_of(*range(6))
 IDS = tuple(block.id for block in BLOCKS)

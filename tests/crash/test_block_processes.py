@@ -15,13 +15,13 @@ from compaction.exceptions import ClaimRefusedError, JobRefusedError, StaleToken
 from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import check
-from support.block_jobs import assert_tidy, claim, job_of, orphans, run
-from support.block_stores import content, fill
-from support.block_worker import start
-from support.index_faults import When
-from support.mortal_worker import Mortal, attempt, prepared
-from support.worker_ports import FakeLease, ThreadEngine
+from crash.block_worker import start
+from crash.mortal_worker import Mortal, attempt, prepared
+from support.faults.index_faults import When
+from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.stores.block_index import check
+from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, run
+from support.stores.block_stores import content, fill
 
 
 @pytest.fixture

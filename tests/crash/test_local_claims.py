@@ -24,9 +24,9 @@ from compaction.stores.blocks.index.holders import Holder
 from compaction.stores.blocks.index.tables import HOLDERS
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.store import BlockStore
-from support.block_commands import BlockCommands, in_folder
-from support.block_index import check
-from support.block_jobs import orphans
+from support.stores.block_commands import BlockCommands, in_folder
+from support.stores.block_index import check
+from support.stores.block_jobs import orphans
 
 AT_COMMIT = """
 import os, sys, time

@@ -17,8 +17,8 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import content, leftovers
-from support.sudden_death import DyingFilesystem
+from support.faults.sudden_death import DyingFilesystem
+from support.stores.segment_logs import content, leftovers
 
 JOB = "job"
 GROUPS = [[segment_name(n), segment_name(n + 1)] for n in (1, 3, 5)]

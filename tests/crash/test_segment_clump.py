@@ -24,10 +24,10 @@ from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.store import SegmentLogStore
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.log_owner import KeyValueOwner, live_payloads, under_the_maps
-from support.ra_owner import RaOwner
-from support.segment_logs import leftovers
-from support.sudden_death import DyingFilesystem, SuddenDeath, When
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath, When
+from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps
+from support.stores.ra_owner import RaOwner
+from support.stores.segment_logs import leftovers
 
 JOB = "clump-by-hand"
 REQUEST = ClumpRequest(shorter_than=3, min_ranges=2)

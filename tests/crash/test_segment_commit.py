@@ -21,8 +21,8 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import Content, content, leftovers, regular
-from support.sudden_death import DyingFilesystem, SuddenDeath, When
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath, When
+from support.stores.segment_logs import Content, content, leftovers, regular
 
 JOB = "policy-0123456789"
 LIMITS = SegmentLimits(max_entries=64, max_bytes=1_000_000)

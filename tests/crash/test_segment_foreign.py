@@ -1,6 +1,6 @@
 """We die at any step of a commit; then somebody else acts; then we recover. Nothing live is lost, whoever it was.
 
-The others: Ra as the log's owner (tests/support/ra_owner.py) with its start, its minor and its major compaction, under
+The others: Ra as the log's owner (support/stores/ra_owner.py) with its start, its minor and its major compaction, under
 the same snapshot and under later ones; whoever restores the directory from a copy, wholly or in part, or mounts it
 again.
 """
@@ -28,10 +28,10 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.interrupted_calls import before_call
-from support.ra_owner import RaOwner
-from support.segment_logs import Content, compact_log, content, leftovers
-from support.sudden_death import DyingFilesystem, SuddenDeath
+from support.faults.interrupted_calls import before_call
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.ra_owner import RaOwner
+from support.stores.segment_logs import Content, compact_log, content, leftovers
 
 JOB = "job"
 LIMITS = SegmentLimits(max_entries=64, max_bytes=1_000_000)

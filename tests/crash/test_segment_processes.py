@@ -17,8 +17,8 @@ from compaction.stores.segments import commit, fence, lock, recovery, sweep
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import content, leftovers
-from support.segment_racers import JOB, hold, race, rewrite
+from crash.segment_racers import JOB, hold, race, rewrite
+from support.stores.segment_logs import content, leftovers
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from support.processes import descendants, still_alive
-from support.waiting import eventually
+from support.processes.family import descendants, still_alive
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster import Cluster, LogRoot
-from support.operators import OperatorFleet, fleet_in
+from support.cluster.by_kubectl import Cluster, LogRoot
+from support.processes.operators import OperatorFleet, fleet_in
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import pytest
 
 from compaction.local.postgres import PostgresServer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import empty_postgres
-from support.block_stores import content, fill
-from support.cluster import Cluster
-from support.manifests import block_policy_object
-from support.operators import ACCOUNT, OperatorFleet
-from support.s3 import S3
-from support.told import files_below, objects_of, session_of, shown_by, write_secret
-from support.waiting import eventually
+from support.cluster.by_kubectl import Cluster
+from support.cluster.manifests import block_policy_object
+from support.cluster.told import files_below, objects_of, session_of, shown_by, write_secret
+from support.processes.operators import ACCOUNT, OperatorFleet
+from support.stores.block_index import empty_postgres
+from support.stores.block_stores import content, fill
+from support.stores.s3 import S3
+from support.time.waiting import eventually
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from compaction.stores.segments.generate import generate_log
-from support.cluster import Cluster, LogRoot, condition
-from support.log_owner import live_payloads, under_the_maps
-from support.operators import OperatorFleet
-from support.waiting import eventually
+from support.cluster.by_kubectl import Cluster, LogRoot, condition
+from support.processes.operators import OperatorFleet
+from support.stores.log_owner import live_payloads, under_the_maps
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from compaction.stores.segments.generate import corrupt_entry
-from support.cluster import Cluster, LogRoot
-from support.command_users import columns_of, make_user
-from support.operators import OperatorFleet
-from support.waiting import eventually
+from support.cluster.by_kubectl import Cluster, LogRoot
+from support.cluster.command_users import columns_of, make_user
+from support.processes.operators import OperatorFleet
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from chaos.aftermath import Logs, leader
 from compaction.stores.segments import fence, lock
-from support.aftermath import Logs, leader
-from support.cluster import Cluster, Object
-from support.operators import OperatorFleet
-from support.waiting import eventually
+from support.cluster.by_kubectl import Cluster, Object
+from support.processes.operators import OperatorFleet
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from compaction.stores.segments.generate import corrupt_entry
-from support.cluster import Cluster, LogRoot, Object, condition
-from support.manifests import job_object
-from support.operators import OperatorFleet, fleet_in
-from support.skewed_clock import set_offset
-from support.waiting import eventually
+from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
+from support.cluster.manifests import job_object
+from support.processes.operators import OperatorFleet, fleet_in
+from support.time.skewed_clock import set_offset
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

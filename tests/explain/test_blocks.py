@@ -11,8 +11,8 @@ from compaction.api.policy import CompactionPolicy
 from compaction.cli.status_view import job_data, policy_data, show_policy
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
-from support.explained import NOW, ago, condition
-from support.manifests import BLOCK_1, BLOCK_2, block_job_object, block_policy_object
+from support.cluster.explained import NOW, ago, condition
+from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_policy_object
 
 STATUS: dict[str, Any] = {
     "observedGeneration": 1,

@@ -9,7 +9,7 @@ import pytest
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.explain.coordination import MISSING, Leadership, coordination
 from compaction.leases.record import Lease
-from support.explained import NOW, lease_with
+from support.cluster.explained import NOW, lease_with
 
 LEADS = lease_with(COORDINATOR_LEASE, holder="a")
 SILENT = lease_with(COORDINATOR_LEASE, holder="b", seconds=300)

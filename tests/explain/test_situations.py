@@ -7,7 +7,7 @@ from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
 from compaction.explain.policy_words import LIVE_ENTRIES_MISSING
 from compaction.stores.segments.problems import LogErrorReason
-from support.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with
+from support.cluster.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with
 
 DEBT = {"bytes": 163 << 20, "segments": 40, "logs": 4}
 

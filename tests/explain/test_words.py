@@ -18,7 +18,7 @@ from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
 from compaction.planning.block_rules import BlockReason
 from compaction.planning.candidates import LeftOutReason
 from compaction.stores.segments.plan import LeftAloneReason
-from support.explained import NOW, ago, attempt, condition, job_with, policy_with
+from support.cluster.explained import NOW, ago, attempt, condition, job_with, policy_with
 
 TABLES: tuple[tuple[type[StrEnum], Mapping[str, Meaning]], ...] = (
     (PolicyReason, POLICY_WORDS),

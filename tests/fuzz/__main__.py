@@ -22,8 +22,8 @@ CROWD = "million-files"
 
 def main() -> int:
     """Run the targets one after the other; 1 when any found something."""
-    from support.fuzzing.crowd import ALLOWED_KIB, memory_of_a_look
-    from support.fuzzing.targets import TARGETS
+    from fuzz.crowd import ALLOWED_KIB, memory_of_a_look
+    from fuzz.targets import TARGETS
 
     names = [*(target.name for target in TARGETS), CROWD]
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
@@ -77,8 +77,8 @@ def guided(name: str, arguments: list[str]) -> None:
     """The child: never returns, libFuzzer ends the process."""
     import atheris
 
-    with atheris.instrument_imports(include=["compaction", "support.fuzzing"], enable_loader_override=False):
-        from support.fuzzing.targets import TARGETS
+    with atheris.instrument_imports(include=["compaction", "fuzz"], enable_loader_override=False):
+        from fuzz.targets import TARGETS
     (target,) = [target for target in TARGETS if target.name == name]
     corpus, words = Path(arguments[0]), Path(tempfile.mkdtemp(prefix="words-")) / "words"
     for number, seed in enumerate(target.seeds):

@@ -10,7 +10,7 @@ import pytest
 
 from compaction.exceptions import CorruptFenceError
 from compaction.stores.segments import fence
-from support.fuzzing.object_targets import BOMB, MERGE_BOMB
+from fuzz.object_targets import BOMB, MERGE_BOMB
 
 ALLOWED = 48 << 20
 _MEASURE = """

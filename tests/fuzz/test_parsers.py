@@ -1,4 +1,4 @@
-"""Any bytes end in a named error or a correct result, in memory bounded by their size (targets: support/fuzzing)."""
+"""Any bytes end in a named error or a correct result, in memory bounded by their size (targets: fuzz/targets.py)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.stores.segments.reader import CHUNK_BYTES
-from support.fuzzing.mutation import mutated
-from support.fuzzing.object_targets import POLICY
-from support.fuzzing.target import Target
-from support.fuzzing.targets import TARGETS
+from fuzz.mutation import mutated
+from fuzz.object_targets import POLICY
+from fuzz.target import Target
+from fuzz.targets import TARGETS
 
 PER_BYTE = 200
 """Bytes of memory that one byte of input may cost at most: an empty list of one byte takes 64."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.house import PACKAGE, Module, read_modules
+from house.sources import PACKAGE, Module, read_modules
 
 
 @pytest.fixture(scope="session")

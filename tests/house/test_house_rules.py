@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.house import PACKAGE, ROOT, Module
+from house.sources import PACKAGE, ROOT, Module
 
 LONGEST_FILE = 350
 LONGEST_FUNCTION = 70

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from compaction.cli.main import COMMANDS
-from support.house import PACKAGE, Module, imports_of
+from house.sources import PACKAGE, Module, imports_of
 
 CLUSTER = ("kopf", "kubernetes", "aiohttp", "compaction.kube")
 SPARK = ("pyspark", "py4j", "compaction.rewrite")

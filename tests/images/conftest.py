@@ -15,8 +15,8 @@ import pytest
 
 from compaction.local.images.build import ensure_images
 from compaction.local.images.model import BuiltImage, Image
-from support.containers import Pod, Unpacked, unpack
-from support.control_plane import ControlPlane
+from images.containers import Pod, Unpacked, unpack
+from support.cluster.control_plane import ControlPlane
 
 SERVICE_ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
 """Where /var/run leads to in the images: as a link it would lead out of an unpacked root."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from compaction.local.images.build import ensure_images
 from compaction.local.images.model import Image
-from support.containers import Pod, Unpacked, unpack
+from images.containers import Pod, Unpacked, unpack
 
 START = """
 from compaction.rewrite.session import SparkEngine

@@ -10,7 +10,7 @@ import pytest
 
 from compaction.local.images.model import RELEASE, BuiltImage, Image
 from compaction.local.images.secrets import package_sources, pip_settings
-from support.containers import Unpacked
+from images.containers import Unpacked
 
 BOUNDS = {Image.OPERATOR: 400 << 20, Image.WORKER: 700 << 20}
 """Bytes of the archives, uncompressed; docs/images.md has what they are. Growth should be meant."""

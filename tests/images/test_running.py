@@ -31,11 +31,11 @@ from compaction.rewrite.worker import WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern, generate_log
 from compaction.stores.segments.limits import SegmentLimits
-from support.containers import Container, Pod, Unpacked
-from support.control_plane import ControlPlane
-from support.segment_logs import content
-from support.waiting import eventually
-from support.worker_ports import job_spec
+from images.containers import Container, Pod, Unpacked
+from support.cluster.control_plane import ControlPlane
+from support.processes.worker_ports import job_spec
+from support.stores.segment_logs import content
+from support.time.waiting import eventually
 
 NAME = "policy-w-abcde"
 WORKER_PLACES = ("/tmp", "/opt/spark/work-dir")

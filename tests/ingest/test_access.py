@@ -25,10 +25,10 @@ from compaction.ingest.reviews import KNOWN_SECONDS, REFUSED_SECONDS, AllowedAcc
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import block_id
-from support.block_stores import fill, upload
-from support.blocks import parquet, rows
-from support.ingest import SECRET, Endpoint, gate, serving
+from support.stores.block_index import block_id
+from support.stores.block_stores import fill, upload
+from support.stores.blocks import parquet, rows
+from support.stores.ingest import SECRET, Endpoint, gate, serving
 
 ACCOUNT = "system:serviceaccount:team:collector"
 

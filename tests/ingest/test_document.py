@@ -1,6 +1,6 @@
 """The OpenAPI document says what the handlers do: the same routes, requests, answers and refusals.
 
-Every answer that any test of this folder gets is held against it (support.ingest); here the other direction.
+Every answer that any test of this folder gets is held against it (support.stores.ingest); here the other direction.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from compaction.ingest.openapi import document
 from compaction.ingest.server import IngestServer, Limits
 from compaction.stores.blocks.index.tombstones import forget_blocks
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_churn import compact, sweep
-from support.block_index import NOON
-from support.block_stores import fill, upload
-from support.blocks import rows
-from support.ingest import SECRET, Endpoint, gate, serving
-from support.json_schema import problems
+from support.stores.block_churn import compact, sweep
+from support.stores.block_index import NOON
+from support.stores.block_stores import fill, upload
+from support.stores.blocks import rows
+from support.stores.ingest import SECRET, Endpoint, gate, serving
+from support.stores.json_schema import problems
 
 
 @pytest.fixture

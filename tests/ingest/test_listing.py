@@ -14,10 +14,10 @@ import pytest
 from compaction.stores.blocks.index.tombstones import forget_blocks
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.store import BlockStore
-from support.block_churn import compact, sweep
-from support.block_index import NOON, block_id
-from support.block_stores import fill, upload
-from support.ingest import Endpoint, gate, serving
+from support.stores.block_churn import compact, sweep
+from support.stores.block_index import NOON, block_id
+from support.stores.block_stores import fill, upload
+from support.stores.ingest import Endpoint, gate, serving
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_stores import fill
-from support.rendered import ROOT
+from support.cluster.rendered import ROOT
+from support.stores.block_stores import fill
 
 PAGE = (ROOT / "docs" / "block-ingest.md").read_text()
 

@@ -21,11 +21,11 @@ from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore
-from support.aged import DAY, Aging
-from support.block_index import NOON, block_id, check
-from support.block_stores import content, upload
-from support.blocks import rows
-from support.ingest import Endpoint, gate, serving
+from support.faults.aged import DAY, Aging
+from support.stores.block_index import NOON, block_id, check
+from support.stores.block_stores import content, upload
+from support.stores.blocks import rows
+from support.stores.ingest import Endpoint, gate, serving
 
 
 @pytest.fixture

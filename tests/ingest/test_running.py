@@ -19,9 +19,9 @@ from compaction.local.certs import Authority, ensure_authority
 from compaction.stores.blocks.index.engine import open_database
 from compaction.stores.blocks.objects import Retrying, open_objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_stores import fill, upload
-from support.ingest import gate, serving
-from support.waiting import eventually
+from support.stores.block_stores import fill, upload
+from support.stores.ingest import gate, serving
+from support.time.waiting import eventually
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from compaction.kube.config import Connection, no_token
 from compaction.kube.writes import GuardedWrites
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.observations import Identity, Moment
-from support.quiet_runtime import quiet_runtime
+from kube.quiet_runtime import quiet_runtime
 
 KEY = ObjectKey("ns", "logs")
 SPEC = CompactionJobSpec(

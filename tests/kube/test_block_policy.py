@@ -19,10 +19,10 @@ from compaction.kube.client import COMPACTION_JOBS
 from compaction.kube.config import Connection
 from compaction.kube.resources import SECRETS
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.bench import Bench, bench
-from support.block_index import empty_postgres
-from support.block_jobs import reference_of, secrets_of
-from support.block_stores import content, fill, fill_units
+from kube.own_coordinator import Bench, bench
+from support.stores.block_index import empty_postgres
+from support.stores.block_jobs import reference_of, secrets_of
+from support.stores.block_stores import content, fill, fill_units
 
 pytestmark = pytest.mark.apiserver
 

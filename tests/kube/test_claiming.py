@@ -24,7 +24,7 @@ from compaction.reconcile.claims import Refused
 from compaction.reconcile.observations import Identity
 from compaction.stores.adapter import StoreAdapter
 from compaction.stores.blocks.index.refusals import Refusal
-from support.manifests import block_job_object
+from support.cluster.manifests import block_job_object
 
 SPEC = CompactionJob.from_object(block_job_object(level=1)).spec
 

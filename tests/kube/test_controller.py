@@ -30,8 +30,8 @@ from compaction.stores.segments import fence, lock
 from compaction.stores.segments.generate import corrupt_entry
 from compaction.stores.segments.reader import log_fingerprint
 from compaction.stores.segments.view import open_log
-from support.bench import Bench, bench
-from support.ra_system import killed, running
+from kube.own_coordinator import Bench, bench
+from support.stores.ra_system import killed, running
 
 pytestmark = pytest.mark.apiserver
 

@@ -10,8 +10,8 @@ from compaction.kube.measure import Cleanup, measure
 from compaction.kube.metrics import Metrics
 from compaction.planning.reading import LogProblem
 from compaction.reconcile.actions import Decision
-from support.block_world import SIZE, BlockWorld
-from support.world import World
+from support.cluster.block_world import SIZE, BlockWorld
+from support.cluster.world import World
 
 KEY = ObjectKey("ns", "logs")
 

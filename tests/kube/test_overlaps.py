@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from compaction.api.policy import CompactionPolicy
 from compaction.kube.cache import ObjectKey
 from compaction.kube.overlaps import Overlaps
-from support.manifests import policy_object
+from support.cluster.manifests import policy_object
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST, SECOND, THIRD = (ObjectKey("storage", name) for name in ("first", "second", "third"))

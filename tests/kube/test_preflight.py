@@ -14,7 +14,7 @@ from compaction.exceptions import ApiUnavailableError, MissingPermissionsError
 from compaction.kube import preflight
 from compaction.kube.client import ApiClient
 from compaction.kube.config import Connection, load_connection, no_token
-from support.manifests import block_policy_object, policy_object
+from support.cluster.manifests import block_policy_object, policy_object
 
 AWAY, REFUSED = ApiUnavailableError("away"), MissingPermissionsError("refused")
 

@@ -16,7 +16,7 @@ import pytest
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
-from support.processes import still_alive
+from support.processes.family import still_alive
 
 POLICY = PolicyKey("ns", "p")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"

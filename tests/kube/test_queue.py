@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import ConflictError
 from compaction.kube.queue import Backoff, KeySchedule, WorkQueue
-from support.virtual_time import run_virtual
+from support.time.virtual_time import run_virtual
 
 
 class Recorder:

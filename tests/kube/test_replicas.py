@@ -1,6 +1,6 @@
 """Several real operator processes and one real Lease: one leads, and what happens when it dies, sleeps or leaves.
 
-Order and outcome are asserted, never speed. The replicas run with a lease of 4 s (tests/support/replica.py).
+Order and outcome are asserted, never speed. The replicas run with a lease of 4 s (tests/kube/replica.py).
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-REPLICA = Path(__file__).parents[1] / "support" / "replica.py"
+REPLICA = Path(__file__).with_name("replica.py")
 STOPPED, DEADMAN, LOST = 0, 70, 75
 
 

@@ -18,7 +18,7 @@ from compaction.kube.config import Connection, load_connection
 from compaction.kube.secrets import KEPT_SECONDS, NamespaceSecrets, secret_values
 from compaction.kube.transport import ApiCall
 from compaction.stores.secrets import reason_of, value_of
-from support.tcp_proxy import Network, TcpProxy
+from support.faults.tcp_proxy import Network, TcpProxy
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 

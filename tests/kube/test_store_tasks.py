@@ -16,7 +16,7 @@ from compaction.kube.config import Connection
 from compaction.kube.store_tasks import STORE_TASKS
 from compaction.stores.adapter import Sensed, SenseRequest, Swept
 from compaction.stores.segment_adapter import SegmentLogsAdapter
-from support.bench import Bench, bench
+from kube.own_coordinator import Bench, bench
 
 pytestmark = pytest.mark.apiserver
 

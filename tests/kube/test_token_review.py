@@ -18,10 +18,10 @@ from compaction.kube.client import ApiClient
 from compaction.kube.config import Connection, load_connection
 from compaction.kube.token_review import TokenReviewer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_stores import upload
-from support.control_plane import ControlPlane
-from support.ingest import Endpoint, serving
-from support.waiting import eventually
+from support.cluster.control_plane import ControlPlane
+from support.stores.block_stores import upload
+from support.stores.ingest import Endpoint, serving
+from support.time.waiting import eventually
 
 AUDIENCE = "compaction-block-ingest"
 RunWithClient = Callable[..., Any]

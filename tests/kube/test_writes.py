@@ -16,7 +16,7 @@ from compaction.kube.writes import GuardedWrites
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.reconcile.actions import Premise
 from compaction.reconcile.observations import Identity
-from support.quiet_runtime import quiet_runtime
+from kube.quiet_runtime import quiet_runtime
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Happening = Callable[[ApiClient, Obj], Awaitable[None]]

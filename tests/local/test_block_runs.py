@@ -30,9 +30,9 @@ from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.stores.adapters import open_store
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.model import Fingerprint
-from support.block_commands import BlockCommands, block, in_folder, policy_file
-from support.s3 import S3
-from support.waiting import eventually
+from support.stores.block_commands import BlockCommands, block, in_folder, policy_file
+from support.stores.s3 import S3
+from support.time.waiting import eventually
 
 SOON = [{"maxBlocks": 4, "maxAge": "1ms"}]
 Before = Callable[[Assignment], None]

@@ -14,7 +14,7 @@ import pytest
 
 from compaction.local.demo.replicas import leftover_workers
 from compaction.local.process import wait_gone
-from support.demos import COMMAND, read_until, running_below, started_in
+from local.demos import COMMAND, read_until, running_below, started_in
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark, pytest.mark.usefixtures("binaries")]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compaction.local.process import wait_gone
-from support.demos import COMMAND, read_until, running_below, started_in
+from local.demos import COMMAND, read_until, running_below, started_in
 
 pytestmark = [
     pytest.mark.apiserver,

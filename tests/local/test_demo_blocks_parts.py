@@ -28,8 +28,8 @@ from compaction.local.process import ProcessId
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
-from support.block_churn import compact, sweep
-from support.block_index import a_block
+from support.stores.block_churn import compact, sweep
+from support.stores.block_index import a_block
 
 SMALL = Tenant("small", pause=0.001, rows=50, backlog=3)
 

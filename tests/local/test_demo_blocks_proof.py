@@ -21,7 +21,7 @@ from compaction.local.demo.blocks.prover import Prover, Reading
 from compaction.local.demo.blocks.scenario import NOISY, SHARD, TOP_LEVEL
 from compaction.local.demo.cluster import Cluster, Observation
 from compaction.stores.blocks.model import Block, Fingerprint
-from support.block_index import a_block
+from support.stores.block_index import a_block
 
 NOW = "2026-01-01T00:00:00Z"
 

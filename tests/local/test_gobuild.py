@@ -17,7 +17,7 @@ from compaction.local.versions import (
     PROMETHEUS_VERSION,
     VERSITYGW_VERSION,
 )
-from support import prometheus_operator
+from support.cluster import prometheus_operator
 
 
 @pytest.mark.parametrize("module", ["kubernetes", "etcd", "prometheus", "versitygw"])

@@ -30,8 +30,8 @@ from compaction.stores.segments import fence
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.stores.segments.snapshot import newest_snapshot
-from support.segment_logs import content, leftovers, regular
-from support.worker_ports import ThreadEngine, wait_until
+from support.processes.worker_ports import ThreadEngine, wait_until
+from support.stores.segment_logs import content, leftovers, regular
 
 Run = Callable[..., RunResult]
 

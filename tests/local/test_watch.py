@@ -29,9 +29,9 @@ from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.stores.adapters import open_store
 from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
-from support.segment_logs import content, leftovers
-from support.waiting import eventually
-from support.worker_ports import ThreadEngine
+from support.processes.worker_ports import ThreadEngine
+from support.stores.segment_logs import content, leftovers
+from support.time.waiting import eventually
 
 Wrap = Callable[[JobRunner], JobRunner]
 

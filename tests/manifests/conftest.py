@@ -13,8 +13,8 @@ import pytest
 
 from compaction.local.binaries import Binaries
 from compaction.local.control_plane import start_control_plane
-from support.control_plane import ControlPlane
-from support.rendered import documents, render
+from support.cluster.control_plane import ControlPlane
+from support.cluster.rendered import documents, render
 
 Rendered = Callable[[Path], list[dict[str, Any]]]
 

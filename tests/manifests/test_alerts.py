@@ -19,8 +19,8 @@ from compaction.kube.cache import ObjectKey
 from compaction.kube.measure import SUPERSEDED
 from compaction.kube.metrics import Metrics
 from compaction.local.promtool import ensure_promtool
-from support.promrules import Cause, Promtool, Timeline
-from support.rendered import MANIFESTS, ROOT
+from manifests.promrules import Cause, Promtool, Timeline
+from support.cluster.rendered import MANIFESTS, ROOT
 
 RULES = MANIFESTS / "components" / "prometheus" / "rules.yaml"
 DOCUMENTATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]

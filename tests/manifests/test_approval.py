@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.control_plane import ControlPlane
-from support.rendered import NAMESPACED, with_components
-from support.waiting import eventually
+from support.cluster.control_plane import ControlPlane
+from support.cluster.rendered import NAMESPACED, with_components
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -8,9 +8,9 @@ import pytest
 
 from compaction.api.enums import JobReason, PolicyReason
 from compaction.planning.reading import LogProblem
-from support.argo import health
-from support.kstatus import KStatus, kstatus
-from support.world import World
+from support.cluster.argo import health
+from support.cluster.kstatus import KStatus, kstatus
+from support.cluster.world import World
 
 SAME = {
     KStatus.CURRENT: {"Healthy", "Suspended"},

@@ -22,8 +22,8 @@ from compaction.exceptions import ForbiddenError
 from compaction.kube.client import PODS, ApiClient
 from compaction.kube.config import load_connection, static_token
 from compaction.kube.token_review import TokenReviewer
-from support.control_plane import ControlPlane
-from support.rendered import NAMESPACED, ROOT, with_components
+from support.cluster.control_plane import ControlPlane
+from support.cluster.rendered import NAMESPACED, ROOT, with_components
 
 pytestmark = pytest.mark.apiserver
 

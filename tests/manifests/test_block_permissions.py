@@ -9,12 +9,12 @@ import pytest
 
 from compaction.local.binaries import Binaries
 from manifests.test_permissions import OPERATOR, SYSTEM, Rendered, fleet_of, installed
-from support.audit import Use, account, granted, roles_of, uses
-from support.cluster import Cluster
-from support.manifests import block_policy_object
-from support.rendered import NAMESPACED, with_components
-from support.told import files_below, objects_of, write_secret
-from support.waiting import eventually
+from support.cluster.audit import Use, account, granted, roles_of, uses
+from support.cluster.by_kubectl import Cluster
+from support.cluster.manifests import block_policy_object
+from support.cluster.rendered import NAMESPACED, with_components
+from support.cluster.told import files_below, objects_of, write_secret
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

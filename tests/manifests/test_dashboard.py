@@ -9,8 +9,8 @@ from prometheus_client import Metric
 
 from compaction.kube.metrics import Metrics
 from compaction.local.promtool import ensure_promtool
+from manifests.promrules import Promtool
 from support import dashboard, metrics_page
-from support.promrules import Promtool
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 OURS = ("compaction_", "workqueue_", "rest_client_", "leader_election_")

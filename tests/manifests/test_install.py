@@ -18,10 +18,10 @@ from compaction.api.names import (
     MANAGED_BY,
 )
 from compaction.leases.record import Lease, LeaseRecord
-from support import prometheus_operator
-from support.control_plane import ControlPlane
-from support.leftovers import everything, finish_deleted_namespaces
-from support.rendered import CLUSTER, MANIFESTS, NAMESPACED, with_components
+from manifests.leftovers import everything, finish_deleted_namespaces
+from support.cluster import prometheus_operator
+from support.cluster.control_plane import ControlPlane
+from support.cluster.rendered import CLUSTER, MANIFESTS, NAMESPACED, with_components
 
 pytestmark = pytest.mark.apiserver
 

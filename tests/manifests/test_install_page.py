@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.control_plane import ControlPlane
-from support.leftovers import everything, finish_deleted_namespaces
-from support.pages import commands_of
-from support.rendered import ROOT
+from manifests.leftovers import everything, finish_deleted_namespaces
+from manifests.pages import commands_of
+from support.cluster.control_plane import ControlPlane
+from support.cluster.rendered import ROOT
 
 pytestmark = pytest.mark.apiserver
 

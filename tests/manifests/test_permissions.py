@@ -19,13 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from compaction.local.binaries import Binaries
 from compaction.local.control_plane import start_control_plane
 from support import dashboard
-from support.audit import Use, account, granted, roles_of, uses
-from support.cluster import Cluster, LogRoot
-from support.control_plane import ControlPlane
-from support.kstatus import KStatus, kstatus
-from support.operators import OperatorFleet, OperatorProcess
-from support.rendered import CLUSTER, MANIFESTS, NAMESPACED
-from support.waiting import eventually
+from support.cluster.audit import Use, account, granted, roles_of, uses
+from support.cluster.by_kubectl import Cluster, LogRoot
+from support.cluster.control_plane import ControlPlane
+from support.cluster.kstatus import KStatus, kstatus
+from support.cluster.rendered import CLUSTER, MANIFESTS, NAMESPACED
+from support.processes.operators import OperatorFleet, OperatorProcess
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from support.command_users import PROGRAMS
-from support.control_plane import ControlPlane
-from support.pages import blocks_of, commands_of, sessions_of
-from support.rendered import ROOT
-from support.waiting import eventually
+from manifests.pages import blocks_of, commands_of, sessions_of
+from support.cluster.command_users import PROGRAMS
+from support.cluster.control_plane import ControlPlane
+from support.cluster.rendered import ROOT
+from support.time.waiting import eventually
 
 PAGE = ROOT / "README.md"
 ELSEWHERE = ("make images", "pip install", "kubectl get cpol", "kubectl compaction status", "compactor drill")

@@ -12,7 +12,17 @@ import pytest
 
 from compaction.kube.launchers.objects import VERBS
 from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, SECRETS
-from support.rendered import CLUSTER, HEADER, INSTALL, MANIFESTS, NAMESPACED, ROOT, documents, names, with_components
+from support.cluster.rendered import (
+    CLUSTER,
+    HEADER,
+    INSTALL,
+    MANIFESTS,
+    NAMESPACED,
+    ROOT,
+    documents,
+    names,
+    with_components,
+)
 
 Object = dict[str, Any]
 Rendered = Callable[[Path], list[Object]]

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cluster import Cluster
-from support.command_users import PROGRAMS, RBAC
-from support.explained import condition
-from support.manifests import job_object, policy_object
-from support.pages import blocks_of, inline_commands_of
-from support.rendered import ROOT
+from manifests.pages import blocks_of, inline_commands_of
+from support.cluster.by_kubectl import Cluster
+from support.cluster.command_users import PROGRAMS, RBAC
+from support.cluster.explained import condition
+from support.cluster.manifests import job_object, policy_object
+from support.cluster.rendered import ROOT
 
 pytestmark = pytest.mark.apiserver
 

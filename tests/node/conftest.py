@@ -13,10 +13,10 @@ from compaction.local.images.build import ensure_images
 from compaction.local.node.images import import_archive
 from compaction.local.node.running import RunningNode
 from compaction.local.node.start import start_node
-from support.cluster import Cluster
-from support.host_state import HostState, assert_no_trace, look
-from support.on_node import NAMESPACE, Installation, commands_of, give_to_pods, plane_of, type_in, volume_object
-from support.waiting import eventually
+from node.host_state import HostState, assert_no_trace, look
+from node.on_node import NAMESPACE, Installation, commands_of, give_to_pods, plane_of, type_in, volume_object
+from support.cluster.by_kubectl import Cluster
+from support.time.waiting import eventually
 
 DIRECTORY_VARIABLE = "COMPACTION_NODE_DIR"
 MADE_BY_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")

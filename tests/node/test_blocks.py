@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_stores import content, fill
-from support.on_node import CLAIM, MOUNT, NAMESPACE, Installation, give_to_pods, small
-from support.rendered import MANIFESTS
-from support.told import write_secret
-from support.waiting import eventually
+from node.on_node import CLAIM, MOUNT, NAMESPACE, Installation, give_to_pods, small
+from support.cluster.rendered import MANIFESTS
+from support.cluster.told import write_secret
+from support.stores.block_stores import content, fill
+from support.time.waiting import eventually
 
 PATIENCE = 300.0
 SECRETS = "/var/run/compaction/secrets"

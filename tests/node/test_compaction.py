@@ -14,15 +14,15 @@ from compaction.local.node.layout import NODE_NAME
 from compaction.local.node.servers import API_SERVER
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern
-from support.cluster import LogRoot, Object, condition
-from support.next_image import NEXT, write_next
-from support.on_node import (
+from node.next_image import NEXT, write_next
+from node.on_node import (
     OPERATOR,
     Installation,
     commands_of,
     type_in,
 )
-from support.waiting import eventually
+from support.cluster.by_kubectl import LogRoot, Object, condition
+from support.time.waiting import eventually
 
 PATIENCE = 300.0
 

@@ -18,9 +18,9 @@ from compaction.local.node.layout import NodeLayout
 from compaction.local.node.running import RunningNode, adopt
 from compaction.local.node.start import start_node, stop_node
 from compaction.local.state import read_state
-from support.host_state import HostState, assert_no_trace, look, processes_in
-from support.node import kubectl
-from support.waiting import eventually
+from node.administrator import kubectl
+from node.host_state import HostState, assert_no_trace, look, processes_in
+from support.time.waiting import eventually
 
 POD = f"""
 apiVersion: v1

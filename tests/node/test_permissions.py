@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 
 from compaction.local.node.running import RunningNode
-from support.audit import account, granted, uses
-from support.on_node import NAMESPACE, Installation
+from node.on_node import NAMESPACE, Installation
+from support.cluster.audit import account, granted, uses
 
 EXECUTORS = "role/compaction-worker-executors"
 

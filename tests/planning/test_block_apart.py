@@ -6,7 +6,7 @@ from compaction.planning.block_apart import kept_apart
 from compaction.planning.block_figures import Waits, figures_of
 from compaction.planning.block_rules import BlockClass, BlockReason, QueuedBlock
 from compaction.planning.blocks import BlockQueue
-from support.block_queues import block, queue_of, rules_of
+from planning.block_queues import block, queue_of, rules_of
 
 
 def of(schemas: str, *, key: str = "A0", start: int = 0, **more: int) -> list[QueuedBlock]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compaction.planning.block_apart import kept_apart
 from compaction.planning.block_offers import offer
 from compaction.planning.block_rules import NO_ROWS, QueuedBlock
-from support.block_queues import block, queue_of, ready, rules_of
+from planning.block_queues import block, queue_of, ready, rules_of
 
 RULES = rules_of(3, 2, age=36.0, span=100)
 

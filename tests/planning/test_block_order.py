@@ -12,7 +12,7 @@ from compaction.exceptions import BlockIdError
 from compaction.planning.block_ids import output_id, ulid_milliseconds
 from compaction.planning.block_order import ReadyLines
 from compaction.planning.blocks import BlockQueue
-from support.block_queues import block, ids, queue_of, ready, rules_of
+from planning.block_queues import block, ids, queue_of, ready, rules_of
 
 
 def tenants(queue: BlockQueue, **more: object) -> str:

@@ -13,7 +13,7 @@ from compaction.planning.block_offers import offer
 from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.candidates import Candidate
-from support.block_queues import expected, found
+from planning.block_queues import expected, found
 
 RULES = st.builds(
     BlockRules,

@@ -23,7 +23,7 @@ from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules,
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
 from compaction.planning.triggers import Trigger
-from support.block_queues import block, ids, queue_of, ready, rules_of
+from planning.block_queues import block, ids, queue_of, ready, rules_of
 
 P1 = [block(n, key) for n, key in enumerate(["A0", "B2", "A1", "A1", "B2", "A1", "B2", "A0", "A1", "A0", "B2", "A1"])]
 P2 = [*P1, block(12, "B2"), block(13, "A1"), block(14, "B2")]

@@ -19,8 +19,8 @@ from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.scheduler import QueuedJob, TenantLoad, WorkerSlots, assign
 from compaction.planning.triggers import LogHistory, Trigger
-from support.block_queues import block, queue_of, rules_of
-from support.house import ROOT
+from house.sources import ROOT
+from planning.block_queues import block, queue_of, rules_of
 
 NOW = 1000.0
 OF_ALL_STORES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compaction.api.enums import PolicyReason
 from compaction.planning.reading import LogProblem
 from compaction.reconcile.policy import reconcile
-from support.world import World
+from support.cluster.world import World
 
 GONE = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
 DENIED = LogProblem("/ra", PolicyReason.PERMISSION_DENIED, "/ra: permission denied")

@@ -14,7 +14,7 @@ from compaction.api.policy import CompactionPolicy, PlanStatus
 from compaction.api.values import timestamp_from_epoch
 from compaction.reconcile import approval, creating
 from compaction.reconcile.creating import CREATED_AT_ONCE
-from support.world import Crash, World
+from support.cluster.world import Crash, World
 
 
 def manual(logs: int = 2, **spec: object) -> World:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.api.enums import JobState
-from support.world import World
+from support.cluster.world import World
 
 P, F = JobState.IN_PROGRESS, JobState.FAULTY
 

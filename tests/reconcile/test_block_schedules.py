@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from compaction.api.enums import JobState
 from compaction.planning.block_rules import QueuedBlock
-from support.block_world import SIZE, BlockWorld
-from support.world import Crash, P
+from support.cluster.block_world import SIZE, BlockWorld
+from support.cluster.world import Crash, P
 
 STEPS = (
     *("arrive", "arrive", "look", "look", "look", "wait"),

@@ -14,9 +14,9 @@ from compaction.planning.candidates import LeftOutReason
 from compaction.reconcile.job import reported
 from compaction.reconcile.observations import ClaimProblem, Moment, Reading, frozen
 from compaction.reconcile.reports import WorkerReport
-from support.block_world import SIZE, BlockWorld, ulid
-from support.manifests import block_store
-from support.world import F, P, S, U
+from support.cluster.block_world import SIZE, BlockWorld, ulid
+from support.cluster.manifests import block_store
+from support.cluster.world import F, P, S, U
 
 SOON = {"trigger": {"interval": "10s"}}
 

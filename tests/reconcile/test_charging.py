@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from compaction.api.enums import AttemptOutcome, JobReason, JobState
-from support.world import World
+from support.cluster.world import World
 
 
 def assigned_world() -> tuple[World, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.reconcile import creating
 from compaction.reconcile.policy import reconcile
-from support.world import World
+from support.cluster.world import World
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerState, WorkerTrouble
 from compaction.reconcile.launching import LAUNCH_TIMEOUT, STUCK_AFTER
 from compaction.rewrite.receipts import Outcome
-from support.world import SimWorker, World
+from support.cluster.world import SimWorker, World
 
 GIB = 1 << 30
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from compaction.api.enums import JobReason, PolicyReason
 from compaction.planning.reading import LogProblem
-from support.kstatus import KStatus, kstatus
-from support.world import A, F, P, S, U, World
+from support.cluster.kstatus import KStatus, kstatus
+from support.cluster.world import A, F, P, S, U, World
 
 
 def of_policy(world: World) -> KStatus:

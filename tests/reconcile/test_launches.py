@@ -13,8 +13,8 @@ from compaction.api.policy import CompactionPolicySpec
 from compaction.reconcile.fleet import settings_of
 from compaction.reconcile.launching import PATIENT
 from compaction.reconcile.policy import reconcile
-from support.manifests import block_policy_object, block_store
-from support.world import World
+from support.cluster.manifests import block_policy_object, block_store
+from support.cluster.world import World
 
 
 def hanging() -> World:

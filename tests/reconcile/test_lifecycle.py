@@ -14,7 +14,7 @@ from compaction.planning.reading import LogProblem
 from compaction.reconcile.actions import StoreTask
 from compaction.reconcile.observations import ClaimProblem, frozen
 from compaction.reconcile.policy import reconcile
-from support.world import GAIN, A, Crash, F, P, S, U, World
+from support.cluster.world import GAIN, A, Crash, F, P, S, U, World
 
 
 def started(groups: int = 1, **spec: object) -> World:

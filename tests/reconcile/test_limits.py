@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.api.enums import JobState
-from support.world import World
+from support.cluster.world import World
 
 LEASE = 15.0
 

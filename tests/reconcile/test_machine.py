@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from compaction.api.enums import JobState
 from compaction.api.names import LABEL_PLAN
 from compaction.planning.schedule import OpenWindow, window_state
-from support.world import Crash, World
+from support.cluster.world import Crash, World
 
 BYTES_PER_SECOND = 90
 EVERY_OTHER_MINUTE = {"schedule": "*/2 * * * *", "duration": "1m"}

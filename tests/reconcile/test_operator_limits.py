@@ -7,7 +7,7 @@ from compaction.api.values import timestamp_from_epoch
 from compaction.planning.sharing import Grant
 from compaction.reconcile.allowance import Allowance, OperatorLimits
 from compaction.reconcile.policy import reconcile
-from support.world import World
+from support.cluster.world import World
 
 LIMITS = OperatorLimits(max_workers=4, bytes_per_second=1000)
 

@@ -10,7 +10,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.api.store_spec import StoreSpec
 from compaction.reconcile.overlap import Claimant, older_owner, said, share_a_store
-from support.world import World
+from support.cluster.world import World
 
 
 def logs(root: str, include: tuple[str, ...] = ("**",), exclude: tuple[str, ...] = ()) -> dict[str, Any]:

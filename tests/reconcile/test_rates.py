@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compaction.api.enums import JobState
 from compaction.api.formatting import format_bytes
-from support.world import World
+from support.cluster.world import World
 
 LIMIT = 1000
 

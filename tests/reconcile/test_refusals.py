@@ -13,7 +13,7 @@ from compaction.reconcile.job import LONGEST_BACKOFF, not_before, reported
 from compaction.reconcile.observations import ClaimProblem, Moment, frozen
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.reports import WorkerReport
-from support.world import World
+from support.cluster.world import World
 
 NOW = Moment(1_800_000_000.0, 50.0)
 

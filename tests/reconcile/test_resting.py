@@ -1,4 +1,4 @@
-"""A policy rests when deciding again decides nothing; `support.world` holds every rest of every test here to that."""
+"""A policy rests when deciding again decides nothing; `World` holds every rest of every test here to that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compaction.reconcile.actions import Decision, Rest
 from compaction.reconcile.allowance import Allowance, OperatorLimits
 from compaction.reconcile.status import LAZY_GAP
 from compaction.reconcile.store_work import LONGEST_PAUSE, pause
-from support.world import World
+from support.cluster.world import World
 
 CLOSED = {"schedule": "0 0 1 1 *", "duration": "1m"}
 NO_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(0, 0, 0))

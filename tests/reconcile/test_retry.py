@@ -10,7 +10,7 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.planning.reading import LogProblem
-from support.world import Crash, World
+from support.cluster.world import Crash, World
 
 SEGMENT = "0000000000000001.segment"
 

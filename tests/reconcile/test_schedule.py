@@ -8,7 +8,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.api.values import format_timestamp, timestamp_from_epoch
 from reconcile.test_bisection import run as run_jobs
-from support.world import World
+from support.cluster.world import World
 
 HOUR = 3600.0
 NIGHTLY = {"schedule": "0 2 * * *"}

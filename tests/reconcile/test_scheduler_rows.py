@@ -22,8 +22,8 @@ from compaction.api.enums import AttemptOutcome
 from compaction.api.policy import CompactionPolicyStatus
 from compaction.kube.cache import ObjectKey
 from compaction.kube.metrics import Metrics
-from support.house import ROOT
-from support.world import F, P, SimLease, U, World
+from house.sources import ROOT
+from support.cluster.world import F, P, SimLease, U, World
 
 _LIFECYCLE = "tests/reconcile/test_lifecycle.py"
 _SCHEDULER = "tests/planning/test_scheduler.py"

@@ -12,7 +12,7 @@ from compaction.reconcile.actions import Decision
 from compaction.reconcile.observations import Snapshot
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.skew import announced, skew_of, skewed
-from support.world import World
+from support.cluster.world import World
 
 SKEW = ConditionType.WORKER_VERSION_SKEW
 

@@ -22,7 +22,7 @@ from compaction.reconcile import job as job_life
 from compaction.reconcile.observations import Identity, JobLease, JobView, Moment
 from compaction.reconcile.reports import WorkerReport
 from compaction.reconcile.steps import GoneWorker, Refusal, StepRules, take_step
-from support.world import A, Crash, F, P, S, SimLease, U, World
+from support.cluster.world import A, Crash, F, P, S, SimLease, U, World
 
 Edge = tuple[JobState, JobEvent]
 

@@ -7,7 +7,7 @@ from compaction.kube.cache import ObjectKey
 from compaction.kube.measure import SUPERSEDED, measure
 from compaction.kube.metrics import Metrics
 from compaction.reconcile.policy import reconcile
-from support.world import F, World
+from support.cluster.world import F, World
 
 POLICY = ObjectKey("ns", "logs")
 SEGMENT = "0000000000000001.segment"

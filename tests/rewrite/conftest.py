@@ -9,7 +9,7 @@ from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.spark_settings import SparkSettings
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern, generate_log
-from support.worker_ports import ThreadEngine
+from support.processes.worker_ports import ThreadEngine
 
 MakeLog = Callable[..., Path]
 

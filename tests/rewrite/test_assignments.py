@@ -43,7 +43,7 @@ from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES,
 from compaction.kube.config import Connection, load_connection, no_token
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.rewrite.receipts import JobReport, Outcome
-from support.worker_ports import small_spec
+from support.processes.worker_ports import small_spec
 
 pytestmark = pytest.mark.apiserver
 

@@ -22,11 +22,11 @@ from compaction.stores.blocks.index.tables import BlockState, JobState
 from compaction.stores.blocks.metadata import decode
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import check
-from support.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, run
-from support.block_stores import content, fill, read, upload
-from support.blocks import rows
-from support.worker_ports import FakeLease, ThreadEngine
+from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.stores.block_index import check
+from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, run
+from support.stores.block_stores import content, fill, read, upload
+from support.stores.blocks import rows
 
 KEY = ("service", "time")
 

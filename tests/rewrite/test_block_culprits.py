@@ -18,11 +18,11 @@ from compaction.stores.blocks.culprits import Culprit, SourceFault
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import check
-from support.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, paths, run
-from support.block_stores import content, fill, read, upload
-from support.blocks import parquet, rows
-from support.worker_ports import ThreadEngine
+from support.processes.worker_ports import ThreadEngine
+from support.stores.block_index import check
+from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, paths, run
+from support.stores.block_stores import content, fill, read, upload
+from support.stores.blocks import parquet, rows
 
 Break = Callable[[BlockStore, Block], None]
 

@@ -18,11 +18,11 @@ from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.segment import SegmentRewriter
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, GivenSecrets, write_secrets
-from support.block_index import a_block
-from support.block_jobs import claim, job_of, secrets_of
-from support.block_stores import fill
-from support.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store
-from support.worker_ports import FakeLease, ThreadEngine, assignment, small_spec
+from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store
+from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, small_spec
+from support.stores.block_index import a_block
+from support.stores.block_jobs import claim, job_of, secrets_of
+from support.stores.block_stores import fill
 
 
 def spec_of(**spec: Any) -> CompactionJobSpec:

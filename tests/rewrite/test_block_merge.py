@@ -20,8 +20,8 @@ from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import Objects, open_objects
-from support.block_rows import parquet
-from support.worker_ports import FakeLease, ThreadEngine
+from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.stores.block_rows import parquet
 
 KEY = ("service", "time")
 

@@ -12,11 +12,11 @@ from compaction.stores.blocks.foreign import assigned_id
 from compaction.stores.blocks.index.orphans import condemn
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import block_id
-from support.block_jobs import assert_tidy, claim, clean, job_of, orphans, run
-from support.block_stores import content, fill, read, upload
-from support.blocks import parquet, rows
-from support.worker_ports import FakeLease, ThreadEngine
+from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.stores.block_index import block_id
+from support.stores.block_jobs import assert_tidy, claim, clean, job_of, orphans, run
+from support.stores.block_stores import content, fill, read, upload
+from support.stores.blocks import parquet, rows
 
 
 def test_sources_of_several_orders(

@@ -9,11 +9,11 @@ import pytest
 from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import block_id
-from support.block_jobs import claim, job_of, run
-from support.block_stores import content
-from support.blocks import parquet, rows
-from support.worker_ports import ThreadEngine
+from support.processes.worker_ports import ThreadEngine
+from support.stores.block_index import block_id
+from support.stores.block_jobs import claim, job_of, run
+from support.stores.block_stores import content
+from support.stores.blocks import parquet, rows
 
 SERVICE_TIME = ("service", "time")
 

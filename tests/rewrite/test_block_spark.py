@@ -26,13 +26,13 @@ from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, write_secrets
-from support.block_index import empty_postgres
-from support.block_jobs import assert_tidy, claim, job_of, orphans, reference_of, run
-from support.block_stores import content, fill
-from support.manifests import block_job_object
-from support.parquet_types import ENCODINGS, KEY, NOT_READ, expected, merged, plain, readable, table, values
-from support.s3 import S3
-from support.worker_ports import Cluster, FakeLease
+from support.cluster.manifests import block_job_object
+from support.processes.worker_ports import Cluster, FakeLease
+from support.stores.block_index import empty_postgres
+from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, reference_of, run
+from support.stores.block_stores import content, fill
+from support.stores.parquet_types import ENCODINGS, KEY, NOT_READ, expected, merged, plain, readable, table, values
+from support.stores.s3 import S3
 
 pytestmark = pytest.mark.spark
 

@@ -21,9 +21,9 @@ from compaction.stores.segments.clump_moves import read_moves
 from compaction.stores.segments.generate import Pattern, corrupt_entry
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.view import open_log
-from support.log_owner import live_payloads, under_the_maps
-from support.segment_logs import leftovers
-from support.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
+from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
+from support.stores.log_owner import live_payloads, under_the_maps
+from support.stores.segment_logs import leftovers
 
 MakeLog = Callable[..., Path]
 # 192 entries are live, every third one: five new segments.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import JobStoppedError, LeaseLostError
 from compaction.rewrite.held import JobLease
-from support.worker_ports import assignment, small_spec
+from support.processes.worker_ports import assignment, small_spec
 
 DURATION = 15.0
 

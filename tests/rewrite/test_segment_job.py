@@ -37,9 +37,9 @@ from compaction.stores.segments.reader import read_batches
 from compaction.stores.segments.records import TombstoneKind
 from compaction.stores.segments.snapshot import newest_snapshot, write_snapshot
 from compaction.stores.segments.view import open_log
-from support.ra_system import killed, stopped
-from support.segment_logs import content, leftovers, regular
-from support.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
+from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
+from support.stores.ra_system import killed, stopped
+from support.stores.segment_logs import content, leftovers, regular
 
 MakeLog = Callable[..., Path]
 SMALL = SegmentLimits(max_entries=64)

@@ -28,9 +28,9 @@ from compaction.rewrite.worker import Worker, WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern
 from compaction.stores.segments.limits import SegmentLimits
-from support.processes import command_line, descendants, still_alive
-from support.segment_logs import content, leftovers
-from support.worker_ports import Cluster, FakeLease, assignment, job_spec
+from support.processes.family import command_line, descendants, still_alive
+from support.processes.worker_ports import Cluster, FakeLease, assignment, job_spec
+from support.stores.segment_logs import content, leftovers
 
 pytestmark = pytest.mark.spark
 
@@ -200,7 +200,7 @@ def test_killed_worker_is_followed_by_an_attempt_that_finishes_once(
 from pathlib import Path
 from compaction.api.job import CompactionJobSpec
 from compaction.rewrite.segment import SegmentRewriter
-from support.worker_ports import FakeLease, assignment
+from support.processes.worker_ports import FakeLease, assignment
 
 class Announcing(FakeLease):
     def set_progress(self, percent):

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.exceptions import LeaseLostError
 from compaction.rewrite.tasks import run_tasks, share_of
-from support.worker_ports import FakeLease, ThreadEngine
+from support.processes.worker_ports import FakeLease, ThreadEngine
 
 
 def test_each_result_comes_with_the_number_of_its_task(engine: ThreadEngine) -> None:

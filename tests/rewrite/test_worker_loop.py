@@ -19,8 +19,8 @@ from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.worker import Worker, WorkerExit
-from support.worker_ports import Cluster, wait_until
-from support.worker_ports import small_spec as spec
+from support.processes.worker_ports import Cluster, wait_until
+from support.processes.worker_ports import small_spec as spec
 
 LONG = 60.0
 """A lease that does not end during a test; tests of silence use a short one and expect the loss."""

@@ -28,9 +28,9 @@ from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.worker import WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.limits import SegmentLimits
-from support.processes import descendants, still_alive
-from support.segment_logs import content
-from support.worker_ports import job_spec, wait_until
+from support.processes.family import descendants, still_alive
+from support.processes.worker_ports import job_spec, wait_until
+from support.stores.segment_logs import content
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 

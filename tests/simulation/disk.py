@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from compaction.stores.segments import fence, fs, lock
 from simulation.faults import Faults
 from simulation.processes import EPOCH, PROCESS, Process, give_way
-from support.sudden_death import MUTATING, DyingFilesystem, SuddenDeath
+from support.faults.sudden_death import MUTATING, DyingFilesystem, SuddenDeath
 
 ODDS = {"death-before": 0.0025, "death-after": 0.0025, "stall": 0.003, "full": 0.001}
 

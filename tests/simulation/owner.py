@@ -1,8 +1,8 @@
 """The owner of the simulated logs: Ra, which knows nothing of the compactor, and may be started at any moment.
 
-It appends, takes a snapshot under which less is live, and compacts by its own rules (`support.ra_owner`): now and then,
-and with good odds soon after a process of ours has died at a system call on that log, before anybody has recovered it.
-The one moment that it must not use lies between our last look at a name and the call that replaces it;
+It appends, takes a snapshot under which less is live, and compacts by its own rules (`support.stores.ra_owner`): now
+and then, and with good odds soon after a process of ours has died at a system call on that log, before anybody has
+recovered it. The one moment that it must not use lies between our last look at a name and the call that replaces it;
 docs/segment-logs.md says so.
 """
 
@@ -21,7 +21,7 @@ from compaction.stores.segments.snapshot import find_snapshots, write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
 from simulation.invariants import LogBook, readable
-from support.ra_owner import RaOwner
+from support.stores.ra_owner import RaOwner
 
 if TYPE_CHECKING:
     from simulation.world import World

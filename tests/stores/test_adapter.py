@@ -24,7 +24,7 @@ from compaction.stores.segments.records import GroupReceipt
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
-from support.ra_system import killed, running, stopped
+from support.stores.ra_system import killed, running, stopped
 
 
 def work(log: Path) -> CompactionJobSpec:

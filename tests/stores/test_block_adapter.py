@@ -25,8 +25,8 @@ from compaction.stores.blocks.index.tables import SCHEMAS
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import GivenSecrets
-from support.block_index import block_id
-from support.block_stores import fill, fill_units
+from support.stores.block_index import block_id
+from support.stores.block_stores import fill, fill_units
 
 
 class Ground:

@@ -25,7 +25,7 @@ from compaction.stores.secrets import (
     value_of,
     write_secrets,
 )
-from support.unprivileged import as_nobody
+from stores.unprivileged import as_nobody
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 

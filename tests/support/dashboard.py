@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from support.rendered import MANIFESTS
+from support.cluster.rendered import MANIFESTS
 
 DASHBOARD = MANIFESTS / "components" / "grafana" / "dashboard.json"
 COLUMNS, WIDTH, HEIGHT = 24, 8, 8

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import Metric
 
 from compaction.kube.metrics import Metrics
-from support.rendered import ROOT
+from support.cluster.rendered import ROOT
 
 PAGE = ROOT / "docs" / "metrics.md"
 BEGIN, END = "<!-- metrics -->\n", "<!-- end -->\n"

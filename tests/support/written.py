@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compaction.local.binaries import ensure_binaries
 from support import dashboard, metrics_page
-from support.rendered import HEADER, INSTALL, NAMESPACED, render
+from support.cluster.rendered import HEADER, INSTALL, NAMESPACED, render
 
 if __name__ == "__main__":
     dashboard.DASHBOARD.write_text(dashboard.text())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.spark_operators import DEFINITIONS, define
+from kube.launchers.spark_operators import DEFINITIONS, define
 
 
 @pytest.fixture

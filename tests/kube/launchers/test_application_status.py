@@ -13,7 +13,7 @@ from compaction.kube.launchers.base import WorkerPhase
 from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
 from compaction.rewrite.worker import WorkerExit
-from support.pods import NOW, pod_object, terminated, waiting
+from kube.launchers.pods import NOW, pod_object, terminated, waiting
 
 PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
     WorkerPhase.PENDING,

@@ -31,8 +31,8 @@ from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.spark_conf import SPARK_VERSION
 from compaction.kube.resources import PODS
-from support.pods import FULL, IMAGE, request_of, terminated
-from support.spark_operators import define
+from kube.launchers.pods import FULL, IMAGE, request_of, terminated
+from kube.launchers.spark_operators import define
 
 NAME = "logs-w-abcd-12345"
 BOTH = pytest.mark.parametrize("launcher", [Launcher.KUBEFLOW, Launcher.APACHE])

@@ -15,8 +15,8 @@ from compaction.api.manifest import load_policies
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.driver_pod import TEMPLATE_DIRECTORY, driver_pod
-from support.manifests import policy_object
-from support.pods import FULL, IMAGE, request_of
+from kube.launchers.pods import FULL, IMAGE, request_of
+from support.cluster.manifests import policy_object
 
 
 def pod_of(workers: dict[str, Any], **options: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from compaction.api.enums import Launcher, WorkerTrouble
 from compaction.kube.client import COMPACTION_POLICIES, LEASES
 from compaction.kube.launchers.choice import KINDS
 from compaction.kube.resources import Obj
-from support.bench import Bench
-from support.played_cluster import RUNNING, Cluster, played
+from kube.launchers.played_cluster import RUNNING, Cluster, played
+from kube.own_coordinator import Bench
 
 LAUNCHERS = (Launcher.KUBEFLOW, Launcher.APACHE, Launcher.POD)
 Row = Callable[[Bench, Cluster], Awaitable[None]]

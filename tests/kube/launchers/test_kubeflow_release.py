@@ -7,8 +7,8 @@ import pytest
 from compaction.kube.launchers.kubeflow import kubeflow_application
 from compaction.kube.launchers.kubeflow_rules import REFUSED_CONF
 from compaction.reconcile.fleet import worker_names
-from support import kubeflow_operator
-from support.pods import FULL, request_of
+from kube.launchers import kubeflow_operator
+from kube.launchers.pods import FULL, request_of
 
 DYNAMIC = FULL | {"dynamicAllocation": {"minExecutors": 0, "maxExecutors": 3}, "executor": {"instances": 0}}
 VARIANTS = {"plain": {}, "full": FULL, "dynamic": DYNAMIC}

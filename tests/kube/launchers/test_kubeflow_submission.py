@@ -27,17 +27,17 @@ from compaction.kube.launchers.pod_status import Sighting
 from compaction.kube.resources import Obj
 from compaction.rewrite.spark_properties import parse_properties
 from conftest import delete_namespace
-from support.control_plane import ControlPlane
-from support.pods import FULL, NOW, request_of
-from support.spark_submission import Submitter, differences
-from support.waiting import eventually
+from kube.launchers.pods import FULL, NOW, request_of
+from kube.launchers.spark_submission import Submitter, differences
+from support.cluster.control_plane import ControlPlane
+from support.time.waiting import eventually
 
 NAME = "logs-w-abcd-12345"
 NAMESPACE = "kubeflow-submission"
 REFUSED = {"podTemplate": {"spec": {"hostNetwork": True}}}
 """What a namespace that enforces `restricted` takes no pods of."""
 EXECUTOR = {"spark-role": "executor"}
-PROGRAM = Path(__file__).parents[2] / "support" / "executor_driver.py"
+PROGRAM = Path(__file__).with_name("executor_driver.py")
 ENTRYPOINT = Path(__file__).parents[3] / "spark-images" / "entrypoint.sh"
 
 

@@ -7,7 +7,7 @@ import pytest
 from compaction.kube.launchers.last_words import LONGEST, ending_of, last_words
 from compaction.kube.launchers.pod_status import Sighting, observe_pod
 from compaction.rewrite.worker import WorkerExit
-from support.pods import NOW, pod_object, terminated
+from kube.launchers.pods import NOW, pod_object, terminated
 
 JAVA = """\
 26/11/21 10:02:11 WARN ExecutorPodsWatchSnapshotSource: Kubernetes client has been closed.

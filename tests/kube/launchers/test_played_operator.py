@@ -22,8 +22,8 @@ from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.resources import KUBEFLOW_APPLICATIONS, Obj
-from support.bench import Bench
-from support.tiny_worker import TinyWorker, nothing
+from kube.own_coordinator import Bench
+from kube.tiny_worker import TinyWorker, nothing
 
 Test = Callable[[Bench, "PlayedOperator"], Awaitable[None]]
 

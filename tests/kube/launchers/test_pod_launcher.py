@@ -21,7 +21,7 @@ from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerP
 from compaction.kube.launchers.objects import KEPT_SECONDS, ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.resources import PODS
-from support.pods import FULL, request_of, terminated, waiting
+from kube.launchers.pods import FULL, request_of, terminated, waiting
 
 pytestmark = pytest.mark.apiserver
 

@@ -9,7 +9,7 @@ import pytest
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.kube.launchers.base import WorkerPhase
 from compaction.kube.launchers.pod_status import Sighting, observe_pod, with_executors
-from support.pods import NOW, pod_object, terminated, waiting
+from kube.launchers.pods import NOW, pod_object, terminated, waiting
 
 SINCE = Sighting(NOW, 30)
 

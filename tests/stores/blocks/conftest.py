@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compaction.stores.blocks.objects import Objects, open_objects
-from support.fault_proxy import FaultProxy
-from support.s3 import S3
+from support.faults.fault_proxy import FaultProxy
+from support.stores.s3 import S3
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -14,11 +14,11 @@ from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.index.tombstones import FIRST_PAUSE, summary
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_histories import compact
-from support.block_index import NOON, SECOND, block_id
-from support.block_stores import content, fill
-from support.fault_proxy import Fault, FaultProxy
-from support.s3 import QUICK, S3
+from support.faults.fault_proxy import Fault, FaultProxy
+from support.stores.block_histories import compact
+from support.stores.block_index import NOON, SECOND, block_id
+from support.stores.block_stores import content, fill
+from support.stores.s3 import QUICK, S3
 
 GRACE = 600 * SECOND
 

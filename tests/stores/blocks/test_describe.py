@@ -16,10 +16,10 @@ from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.objects import Objects, open_objects
-from support.blocks import PATH, footer_of, parquet, rows
-from support.blocks import ULID as ID
-from support.fault_proxy import Fault, FaultProxy
-from support.s3 import S3
+from support.faults.fault_proxy import Fault, FaultProxy
+from support.stores.blocks import PATH, footer_of, parquet, rows
+from support.stores.blocks import ULID as ID
+from support.stores.s3 import S3
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from compaction.stores.blocks.footer import MAX_FOOTER, Bounds, read_footer
 from compaction.stores.blocks.footer_shape import MAX_DEPTH
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.objects import Objects, open_objects
-from support.blocks import PATH, footer_of, parquet, rows, with_footer
+from support.stores.blocks import PATH, footer_of, parquet, rows, with_footer
 
 
 @pytest.fixture

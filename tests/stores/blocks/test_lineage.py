@@ -9,7 +9,7 @@ import pytest
 
 from compaction.stores.blocks import lineage_search
 from compaction.stores.blocks.lineage import Made, Relative, Verdict, decide
-from support.block_lineage import World
+from stores.blocks.lineage import World
 
 WORLDS = 150
 STEPS = 60

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compaction.stores.blocks.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata, ancestry, decode
 from compaction.stores.blocks.model import Fingerprint
-from support.block_index import block_id
+from support.stores.block_index import block_id
 
 TEXTS = st.text(max_size=20)
 NAMES = st.lists(TEXTS, max_size=5).map(tuple)

@@ -23,8 +23,8 @@ from compaction.exceptions import (
     ObjectTruncatedError,
 )
 from compaction.stores.blocks.objects import Objects, Retrying, open_objects
-from support.fault_proxy import Fault, FaultProxy
-from support.s3 import QUICK, S3
+from support.faults.fault_proxy import Fault, FaultProxy
+from support.stores.s3 import QUICK, S3
 
 DATA = bytes(range(256)) * 40
 ONCE = [Fault.BUSY, Fault.BUSY_AFTER, Fault.RESET, Fault.RESET_AFTER, Fault.SILENT, Fault.SILENT_AFTER, Fault.TRUNCATED]

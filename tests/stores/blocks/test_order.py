@@ -15,9 +15,9 @@ from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.objects import Objects, open_objects
 from compaction.stores.blocks.order import FoundOrder, OrderCheck, OrderSource
-from support.block_rows import order_of
-from support.blocks import PATH, parquet, rows
-from support.parquet_types import TYPES
+from support.stores.block_rows import order_of
+from support.stores.blocks import PATH, parquet, rows
+from support.stores.parquet_types import TYPES
 
 SERVICE_TIME = ("service", "time")
 

@@ -14,10 +14,10 @@ from compaction.stores.blocks.index.engine import open_database
 from compaction.stores.blocks.index.orphans import condemn
 from compaction.stores.blocks.orphan_collector import CLOCK_PATH, SAFETY_AGE, collect_orphans, find_orphans
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.aged import DAY, Aging
-from support.block_histories import attempt, compact
-from support.block_index import NOON, block_id, check
-from support.block_stores import content, fill, upload
+from support.faults.aged import DAY, Aging
+from support.stores.block_histories import attempt, compact
+from support.stores.block_index import NOON, block_id, check
+from support.stores.block_stores import content, fill, upload
 
 WEEKS = 30 * DAY
 FOREIGN = (

@@ -26,10 +26,10 @@ from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.reader import BlockReader, Snapshot
 from compaction.stores.blocks.rebuild import rebuild_index
 from compaction.stores.blocks.store import BlockStore
-from support.block_churn import compact, sweep
-from support.block_index import block_id
-from support.block_stores import fill, upload
-from support.blocks import rows
+from support.stores.block_churn import compact, sweep
+from support.stores.block_index import block_id
+from support.stores.block_stores import fill, upload
+from support.stores.blocks import rows
 
 
 def times(snapshot: Snapshot) -> list[int]:

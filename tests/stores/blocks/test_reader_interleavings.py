@@ -24,10 +24,10 @@ from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
-from support.block_churn import merged, replacement, sweep
-from support.block_index import check
-from support.block_stores import upload
-from support.blocks import rows
+from support.stores.block_churn import merged, replacement, sweep
+from support.stores.block_index import check
+from support.stores.block_stores import upload
+from support.stores.blocks import rows
 
 GRACE = 100.0
 ROWS = 10

@@ -22,9 +22,9 @@ from compaction.exceptions import ClaimRefusedError, SnapshotExpiredError
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
-from support.block_churn import compact, sweep
-from support.block_index import check
-from support.block_stores import upload
+from support.stores.block_churn import compact, sweep
+from support.stores.block_index import check
+from support.stores.block_stores import upload
 
 WRITERS = 2
 BATCHES = 25

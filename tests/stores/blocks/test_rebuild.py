@@ -30,12 +30,12 @@ from compaction.stores.blocks.model import BlockKey
 from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
 from compaction.stores.blocks.rebuild import RebuildProgress, rebuild_index
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.aged import DAY, Aging, DyingStore, deaths
-from support.block_histories import attempt, compact
-from support.block_index import NOON, SECOND, block_id, check
-from support.block_stores import content, fill, upload
-from support.blocks import parquet, rows
-from support.index_faults import Death, Interrupted, interruptions
+from support.faults.aged import DAY, Aging, DyingStore, deaths
+from support.faults.index_faults import Death, Interrupted, interruptions
+from support.stores.block_histories import attempt, compact
+from support.stores.block_index import NOON, SECOND, block_id, check
+from support.stores.block_stores import content, fill, upload
+from support.stores.blocks import parquet, rows
 
 LATER = 1_795_000_000 * SECOND
 ONE, TWO, THREE, FOUR, FIVE, SIX = map(block_id, range(1, 7))

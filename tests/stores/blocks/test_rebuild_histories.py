@@ -19,11 +19,11 @@ from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.orphan_collector import collect_orphans
 from compaction.stores.blocks.rebuild import rebuild_index
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.aged import DAY, Aging, DyingStore
-from support.block_histories import Attempt, attempt
-from support.block_index import NOON, SECOND, check
-from support.block_stores import content, fill
-from support.index_faults import Death
+from support.faults.aged import DAY, Aging, DyingStore
+from support.faults.index_faults import Death
+from support.stores.block_histories import Attempt, attempt
+from support.stores.block_index import NOON, SECOND, check
+from support.stores.block_stores import content, fill
 
 STEPS = 40
 LATER = 1_795_000_000 * SECOND

@@ -10,8 +10,8 @@ from compaction.exceptions import BlockConflictError, BlockFormatError, IndexMis
 from compaction.stores.blocks.identity import IDENTITY_PATH, read_identity
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import block_id
-from support.block_stores import content, fill, upload
+from support.stores.block_index import block_id
+from support.stores.block_stores import content, fill, upload
 
 
 def test_a_new_store_is_bound_once(connection: BlockStoreConnection) -> None:

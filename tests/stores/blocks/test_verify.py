@@ -12,7 +12,7 @@ import pytest
 from compaction.exceptions import BlockVerificationError
 from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.verify import read_back, verify
-from support.block_rows import parquet
+from support.stores.block_rows import parquet
 
 ROWS = pa.table({"service": ["a", "b", None], "value": [1.5, None, 2.0], "list": [[1], None, [2, 3]]})
 

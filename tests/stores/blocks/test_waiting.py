@@ -23,7 +23,7 @@ from compaction.stores.blocks.index.schemas import read_schemas
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.schema_classes import schema_of_text, schema_text
 from compaction.stores.blocks.waiting import WaitingBlocks
-from support.block_index import NOON, SECOND, a_block, block_id
+from support.stores.block_index import NOON, SECOND, a_block, block_id
 
 SCHEMAS = {
     name: schema_text(pa.schema([("ts", pa.timestamp(name[:2] if name != "more" else "ms")), (name, pa.bool_())]))

@@ -28,8 +28,8 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import encode_snapshot, write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.log_owner import live_payloads, under_the_maps
-from support.segment_logs import leftovers
+from support.stores.log_owner import live_payloads, under_the_maps
+from support.stores.segment_logs import leftovers
 
 JOB = "by-hand"
 LIMITS = SegmentLimits(max_entries=40)

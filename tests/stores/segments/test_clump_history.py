@@ -23,9 +23,9 @@ from compaction.stores.segments.clump_owner import clump_through_owner
 from compaction.stores.segments.clump_plan import ClumpRequest
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.view import open_log
-from support.log_owner import KeyValueOwner, live_payloads, under_the_maps
-from support.segment_logs import compact_log
-from support.sudden_death import DyingFilesystem, SuddenDeath
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps
+from support.stores.segment_logs import compact_log
 
 REQUESTS = st.builds(ClumpRequest, st.integers(2, 4), st.integers(1, 3), st.integers(20, 2000))
 

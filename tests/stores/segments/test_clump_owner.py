@@ -21,7 +21,7 @@ from compaction.stores.segments.clump_plan import ClumpRequest
 from compaction.stores.segments.generate import corrupt_entry
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.view import open_log
-from support.log_owner import KeyValueOwner
+from support.stores.log_owner import KeyValueOwner
 
 JOB = "online"
 SPARSE = tuple(range(3, 60, 5))

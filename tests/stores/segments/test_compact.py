@@ -17,7 +17,7 @@ from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.plan import GroupCheck, plan_log
 from compaction.stores.segments.records import GroupReceipt
 from compaction.stores.segments.view import open_log
-from support.segment_logs import content, leftovers
+from support.stores.segment_logs import content, leftovers
 
 LIMITS = SegmentLimits(max_entries=64)
 JOB = "job"

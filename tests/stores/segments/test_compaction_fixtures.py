@@ -17,7 +17,7 @@ from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.plan import LogPlan, plan_log
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.view import open_log
-from support.segment_logs import append_random_steps, content, leftovers, live_set, regular, restore
+from support.stores.segment_logs import append_random_steps, content, leftovers, live_set, regular, restore
 
 pytestmark = pytest.mark.fixtures
 

@@ -29,7 +29,7 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import content, leftovers, regular
+from support.stores.segment_logs import content, leftovers, regular
 
 
 def seg(number: int) -> str:

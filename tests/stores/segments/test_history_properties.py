@@ -23,8 +23,8 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import Content, compact_log, content, leftovers
-from support.sudden_death import DyingFilesystem, SuddenDeath
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.segment_logs import Content, compact_log, content, leftovers
 
 
 class LogMachine(RuleBasedStateMachine):

@@ -26,11 +26,11 @@ from compaction.stores.segments.sense import SenseResult, SenseSettings, sense_r
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import SNAPSHOTS, find_snapshots, write_snapshot
 from compaction.stores.segments.store import SegmentLogStore
-from support.fuzzing.crowd import ALLOWED_KIB, memory_of_a_look
-from support.interrupted_calls import before_call
-from support.segment_logs import compact_all, content
-from support.unprivileged import as_nobody
-from support.world import World
+from fuzz.crowd import ALLOWED_KIB, memory_of_a_look
+from stores.unprivileged import as_nobody
+from support.cluster.world import World
+from support.faults.interrupted_calls import before_call
+from support.stores.segment_logs import compact_all, content
 
 
 def make(directory: Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from compaction.exceptions import LockFileError, LockHeldError, LockLostError
 from compaction.stores.segments import lock
-from support.sudden_death import DyingFilesystem, SuddenDeath
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 
 
 def held_by(directory: Path, content: str | bytes) -> int:

@@ -22,7 +22,7 @@ from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.store import SegmentLogStore
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import content
+from support.stores.segment_logs import content
 
 LIVE = LiveSet.parse("1,9,17,25,33,41,49,57")
 LIMITS = SegmentLimits(max_sources=2)

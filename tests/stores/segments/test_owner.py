@@ -35,8 +35,8 @@ from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.store import SegmentLogStore
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.ra_system import META, WAL, dets_header, killed, running, stopped
-from support.segment_logs import content, leftovers, regular
+from support.stores.ra_system import META, WAL, dets_header, killed, running, stopped
+from support.stores.segment_logs import content, leftovers, regular
 
 DATA = Path("/data")
 

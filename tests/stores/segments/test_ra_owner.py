@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.ra_owner import RaOwner
-from support.segment_logs import append_random_steps, live_set
+from support.stores.ra_owner import RaOwner
+from support.stores.segment_logs import append_random_steps, live_set
 
 pytestmark = pytest.mark.fixtures
 

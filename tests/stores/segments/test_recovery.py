@@ -28,8 +28,8 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.segment_logs import content, leftovers, live_set, restore
-from support.sudden_death import DyingFilesystem
+from support.faults.sudden_death import DyingFilesystem
+from support.stores.segment_logs import content, leftovers, live_set, restore
 
 FIXTURE = "04-crashed-compaction"
 RA_STATES = {

@@ -29,7 +29,7 @@ from compaction.stores.segments.sense import SenseSettings
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.store import SegmentLogStore
-from support.segment_logs import content, leftovers
+from support.stores.segment_logs import content, leftovers
 
 
 def make(path: Path, **more: object) -> Path:

@@ -24,7 +24,7 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tables import JobState
 from compaction.stores.blocks.model import BlockKey
-from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
+from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
 
 def _claim(index: IndexDatabase, job: str, token: int, *numbers: int, level: int | None = None) -> Claimed:

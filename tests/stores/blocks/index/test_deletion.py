@@ -34,7 +34,7 @@ from compaction.stores.blocks.index.tombstones import (
     standing,
     summary,
 )
-from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
+from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 GRACE = 600 * SECOND
 BAD = Fault("Corrupt", "page 7 of column value")

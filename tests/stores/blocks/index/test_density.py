@@ -6,7 +6,7 @@ from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.queue import density
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.retention import Retention, expire
-from support.block_index import NOON, SECOND, a_block
+from support.stores.block_index import NOON, SECOND, a_block
 
 HOUR = 3600 * SECOND
 BEGIN = NOON // HOUR * HOUR

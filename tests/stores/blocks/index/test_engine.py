@@ -15,7 +15,7 @@ from compaction.local.postgres import PostgresServer
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks, streamed
 from compaction.stores.blocks.index.registering import register
-from support.block_index import NOON, a_block, blocks_of
+from support.stores.block_index import NOON, a_block, blocks_of
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from compaction.stores.blocks.index.holders import Holder, renew, sign_out
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.tables import HOLDERS, JobState
-from support.block_index import NOON, SECOND, block_id, blocks_of, check
+from support.stores.block_index import NOON, SECOND, block_id, blocks_of, check
 
 ONE = Holder("one", "host-a", "boot pid:[1]", 12, "boot:100", 60 * SECOND)
 OTHER = replace(ONE, id="other", pid=13)

@@ -24,8 +24,8 @@ from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
 from compaction.stores.blocks.model import Block, Fingerprint
-from support.block_index import NOON, a_block, block_id, check, clear, output_of
-from support.index_model import Model
+from stores.blocks.index.model import Model
+from support.stores.block_index import NOON, a_block, block_id, check, clear, output_of
 
 WRITTEN = range(8)
 MADE = range(100, 106)

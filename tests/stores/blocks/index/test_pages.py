@@ -16,7 +16,7 @@ from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
 from compaction.stores.blocks.model import Block
-from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, output_of
+from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, output_of
 
 
 def test_pages_cover_the_listing(index: IndexDatabase) -> None:

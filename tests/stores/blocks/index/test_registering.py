@@ -16,7 +16,7 @@ from compaction.stores.blocks.index.queue import depths as queue_depths
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import BlockKey, Fingerprint
-from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
+from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
 
 def test_a_block_is_live_and_queued_from_one_moment(index: IndexDatabase) -> None:

@@ -24,7 +24,7 @@ from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tables import BLOCKS, BlockState, JobState, TombstoneReason
 from compaction.stores.blocks.index.tombstones import due
 from compaction.stores.blocks.model import Block, Fingerprint
-from support.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
+from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 SOURCES = blocks_of(1, 2, 3)
 IDS = tuple(block.id for block in SOURCES)

@@ -18,7 +18,7 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.retention import Retention, expire, would_expire
 from compaction.stores.blocks.index.tables import TombstoneReason
 from compaction.stores.blocks.index.tombstones import due
-from support.block_index import NOON, SECOND, a_block, check, tables
+from support.stores.block_index import NOON, SECOND, a_block, check, tables
 
 HOUR: Final = 3600 * SECOND
 NOW: Final = NOON - NOON % (24 * HOUR)

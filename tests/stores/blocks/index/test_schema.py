@@ -23,7 +23,7 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
 from compaction.stores.blocks.index.table_indexes import WITH_INDEXES
 from compaction.stores.blocks.index.tables import METADATA, NEWEST_SCHEMA
-from support.block_index import IDENTITY, NOON, blocks_of
+from support.stores.block_index import IDENTITY, NOON, blocks_of
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

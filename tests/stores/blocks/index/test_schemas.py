@@ -24,8 +24,8 @@ from compaction.stores.blocks.index.schemas import add_schemas, read_schemas
 from compaction.stores.blocks.index.tables import BLOCKS, HEAD, NEWEST_SCHEMA
 from compaction.stores.blocks.schema_classes import schema_of_text, schema_text
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from support.block_index import IDENTITY, NOON, a_block, block_id, blocks_of, output_of
-from support.block_stores import fill, read
+from support.stores.block_index import IDENTITY, NOON, a_block, block_id, blocks_of, output_of
+from support.stores.block_stores import fill, read
 
 ONE, TWO = (schema_text(pa.schema([("n", kind)])) for kind in (pa.int8(), pa.int64()))
 

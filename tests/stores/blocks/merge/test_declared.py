@@ -10,8 +10,8 @@ import pytest
 
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from support.block_rows import block, parquet
-from support.parquet_types import KEY, TYPES, merged, plain, table
+from support.stores.block_rows import block, parquet
+from support.stores.parquet_types import KEY, TYPES, merged, plain, table
 
 ARROW_SCHEMA = b"ARROW:schema"
 

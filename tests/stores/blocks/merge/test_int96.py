@@ -17,7 +17,7 @@ from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.objects import open_objects
 from compaction.stores.blocks.verify import read_back
-from support.blocks import PATH
+from support.stores.blocks import PATH
 
 SPARK: Final = {b"org.apache.spark.version": b"4.3.0"}
 MOMENTS: Final = (-62_135_596_800_000_000, -1, 253_402_297_200_000_000)

@@ -25,7 +25,7 @@ from compaction.stores.blocks.merge import rounds
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
 from compaction.stores.blocks.model import Fingerprint
-from support.block_rows import block, parquet
+from support.stores.block_rows import block, parquet
 
 KEY = ("service", "time")
 BY_KEY = MergeSettings(sort_key=KEY)

@@ -21,7 +21,7 @@ from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.merge import budget, encodings, keys
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
-from support.block_rows import Row, block, keep_last, merged, order_of, parquet, shown, table_of
+from support.stores.block_rows import Row, block, keep_last, merged, order_of, parquet, shown, table_of
 
 BASE = datetime.datetime(2026, 1, 1, tzinfo=ZoneInfo("UTC"))
 WORDS = st.sampled_from(["", "a", "b", "ab", "é", "z" * 40, "\x00", "\U0001f600", "\uffff"])

@@ -14,7 +14,7 @@ from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, key_ranges
 from compaction.stores.blocks.merge.settings import MergeSettings
-from support.block_rows import block, merged, parquet, shown
+from support.stores.block_rows import block, merged, parquet, shown
 
 WORDS = st.sampled_from(["", "a", "ab", "b", "é", "\U0001f600"])
 

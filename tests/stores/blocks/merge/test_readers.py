@@ -21,7 +21,7 @@ import pytest
 from compaction.stores.blocks.merge import encodings
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from support.parquet_types import (
+from support.stores.parquet_types import (
     ENCODINGS,
     KEY,
     NOT_EXACT,

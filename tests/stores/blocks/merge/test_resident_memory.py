@@ -17,7 +17,7 @@ import pytest
 
 from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.merge.settings import MEBIBYTE, OWN_MEMORY
-from support.block_engines import generate
+from support.stores.block_engines import generate
 
 TESTS = Path(__file__).resolve().parents[3]
 FILES, ROWS = 24, 100_000
@@ -35,7 +35,7 @@ def test_resident_memory_stays_within_the_limit(limit: int, inputs: list[Path], 
     """2.4 million rows of about 110 bytes: several times either limit. The smaller one takes two passes."""
     arrow_bytes = FILES * pq.read_table(inputs[0]).nbytes
     assert arrow_bytes > 3 * limit
-    command = [sys.executable, "-m", "support.merge_memory", str(limit), str(tmp_path / "out"), *map(str, inputs)]
+    command = [sys.executable, "-m", "stores.blocks.merge.memory", str(limit), str(tmp_path / "out"), *map(str, inputs)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     found = json.loads(answer.stdout)

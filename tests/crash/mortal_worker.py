@@ -1,0 +1,115 @@
+"""A worker that dies, or whose store stumbles, at one step of an attempt at blocks: every statement and commit of the
+index and every request to the object store counted, one of them the last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from compaction.exceptions import ObjectStoreUnavailableError
+from compaction.rewrite.block_attempt import BlockAttempt
+from compaction.rewrite.block_job import BlockJob
+from compaction.rewrite.block_store import objects_place
+from compaction.rewrite.receipts import JobReport
+from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.faults.index_faults import Death, Fault, Interrupted, When
+from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.stores.block_jobs import claim, job_of, secrets_of
+from support.stores.block_stores import fill
+
+
+@dataclass
+class Mortal(Interrupted):
+    """As `Interrupted`, for requests to objects too. After the death every further call dies as well, so that nothing
+    tidies up. A connection that is LOST is an answer that is lost: the request was carried out.
+    """
+
+    dead: bool = False
+    end: Callable[[], None] | None = None
+    """What to do instead of dying in Python."""
+    _counting: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> Mortal:
+        super().__enter__()
+        original = Objects._try
+
+        def attempt(objects: Objects, path: str, call: Callable[[], Any]) -> Any:
+            words = call.__qualname__.split(".")
+            return self._request(f"objects {words[1]}", path, lambda: original(objects, path, call))
+
+        self._stack.enter_context(patch.object(Objects, "_try", attempt))
+        return self
+
+    def _request(self, name: str, path: str, run: Callable[[], Any]) -> Any:
+        number = self._next(name)
+        mine = number == self.at
+        if self.dead or (mine and self.when is When.BEFORE):
+            self._stop(path)
+        answer = run()
+        if mine:
+            self._stop(path)
+        return answer
+
+    def _stop(self, path: str) -> None:
+        if self.fault is Fault.LOST:
+            raise ObjectStoreUnavailableError(path, "no answer, as the test wants it")
+        self._die()
+
+    def _next(self, name: str) -> int:
+        with self._counting:
+            self.calls.append(name)
+            return len(self.calls) - 1
+
+    def _call(self, name: str, connection: Any, run: Callable[[], object]) -> None:
+        number = self._next(name)
+        mine = number == self.at
+        if self.dead or (mine and self.when is When.BEFORE):
+            self._end(connection)
+        run()
+        if mine:
+            self._end(connection)
+
+    def _end(self, connection: Any) -> None:
+        if self.fault is Fault.DEATH:
+            self.dead = True
+            if self.end is not None:
+                self.end()
+        super()._end(connection)
+
+    def _die(self) -> None:
+        self.dead = True
+        if self.end is not None:
+            self.end()
+        raise Death
+
+
+def prepared(connection: BlockStoreConnection, store: BlockStore, number: int) -> BlockJob:
+    """A job over two blocks of a tenant of its own, claimed with token 1."""
+    tenant = f"tenant-{number}"
+    ids = fill(store, [10 * number, 10 * number + 1], tenant=tenant)
+    job = job_of(connection, ids, name=f"job-{number}", tenant=tenant)
+    claim(store, job, 1)
+    return job
+
+
+def attempt(connection: BlockStoreConnection, job: BlockJob, engine: ThreadEngine, mortal: Mortal) -> JobReport:
+    """The first attempt, through the index that may be interrupted."""
+    place = objects_place(job.store, secrets_of(connection))
+    store = BlockStore(place.open(), mortal.database)
+    with mortal:
+        return BlockAttempt(
+            job=job,
+            token=1,
+            store=store,
+            place=place,
+            worker="mortal",
+            lease=FakeLease(),
+            engine=engine,
+            monotonic=lambda: 0.0,
+            sleep=lambda _: None,
+        ).run()

@@ -1,0 +1,18 @@
+"""The definitions of both Spark operators on the API server, from the reference files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from support.time.waiting import eventually
+
+DEFINITIONS = ("sparkapplications.sparkoperator.k8s.io", "sparkapplications.spark.apache.org")
+
+
+def define(kubectl: Any, fixtures: Path) -> None:
+    """Put the definitions on the server and wait until it serves them."""
+    kubectl("apply", "--server-side", "-f", str(fixtures / "spark-operators"))
+    wait = ("wait", "--for=condition=Established", "--timeout=60s", "crd", *DEFINITIONS)
+    # kubectl gives up at once on an object without conditions, which it has for a moment.
+    eventually(lambda: kubectl(*wait, check=False).returncode == 0, "the definitions to be served")

@@ -1,0 +1,71 @@
+"""The real spark-submit and the real driver of Spark against an API server without kubelets: pods stay as they are
+made, and the test plays the node.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyspark
+
+from compaction.kube.resources import Obj
+from compaction.rewrite.java import find_java
+from kube.launchers import kubeflow_operator
+from support.cluster.control_plane import ControlPlane
+
+
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """Spark as Kubeflow's operator runs it, for the applications of one namespace."""
+
+    plane: ControlPlane
+    namespace: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the operator's pod has: where Spark, Java and the API server are."""
+        address = urlsplit(self.plane.url)
+        return {
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "JAVA_HOME": str(find_java().home),
+            "KUBECONFIG": str(self.plane.kubeconfig),
+            "KUBERNETES_SERVICE_HOST": str(address.hostname),
+            "KUBERNETES_SERVICE_PORT": str(address.port),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+
+    def submit(self, application: Mapping[str, Any]) -> str:
+        """What Kubeflow's controller does with a new application; what it would write as its error."""
+        submission = f"test-{application['metadata']['uid']}"
+        try:
+            return kubeflow_operator.submit(application | {"status": {"submissionID": submission}}, self.environment)
+        finally:
+            shutil.rmtree(f"/tmp/spark/{submission}", ignore_errors=True)
+
+    def objects(self, kind: str, **labels: str) -> list[Obj]:
+        """Objects of the core group in the namespace that have these labels."""
+        answer = self.plane.admin.request("GET", f"/api/v1/namespaces/{self.namespace}/{kind}")
+        assert answer.ok, answer.text
+        items: list[Obj] = answer.json()["items"]
+        return [one for one in items if labels.items() <= (one["metadata"].get("labels") or {}).items()]
+
+
+def differences(template: Any, made: Any, where: str = "") -> list[str]:
+    """The places at which what was made does not have what its template says; it may have more."""
+    if isinstance(template, dict):
+        if not isinstance(made, dict):
+            return [where]
+        return [
+            one
+            for key, value in template.items()
+            for one in (differences(value, made[key], f"{where}.{key}") if key in made else [f"{where}.{key}"])
+        ]
+    if isinstance(template, list):
+        found = made if isinstance(made, list) else []
+        return [f"{where}[{n}]" for n, one in enumerate(template) if all(differences(one, other) for other in found)]
+    return [] if template == made else [f"{where}: {template!r} is {made!r}"]

@@ -1,0 +1,188 @@
+"""The operator installed on a node as its users install it, a volume of segment logs, and what is done to pods."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compaction.local.binaries import find_binaries
+from compaction.local.node.images import CTR
+from compaction.local.node.layout import NODE_NAME
+from compaction.local.node.running import RunningNode
+from compaction.stores.segments import lock
+from support.cluster.by_kubectl import Cluster, LogRoot, Object
+from support.cluster.control_plane import ControlPlane
+from support.time.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "storage"
+OPERATOR = "compaction-operator"
+MOUNT = "/data"
+"""Where operator and workers see the volume: the root of every policy."""
+CLAIM = "segment-logs"
+USER, GROUP = 185, 0
+"""As whom operator and workers run."""
+SLOW = 700_000
+"""Bytes per second at which a job with 5 MB to copy takes about a minute."""
+
+
+def plane_of(node: RunningNode) -> ControlPlane:
+    """The node's API server, as other tests know theirs."""
+    binaries = find_binaries()
+    assert binaries is not None
+    return ControlPlane(node.kubeconfig, node.plane.url, binaries, node.plane)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """An operator in the namespace of the manifests; `volume` is the directory behind the claim."""
+
+    node: RunningNode
+    cluster: Cluster
+    volume: Path
+
+    def kubectl(self, *args: str, **options: Any) -> str:
+        return self.cluster.kubectl(*args, **options)
+
+    def apply_policy(self, name: str, *, executors: int = 1, slots: int = 2, **spec: Any) -> None:
+        """A policy for the logs whose names begin with its own, with workers in pods."""
+        workers = {"max": 1, "slots": slots, "idleSeconds": 5, "launcher": "pod"}
+        workers |= {"driver": small(), "executor": small() | {"instances": executors, "cores": 1}}
+        logs = {"root": MOUNT, "include": [f"{name}-*"], "volume": {"claimName": CLAIM}}
+        given: dict[str, Any] = {
+            "store": {"segmentLogs": logs},
+            "trigger": {"interval": "2s"},
+            "lease": {"durationSeconds": 10},
+            "workers": workers,
+            "cleanup": {"delay": "1h"},
+        }
+        document = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CompactionPolicy", "metadata": {"name": name}}
+        self.cluster.apply(document | {"spec": given | spec})
+
+    def slow_policy(self, name: str) -> None:
+        """One job at a time, slow enough that it is still at work when something happens to it."""
+        self.apply_policy(name, slots=1, limits={"bytesPerSecond": SLOW})
+
+    def operators(self) -> list[Object]:
+        return self.running(f"app.kubernetes.io/name={OPERATOR}")
+
+    def drivers(self, policy: str) -> list[Object]:
+        return self.running(f"compaction.dev/component=worker,compaction.dev/policy={policy}")
+
+    def executors(self, policy: str) -> list[Object]:
+        return self.running(f"compaction.dev/component=executor,compaction.dev/policy={policy}")
+
+    def answers(self) -> bool:
+        """Whether the API server does."""
+        try:
+            return self.node.plane.admin.request("GET", "/readyz", timeout=5).ok
+        except (OSError, ssl.SSLError):
+            return False
+
+    def pods(self, selector: str) -> list[Object]:
+        return self.cluster.list("pod", labels=selector)
+
+    def running(self, selector: str) -> list[Object]:
+        found = self.pods(selector)
+        return [one for one in found if one["status"].get("phase") == "Running" and not deleted(one)]
+
+    def leader(self) -> str:
+        """The name of the pod that leads, or nothing."""
+        found = self.cluster.list("lease", fields="metadata.name=compaction-coordinator")
+        holder = str(found[0]["spec"].get("holderIdentity") or "") if found else ""
+        return holder.partition("_")[0]
+
+    def kill(self, pod: Object) -> None:
+        """Kill the pod's container as the kernel does when memory runs out: nobody inside hears of it."""
+        container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        self.node.run(*CTR, "tasks", "kill", "--signal", "SIGKILL", container)
+
+    def await_nothing_left(self, policy: str) -> None:
+        """No pods of workers, no Leases of workers or jobs."""
+        eventually(lambda: not self.pods(f"compaction.dev/policy={policy}"), "the workers' pods to go")
+        eventually(lambda: not self.cluster.leases("worker") + self.cluster.leases("job"), "the Leases to go")
+
+    def logs_for(self, policy: str) -> LogRoot:
+        return VolumeLogs(self.volume, {}, policy)
+
+
+class VolumeLogs(LogRoot):
+    """Logs on the volume, owned by the user of the pods; their names begin with the policy's."""
+
+    def __init__(self, path: Path, before: dict[str, str], policy: str) -> None:
+        super().__init__(path, before)
+        self._policy = policy
+
+    def add(self, name: str, **more: Any) -> Path:
+        directory = super().add(f"{self._policy}-{name}", **more)
+        # Whoever opens the lock first makes it: a test that does must not shut the pods out.
+        (directory / lock.LOCK_FILE).touch()
+        give_to_pods(directory)
+        return directory
+
+    def leftovers(self) -> list[str]:
+        return [path for path in super().leftovers() if f"/{self._policy}-" in path]
+
+
+def give_to_pods(directory: Path) -> None:
+    for place, _, names in os.walk(directory):
+        os.chown(place, USER, GROUP)
+        for name in names:
+            os.chown(Path(place) / name, USER, GROUP, follow_symlinks=False)
+
+
+def small() -> dict[str, str]:
+    """What a pod asks for here, so that all of them find room on two processors."""
+    return {"cpu": "100m", "memory": "1536Mi"}
+
+
+def deleted(body: Mapping[str, Any]) -> bool:
+    return "deletionTimestamp" in body["metadata"]
+
+
+def volume_object(volume: Path) -> dict[str, Any]:
+    """What a cluster's provisioner makes for a claim; several pods of the one node mount it."""
+    here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE_NAME]}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": CLAIM},
+        "spec": {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "local": {"path": str(volume)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [here]}},
+            "claimRef": {"namespace": NAMESPACE, "name": CLAIM},
+        },
+    }
+
+
+def commands_of(section: str, *, path: Path = ROOT / "docs" / "install.md") -> list[str]:
+    """The shell commands of a section of the page, as they stand there, in the order of its blocks."""
+    found = re.search(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", path.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{path} has no section {section!r}"
+    blocks = re.findall(r"^```\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+def type_in(node: RunningNode, commands: Iterable[str]) -> str:
+    """Run commands in the checkout as a person does who has exported the node's KUBECONFIG; what they printed."""
+    printed = ""
+    for command in commands:
+        binaries = find_binaries()
+        assert binaries is not None
+        path = os.pathsep.join([str(Path(sys.executable).parent), str(binaries.kubectl.parent), os.environ["PATH"]])
+        environment = os.environ | {"KUBECONFIG": str(node.kubeconfig), "PATH": path}
+        answer = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 0, f"`{command}` ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}"
+        printed += answer.stdout
+    return printed

@@ -1,0 +1,57 @@
+"""Runs one merge in a process of its own and says how much memory it took: `python -m stores.blocks.merge.memory`.
+
+Arguments: bytes allowed, path of the output, paths of the inputs, which are read, not mapped. Prints {"base", "peak",
+"passes", "read", "rows"} as JSON: anonymous resident memory in bytes, before the merge and at most in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from compaction.stores.blocks.merge.kernel import merge
+from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+
+KEY = ("service", "timestamp")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def anonymous() -> int:
+    """Resident memory of this process that is in no file."""
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * _PAGE
+
+
+class Watch(threading.Thread):
+    """Looks again and again. What it misses makes the peak smaller, never larger."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.002):
+            self.peak = max(self.peak, anonymous())
+
+
+def main(limit: str, output: str, *sources: str) -> None:
+    """See the module."""
+    inputs = [MergeInput(name=path, open=partial(open, path, "rb")) for path in sources]
+    base, watch = anonymous(), Watch()
+    watch.start()
+    result = merge(inputs, output, MergeSettings(sort_key=KEY, memory_bytes=int(limit)))
+    watch.over.set()
+    watch.join()
+    said = {"base": base, "peak": watch.peak, "passes": result.passes, "read": str(result.read)}
+    print(json.dumps({**said, "rows": pq.read_metadata(output).num_rows}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,160 @@
+"""What a person sees and does in a test: logs under a root, a policy applied with kubectl, objects of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import yaml
+
+from compaction.local.admin import Answer
+from compaction.stores.segments.generate import Pattern, generate_log
+from compaction.stores.segments.reader import log_fingerprint
+from compaction.stores.segments.view import open_log
+from support.time.waiting import eventually
+
+Object = dict[str, Any]
+OURS: Final = "apis/compaction.dev/v1alpha1"
+RESOURCES: Final = {
+    "cjob": (OURS, "compactionjobs"),
+    "cpol": (OURS, "compactionpolicies"),
+    "event": ("api/v1", "events"),
+    "lease": ("apis/coordination.k8s.io/v1", "leases"),
+    "pod": ("api/v1", "pods"),
+}
+"""Short name -> group and version, plural."""
+TRY_AGAIN: Final = (429, 503)
+"""What a server answers that has just started, or has just been given a definition; kubectl tries again, too."""
+
+
+@dataclass(slots=True)
+class LogRoot:
+    """Logs under one root, and what was readable in them at the beginning."""
+
+    path: Path
+    before: dict[str, str]
+
+    def add(self, name: str, *, pattern: Pattern = Pattern.STRIDED, segments: int = 9, **more: Any) -> Path:
+        directory = self.path / name
+        generate_log(directory, pattern=pattern, segments=segments, sync=False, **more)
+        self.before[name] = self.fingerprint(name)
+        return directory
+
+    def fingerprint(self, name: str) -> str:
+        """Of everything a reader must still find: index, term, length and CRC of the payload as read now."""
+        return log_fingerprint(open_log(self.path / name)).hexdigest()
+
+    def assert_unchanged(self) -> None:
+        assert {name: self.fingerprint(name) for name in self.before} == self.before
+
+    def leftovers(self) -> list[str]:
+        """Files that only exist while something is under way."""
+        endings = (".partial", ".compacting", ".link", ".compaction_group", ".tmp")
+        return sorted(str(path) for path in self.path.rglob("*") if path.name.endswith(endings))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a person can see and do in the test's namespace. What is done goes through kubectl; what tests look at again
+    and again is asked of the API server itself: one look by kubectl is a process and a tenth of a CPU second.
+    """
+
+    plane: Any
+    namespace: str
+
+    def kubectl(self, *args: str, check: bool = True, input: str | None = None) -> str:
+        answer = self.plane.kubectl(*args, namespace=self.namespace, check=check, input=input)
+        return answer.stdout + ("" if check else answer.stderr)
+
+    def list(self, kind: str, *, labels: str = "", fields: str = "") -> list[Object]:
+        """All objects of a kind, of these labels and fields, by their names."""
+        selected = urlencode({"labelSelector": labels, "fieldSelector": fields})
+        items: list[Object] = self._read(kind, f"?{selected}")["items"]
+        return items
+
+    def policy(self, name: str = "logs") -> Object:
+        return self._read("cpol", f"/{name}")
+
+    def jobs(self) -> list[Object]:
+        return self.list("cjob")
+
+    def leases(self, component: str) -> list[Object]:
+        return self.list("lease", labels=f"compaction.dev/component={component}")
+
+    def events(self) -> set[str]:
+        return {event["reason"] for event in self.list("event")}
+
+    def _read(self, kind: str, rest: str) -> Object:
+        group, plural = RESOURCES[kind]
+        path = f"/{group}/namespaces/{self.namespace}/{plural}{rest}"
+
+        def answer() -> Answer | None:
+            found: Answer = self.plane.admin.request("GET", path)
+            return None if found.status in TRY_AGAIN else found
+
+        answered = eventually(answer, f"the API server to answer GET {path}")
+        assert answered.ok, f"GET {path}: {answered.status} {answered.text}"
+        found: Object = answered.json()
+        return found
+
+    def apply_policy(self, root: Path, *, name: str = "logs", **spec: Any) -> None:
+        self.apply(policy(root, name=name, **spec))
+
+    def apply(self, document: Mapping[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", input=yaml.safe_dump(dict(document)))
+
+    def await_job_state(self, *states: str) -> Object:
+        """The first job that is in one of the states."""
+        return eventually(
+            lambda: next((job for job in self.jobs() if job.get("status", {}).get("state") in states), None),
+            f"a job in state {' or '.join(states)}",
+            pause=0.1,
+        )
+
+    def await_all_succeeded(self, *, at_least: int = 1) -> list[Object]:
+        def done() -> list[Object]:
+            jobs = self.jobs()
+            ended = [job for job in jobs if job.get("status", {}).get("state") == "Succeeded"]
+            return jobs if len(ended) == len(jobs) >= at_least else []
+
+        return eventually(done, f"{at_least} or more jobs, all Succeeded")
+
+    def await_idle(self, name: str = "logs") -> Object:
+        """The policy after it has looked again and found nothing more to do."""
+
+        def idle() -> Object | None:
+            found = self.policy(name)
+            status = found.get("status", {})
+            # Without jobs and debt, but Compacting: its jobs have changed the store since it was looked at.
+            compacting = condition(found, "Ready").get("reason") in ("Compacting", "Sensing")
+            active = status.get("active", 0) + status.get("queued", 0)
+            done = status.get("lastSuccessTime") and status.get("debt", {}).get("bytes") == 0
+            return found if done and not active and not compacting else None
+
+        return eventually(idle, f"policy {name} without debt")
+
+
+def policy(root: Path, *, name: str = "logs", **spec: Any) -> Object:
+    """A policy with short times; `spec` replaces whole parts of it."""
+    defaults: Object = {
+        "store": {"segmentLogs": {"root": str(root), "include": ["*"]}},
+        "trigger": {"interval": "2s"},
+        "lease": {"durationSeconds": 5},
+        "workers": {"max": 1, "slots": 2, "idleSeconds": 5, "sparkMaster": "local[2]"},
+        "cleanup": {"delay": "1h"},
+    }
+    return {
+        "apiVersion": "compaction.dev/v1alpha1",
+        "kind": "CompactionPolicy",
+        "metadata": {"name": name},
+        "spec": defaults | spec,
+    }
+
+
+def condition(found: Object, type_: str) -> Object:
+    """A condition of an object, or {} when it has none of that type."""
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((item for item in conditions if item["type"] == type_), {})

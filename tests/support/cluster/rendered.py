@@ -1,0 +1,56 @@
+"""The manifests as a cluster gets them: rendered by the kustomize inside kubectl."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+MANIFESTS = ROOT / "manifests"
+INSTALL = MANIFESTS / "install.yaml"
+NAMESPACED = MANIFESTS / "overlays" / "namespaced"
+CLUSTER = MANIFESTS / "overlays" / "cluster"
+
+HEADER = """\
+# Everything for an operator that looks after the policies of the namespace compaction-system. Rendered from
+# manifests/overlays/namespaced by `make manifests`; docs/install.md says how it is used and how it is changed.
+#
+#   kubectl apply --server-side -f install.yaml
+"""
+
+
+def render(kubectl: str | Path, directory: Path) -> str:
+    """The YAML documents of a kustomization. Raises RuntimeError with kustomize's own words."""
+    answer = subprocess.run([str(kubectl), "kustomize", str(directory)], capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise RuntimeError(f"kubectl kustomize {directory}: {answer.stderr}")
+    return answer.stdout
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """The objects of a YAML stream, empty documents left out."""
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
+
+
+def with_components(directory: Path, overlay: Path, *components: str) -> Path:
+    """Write a user's own kustomization into `directory`: an overlay with components. Returns the directory."""
+    directory.mkdir(parents=True)
+    to_manifests = Path(os.path.relpath(MANIFESTS, directory.resolve()))
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "compaction-system",
+        "resources": [str(to_manifests / overlay.relative_to(MANIFESTS))],
+        "components": [str(to_manifests / "components" / component) for component in components],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    return directory
+
+
+def names(objects: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """(kind, name) of each."""
+    return {(one["kind"], one["metadata"]["name"]) for one in objects}

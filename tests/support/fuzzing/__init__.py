@@ -1,1 +1,0 @@
-"""Hostile bytes for every parser: targets, mutations, and the properties each answer must have."""

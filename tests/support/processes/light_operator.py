@@ -1,0 +1,47 @@
+"""`compactor operator` that starts light workers (`light_worker.py`): the operator itself is what users run.
+
+python light_operator.py [--task-seconds S] [--clock FILE] [--worker-clock FILE] operator ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from support.time import skewed_clock
+
+WORKER = Path(__file__).with_name("light_worker.py")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task-seconds", type=float, default=0.0)
+    parser.add_argument("--clock", type=Path)
+    parser.add_argument("--worker-clock", type=Path)
+    options, command = parser.parse_known_args()
+    if options.clock is not None:
+        skewed_clock.install(options.clock)
+
+    from compaction.cli import main as cli
+    from compaction.cli import operator
+    from compaction.kube.launchers.base import WorkerRequest
+    from compaction.kube.launchers.process import ProcessLauncher, worker_command
+
+    light = [sys.executable, str(WORKER), "--task-seconds", str(options.task_seconds)]
+    if options.worker_clock is not None:
+        light += ["--clock", str(options.worker_clock)]
+
+    def light_command(request: WorkerRequest) -> list[str]:
+        full = worker_command(request)
+        return [*light, *full[full.index("worker") :]]
+
+    operator.ProcessLauncher = partial(ProcessLauncher, command=light_command)  # type: ignore[misc,assignment]
+    return cli.main(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

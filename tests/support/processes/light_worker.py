@@ -1,0 +1,59 @@
+"""`compactor worker` with threads in the place of Spark: everything else is the worker's own. Up in half a second.
+
+    python light_worker.py [--task-seconds S] [--clock FILE] worker ...
+
+`--task-seconds`: how long every group takes at least, so that a job can be met half-way. `--clock`: see `skewed_clock`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from support.time import skewed_clock
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task-seconds", type=float, default=0.0)
+    parser.add_argument("--clock", type=Path)
+    options, command = parser.parse_known_args()
+    if options.clock is not None:
+        skewed_clock.install(options.clock)
+
+    from compaction.cli import main as cli
+    from compaction.cli import worker
+    from support.processes.worker_ports import ThreadEngine
+
+    class LightEngine(ThreadEngine):
+        """As a context manager, like Spark's."""
+
+        def __init__(self, settings: object) -> None:
+            super().__init__(parallelism=1)
+
+        def __enter__(self) -> LightEngine:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.close()
+
+        def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
+            def slowly(task: Any) -> Any:
+                time.sleep(options.task_seconds)
+                return work(task)
+
+            return super().submit(slowly, task, tag=tag)
+
+    worker.SparkEngine = LightEngine  # type: ignore[misc,assignment]
+    return cli.main(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

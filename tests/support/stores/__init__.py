@@ -1,0 +1,1 @@
+"""Stores: segment logs with their owners, block stores with index and objects, filled, and what must hold."""

@@ -1,0 +1,85 @@
+"""Whole block stores for tests: the fixtures `connection` and `block_store`, each on both stacks (SQLite and a folder,
+PostgreSQL and S3), and blocks uploaded into them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compaction.local.postgres import PostgresServer
+from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter
+from compaction.stores.blocks.paths import block_path
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.stores.block_index import block_id, empty_postgres
+from support.stores.blocks import parquet, rows
+from support.stores.s3 import S3, running_s3
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """A real S3 server for the whole session."""
+    with running_s3(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
+@pytest.fixture(params=["folder", "s3"])
+def connection(request: pytest.FixtureRequest, tmp_path: Path) -> BlockStoreConnection:
+    """How to reach an empty store of the test's own: a folder with SQLite, S3 with PostgreSQL."""
+    if request.param == "folder":
+        file = tmp_path / "index.db"
+        shutil.copyfile(request.getfixturevalue("_sqlite_template"), file)
+        return BlockStoreConnection(f"file://{tmp_path}/objects", f"sqlite:///{file}")
+    server: S3 = request.getfixturevalue("s3")
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    name = request.getfixturevalue("postgres_index")
+    empty_postgres(postgres, name)
+    return BlockStoreConnection(f"{server.bucket()}/blocks", postgres.url(name), server.gateway.options())
+
+
+@pytest.fixture
+def block_store(connection: BlockStoreConnection) -> Iterator[BlockStore]:
+    """An empty store of the test's own."""
+    store = BlockStore.open(connection)
+    yield store
+    store.close()
+
+
+def upload(store: BlockStore, number: int, *, tenant: str = "acme", shard: int = 0, **options: Any) -> str:
+    """Upload block `number` of 100 sorted rows (or `table`), unregistered; returns its path."""
+    table = options.pop("table", None)
+    table = rows(100, start=100 * number) if table is None else table
+    path = block_path(tenant, shard, block_id(number))
+    store.objects.put(path, parquet(table, sorted_by=["service", "time"], **options))
+    return path
+
+
+def fill(store: BlockStore, numbers: Sequence[int], *, tenant: str = "acme", shard: int = 0) -> tuple[str, ...]:
+    """Upload and register blocks by their numbers; returns their ids."""
+    paths = [upload(store, number, tenant=tenant, shard=shard) for number in numbers]
+    return store.register(paths, tenant=tenant, shard=shard).new
+
+
+def fill_units(store: BlockStore, numbers: Sequence[int]) -> None:
+    """The same of blocks whose times are milliseconds, microseconds and nanoseconds in turn."""
+    for number in numbers:
+        table, kind = rows(100, start=100 * number), pa.timestamp(("ms", "us", "ns")[number % 3], "UTC")
+        table = table.set_column(1, "time", table["time"].cast(pa.int64()).cast(kind))
+        store.register([upload(store, number, table=table)], tenant="acme", shard=0)
+
+
+def content(store: BlockStore, which: BlockFilter = EVERYTHING) -> list[tuple[Any, ...]]:
+    """All rows that readers see, in an order of their own."""
+    tables = [read(store, block.path) for block in store.live(which).blocks]
+    return sorted((tuple(row.values()) for table in tables for row in table.to_pylist()), key=repr)
+
+
+def read(store: BlockStore, path: str) -> pa.Table:
+    """One object as a table."""
+    return pq.read_table(pa.BufferReader(store.objects.get(path)))
