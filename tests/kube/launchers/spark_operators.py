@@ -5,9 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compaction.local.admin import AdminClient
 from support.time.waiting import eventually
 
 DEFINITIONS = ("sparkapplications.sparkoperator.k8s.io", "sparkapplications.spark.apache.org")
+
+
+def is_served(admin: AdminClient, definition: str) -> bool:
+    """Whether a definition is on the server, established, and not about to go."""
+    answer = admin.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}")
+    if answer.status == 404:
+        return False
+    found = answer.json()
+    conditions = {one["type"]: one["status"] for one in found.get("status", {}).get("conditions") or ()}
+    return conditions.get("Established") == "True" and "deletionTimestamp" not in found["metadata"]
 
 
 def define(kubectl: Any, fixtures: Path) -> None:

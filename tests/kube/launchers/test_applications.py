@@ -34,6 +34,8 @@ from compaction.kube.resources import PODS
 from kube.launchers.pods import FULL, IMAGE, request_of, terminated
 from kube.launchers.spark_operators import define
 
+pytestmark = pytest.mark.xdist_group("definitions of Spark operators")
+
 NAME = "logs-w-abcd-12345"
 BOTH = pytest.mark.parametrize("launcher", [Launcher.KUBEFLOW, Launcher.APACHE])
 Work = Callable[["Bench"], Awaitable[None]]
@@ -277,10 +279,9 @@ def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
 
 
 def test_auto_takes_the_next_kind_when_the_offered_one_has_just_gone(
-    control_plane: Any, restricted: str, tmp_path: Path, shared_fixtures: Path, spark_operators: None
+    control_plane: Any, restricted: str, tmp_path: Path, spark_operators: None
 ) -> None:
     """No time passes for the launcher, so its offer is the one from before the deletion."""
-    define(control_plane.kubectl, shared_fixtures)
 
     async def work() -> None:
         async with ApiClient(load_connection(control_plane.kubeconfig), deadline=5) as client:
@@ -297,7 +298,7 @@ def test_auto_takes_the_next_kind_when_the_offered_one_has_just_gone(
 
 
 def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is_is_named(
-    control_plane: Any, restricted: str, shared_fixtures: Path, spark_operators: None
+    control_plane: Any, restricted: str, shared_fixtures: Path, spark_operators_go: None
 ) -> None:
     """Discovery lists a new definition before the server answers on its path."""
     kubectl = control_plane.kubectl
