@@ -103,13 +103,24 @@ def assert_one_at_a_time(lines: list[str]) -> None:
         assert "leader=False" not in line
 
 
-def test_exactly_one_leads_and_a_killed_leader_is_replaced(replicas: Replicas) -> None:
+def test_exactly_one_leads_standbys_come_and_go_and_a_killed_leader_is_replaced(
+    replicas: Replicas, kubectl: Any
+) -> None:
     replicas.start("a")
     replicas.until_leader("a")
     replicas.start("b")
     replicas.until_standing_by("b")
     wait_for(lambda: sum("reconcile p" in line for line in replicas.lines()) >= 10, replicas)
     assert leaders_in_order(replicas.lines()) == [("a", 0)]
+    for identity, leader in (("a", "1.0"), ("b", "0.0")):
+        probes_answer(replicas, identity, leader=leader)
+
+    standby = replicas.start("c")
+    replicas.until_standing_by("c")
+    standby.send_signal(signal.SIGTERM)
+    assert standby.wait(timeout=60) == STOPPED, replicas.log("c")
+    assert replicas.lease()["holderIdentity"] == "a"
+
     replicas.processes["a"].send_signal(signal.SIGKILL)
     replicas.until_leader("b")
     wait_for(lambda: any(line.startswith("b 1 reconcile p") for line in replicas.lines()), replicas)
@@ -118,27 +129,31 @@ def test_exactly_one_leads_and_a_killed_leader_is_replaced(replicas: Replicas) -
     spec = replicas.lease()
     assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("b", 1, 4)
 
-
-def test_a_leader_asked_to_stop_ends_in_order_and_hands_over(replicas: Replicas) -> None:
-    replicas.start("a")
-    replicas.until_leader("a")
-    wait_for(lambda: any("reconcile p" in line for line in replicas.lines()), replicas)
-    replicas.processes["a"].send_signal(signal.SIGTERM)
-    assert replicas.processes["a"].wait(timeout=60) == STOPPED, replicas.log("a")
-    assert replicas.lines()[-1] == "a 0 stop"
-    spec = replicas.lease()
-    assert (spec.get("holderIdentity"), spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("", 0, 1)
-    replicas.start("b")
-    replicas.until_leader("b")
-    assert leaders_in_order(replicas.lines())[-1] == ("b", 1)
-    assert_one_at_a_time(replicas.lines())
+    kubectl("delete", "cpol", "p", namespace=replicas.namespace)
+    wait_for(lambda: any("Deleted CompactionPolicy p" in line for line in replicas.lines()), replicas)
 
 
-def test_a_leader_stopped_for_longer_than_its_lease_wakes_and_ends_without_acting(replicas: Replicas) -> None:
+def probes_answer(replicas: Replicas, identity: str, *, leader: str) -> None:
+    """Probes and metrics of a replica, whether it leads or not."""
+    match = re.search(r"ports=\[(\d+)", replicas.log(identity))
+    assert match is not None, replicas.log(identity)
+    base = f"http://127.0.0.1:{match.group(1)}"
+    for path in ("livez", "readyz", "healthz"):
+        answer = subprocess.run(["curl", "-fsS", f"{base}/{path}"], capture_output=True, text=True, check=True)
+        assert answer.stdout == "ok\n"
+    text = subprocess.run(["curl", "-fsS", f"{base}/metrics"], capture_output=True, text=True, check=True).stdout
+    assert f'leader_election_master_status{{name="compaction-coordinator"}} {leader}' in text
+
+
+def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_acting_any_more(
+    replicas: Replicas, kubectl: Any
+) -> None:
     replicas.start("a")
     replicas.until_leader("a")
     replicas.start("b")
     replicas.until_standing_by("b")
+
+    # Stopped for longer than its lease.
     os.kill(replicas.processes["a"].pid, signal.SIGSTOP)
     asleep = len(replicas.lines())
     replicas.until_leader("b")
@@ -149,41 +164,23 @@ def test_a_leader_stopped_for_longer_than_its_lease_wakes_and_ends_without_actin
     assert not any("reconcile" in line and "leader=True" in line for line in woken), woken
     assert replicas.lease()["holderIdentity"] == "b"
 
+    # Asked to stop: it ends in order and hands over.
+    wait_for(lambda: any(line.startswith("b 1 reconcile p") for line in replicas.lines()), replicas)
+    replicas.processes["b"].send_signal(signal.SIGTERM)
+    assert replicas.processes["b"].wait(timeout=60) == STOPPED, replicas.log("b")
+    assert replicas.lines()[-1] == "b 1 stop"
+    spec = replicas.lease()
+    assert (spec.get("holderIdentity"), spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("", 1, 1)
+    replicas.start("c")
+    replicas.until_leader("c")
+    assert leaders_in_order(replicas.lines())[-1] == ("c", 2)
+    without_the_sleeper = [line for line in replicas.lines() if line not in woken]
+    assert_one_at_a_time(without_the_sleeper)
 
-def test_a_leader_that_loses_its_lease_exits_to_be_started_again(replicas: Replicas, kubectl: Any) -> None:
-    replicas.start("a")
-    replicas.until_leader("a")
+    # Robbed of its lease: it exits to be started again.
     kubectl(
         "patch", "lease", "compaction-coordinator", "--type=merge", "-p", '{"spec":{"holderIdentity":"thief"}}',
         namespace=replicas.namespace,
     )  # fmt: skip
-    assert replicas.processes["a"].wait(timeout=60) in (LOST, DEADMAN), replicas.log("a")
+    assert replicas.processes["c"].wait(timeout=60) in (LOST, DEADMAN), replicas.log("c")
     assert replicas.lease()["holderIdentity"] == "thief"
-
-
-def test_a_standby_asked_to_stop_leaves_the_lease_alone(replicas: Replicas) -> None:
-    replicas.start("a")
-    replicas.until_leader("a")
-    standby = replicas.start("b")
-    replicas.until_standing_by("b")
-    standby.send_signal(signal.SIGTERM)
-    assert standby.wait(timeout=60) == STOPPED, replicas.log("b")
-    assert replicas.lease()["holderIdentity"] == "a"
-
-
-def test_missed_deletions_are_repaired_and_probes_answer_on_every_replica(replicas: Replicas, kubectl: Any) -> None:
-    replicas.start("a")
-    replicas.until_leader("a")
-    replicas.start("b")
-    replicas.until_standing_by("b")
-    for identity, leader in (("a", "1.0"), ("b", "0.0")):
-        match = re.search(r"ports=\[(\d+)", replicas.log(identity))
-        assert match is not None, replicas.log(identity)
-        base = f"http://127.0.0.1:{match.group(1)}"
-        for path in ("livez", "readyz", "healthz"):
-            answer = subprocess.run(["curl", "-fsS", f"{base}/{path}"], capture_output=True, text=True, check=True)
-            assert answer.stdout == "ok\n"
-        text = subprocess.run(["curl", "-fsS", f"{base}/metrics"], capture_output=True, text=True, check=True).stdout
-        assert f'leader_election_master_status{{name="compaction-coordinator"}} {leader}' in text
-    kubectl("delete", "cpol", "p", namespace=replicas.namespace)
-    wait_for(lambda: any("Deleted CompactionPolicy p" in line for line in replicas.lines()), replicas)
