@@ -25,11 +25,11 @@ from compaction.cli.cluster import models
 from compaction.cli.main import COMMANDS
 from compaction.explain.left_out_words import LOG_WORDS
 from compaction.leases.record import format_micro_time
+from compaction.local.versitygw import free_port
 from support.cluster.by_kubectl import Cluster
 from support.cluster.command_users import User, columns_of, make_user
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
-from support.processes.operators import free_port
 
 pytestmark = pytest.mark.apiserver
 

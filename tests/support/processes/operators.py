@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +27,7 @@ LIGHT_OPERATOR = Path(__file__).with_name("light_operator.py")
 ACCOUNT = "operator"
 STOP_SECONDS = 30.0
 READY = "waiting to be elected"
+SERVING = re.compile(r"serving probes and metrics .*ports=\[(\d+)")
 
 
 @dataclass(slots=True)
@@ -36,12 +37,16 @@ class OperatorProcess:
     process: subprocess.Popen[bytes]
     identity: str
     log: Path
-    metrics_port: int
-    health_port: int
 
     @property
     def output(self) -> str:
         return self.log.read_text(errors="replace")
+
+    @property
+    def metrics_port(self) -> int:
+        """The port the system chose. A port chosen here may be somebody else's by the time an operator is up."""
+        found = eventually(lambda: SERVING.search(self.output), f"{self.identity} to serve its metrics")
+        return int(found[1])
 
     def kill(self) -> None:
         """As a machine that loses its power: no signal handler runs."""
@@ -89,14 +94,13 @@ class OperatorFleet:
         more: tuple[str, ...] = (),
     ) -> OperatorProcess:
         identity = f"replica-{len(self.replicas)}"
-        metrics_port, health_port = free_port(), free_port()
         log = self.directory / f"{identity}.log"
         own = self.directory / f"{identity}.kubeconfig"
         shutil.copyfile(kubeconfig or self.kubeconfig, own)
         command = [*self.enter, *self._program(light if light is not None else self.light), "operator"]
         command += ["--all-namespaces"] if self.all_namespaces else ["--namespace", self.namespace]
         command += ["--lease-namespace", self.namespace, "--identity", identity]
-        command += ["--metrics-port", str(metrics_port), "--health-port", str(health_port)]
+        command += ["--metrics-port", "0", "--health-port", "0"]
         command += ["--state-dir", str(self.state_dir), "--log-format", "text"]
         command += ["--lease-duration", str(lease_seconds), "--renew-deadline", f"{lease_seconds * 0.6:g}"]
         command += ["--retry-period", f"{lease_seconds * 0.2:g}", "--resync", "20"]
@@ -108,7 +112,7 @@ class OperatorFleet:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "KUBECONFIG": str(own)},
             )
-        replica = OperatorProcess(process, identity, log, metrics_port, health_port)
+        replica = OperatorProcess(process, identity, log)
         self.replicas.append(replica)
         if self.worker_kubeconfig is not None:
             # An operator reads the file when it starts, and hands its name on to its workers.
@@ -200,10 +204,3 @@ def grant(plane: Any, namespace: str, account: str, path: Path) -> Path:
     plane.kubectl("create", "rolebinding", account, role, f"--user={account}", namespace=namespace)
     kubeconfig: Path = plane.running.kubeconfig_for(account, path, namespace=namespace)
     return kubeconfig
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
