@@ -45,7 +45,7 @@ def make_fleet(control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[M
         yield make
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[Servers]:
     """A control plane whose servers may be killed: nobody else uses it."""
     directory = tmp_path_factory.mktemp("breakable")
