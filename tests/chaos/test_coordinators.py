@@ -46,8 +46,7 @@ def await_another(cluster: Cluster, before: str) -> str:
 def writes_of(audit_log: Path, account: str, *, since: float) -> list[str]:
     """What an operator has changed since then; its workers, which share its account, are not counted."""
     found = []
-    for line in audit_log.read_text().splitlines():
-        entry = json.loads(line)
+    for entry in (json.loads(line) for line in audit_log.read_text().splitlines() if account in line):
         by_operator = entry["user"]["username"] == account and entry["userAgent"].startswith("compactor-operator")
         accepted = entry.get("responseStatus", {}).get("code", 500) < 300
         at = datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp()
