@@ -83,8 +83,8 @@ class Prover:
         try:
             while not self.stopped.is_set():
                 reading = self.prove()
-                # Half of the time at most: it is the workers' machine too.
-                self.stopped.wait(max(PAUSE_SECONDS, reading.seconds if reading is not None else 0.0))
+                # A quarter of the time at most: it is the workers' machine too.
+                self.stopped.wait(max(PAUSE_SECONDS, 3 * reading.seconds if reading is not None else 0.0))
         except CompactionError as error:
             self.error = error
 
