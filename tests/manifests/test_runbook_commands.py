@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.stores.segments.generate import generate_log
+from conftest import delete_namespace
 from manifests.pages import blocks_of, inline_commands_of
 from support.cluster.by_kubectl import Cluster
 from support.cluster.command_users import PROGRAMS, RBAC
@@ -103,29 +107,40 @@ class OnCall:
         )
 
 
-@pytest.fixture
-def on_call(control_plane: Any, namespace: str, tmp_path: Path) -> OnCall:
+@pytest.fixture(scope="module")
+def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnCall]:
+    """One namespace for all pages: what their commands change is put right before the next page (`on_call`)."""
+    namespace = f"runbooks-{secrets.token_hex(4)}"
+    control_plane.kubectl("create", "namespace", namespace)
     cluster = Cluster(control_plane, namespace)
     cluster.kubectl("apply", "-f", str(RBAC))
-    objects = [policy_object("logs"), job_object("logs-1"), POD, DEPLOYMENT, LEASE]
+    objects = [policy_object("logs"), POD, DEPLOYMENT, LEASE]
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
-    write_statuses(cluster)
+    write_status(cluster, "cpol/logs", STATUS)
     account = f"{namespace}:compaction-operator"
     cluster.kubectl(
         "create", "rolebinding", "operator", "--clusterrole=compaction-operator", f"--serviceaccount={account}"
     )
+    log = tmp_path_factory.mktemp("runbooks") / "log"
+    generate_log(log, segments=3, entries_per_segment=64, sync=False)
     words = {"NAMESPACE": namespace, "OPERATOR-NAMESPACE": namespace, "POLICY": "logs", "JOB": "logs-1"}
-    words |= {"DIR": str(tmp_path / "log"), "POD": "logs-w-1", "LOG/SEGMENT": f"/data/ra/a/{SEGMENT}"}
-    shell = OnCall(cluster, words)
-    generated = shell.run("compactor segments generate DIR --segments 3 --entries 64")
-    assert generated.returncode == 0, generated.stderr
+    words |= {"DIR": str(log), "POD": "logs-w-1", "LOG/SEGMENT": f"/data/ra/a/{SEGMENT}"}
+    yield OnCall(cluster, words)
+    delete_namespace(control_plane.admin, namespace)
+
+
+@pytest.fixture
+def on_call(shell: OnCall) -> OnCall:
+    """With the job that gave up, which a page may delete."""
+    if not shell.cluster.jobs():
+        shell.cluster.apply(job_object("logs-1"))
+        write_status(shell.cluster, "cjob/logs-1", FAULTY)
     return shell
 
 
-def write_statuses(cluster: Cluster) -> None:
-    for name, status in (("cpol/logs", STATUS), ("cjob/logs-1", FAULTY)):
-        patch = json.dumps({"status": status})
-        cluster.kubectl("patch", name, "--type=merge", "--subresource=status", "-p", patch)
+def write_status(cluster: Cluster, name: str, status: dict[str, Any]) -> None:
+    patch = json.dumps({"status": status})
+    cluster.kubectl("patch", name, "--type=merge", "--subresource=status", "-p", patch)
 
 
 def commands_of_runbook(page: Path) -> list[str]:
