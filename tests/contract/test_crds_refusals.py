@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from compaction.local.admin import Answer
 from support.cluster.manifests import (
     WRONG_BLOCK_JOBS,
     WRONG_BLOCK_POLICIES,
@@ -22,38 +24,41 @@ from support.cluster.manifests import (
 pytestmark = pytest.mark.apiserver
 
 
-def refusal(kubectl: Any, namespace: str, document: dict[str, Any]) -> str:
-    """kubectl's words about a document the API server does not take."""
-    answer = kubectl("create", "-f", "-", input=json.dumps(document), namespace=namespace, check=False)
-    assert answer.returncode != 0, f"accepted: {json.dumps(document)}"
-    message: str = answer.stderr
+DryRun = Callable[[dict[str, Any]], Answer]
+
+
+def refusal(dry_run: DryRun, document: dict[str, Any]) -> str:
+    """The API server's words about a document that it does not take, as kubectl shows them (see test_crds_server)."""
+    answer = dry_run(document)
+    assert answer.status in {400, 422}, f"{answer.status}: {json.dumps(document)}"
+    message: str = answer.json()["message"]
     return message
 
 
 @pytest.mark.parametrize("wrong", WRONG_POLICIES, ids=str)
-def test_a_wrong_policy(kubectl: Any, namespace: str, wrong: Wrong) -> None:
-    message = refusal(kubectl, namespace, wrong.applied_to(policy_object()))
+def test_a_wrong_policy(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(policy_object()))
     assert f"{wrong.field}: " in message or not wrong.field
     assert wrong.advice in message
 
 
 @pytest.mark.parametrize("wrong", WRONG_JOBS, ids=str)
-def test_a_wrong_job(kubectl: Any, namespace: str, wrong: Wrong) -> None:
-    message = refusal(kubectl, namespace, wrong.applied_to(job_object()))
+def test_a_wrong_job(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(job_object()))
     assert f"{wrong.field}: " in message
     assert wrong.advice in message
 
 
 @pytest.mark.parametrize("wrong", WRONG_BLOCK_POLICIES, ids=str)
-def test_a_wrong_policy_of_a_block_store(kubectl: Any, namespace: str, wrong: Wrong) -> None:
-    message = refusal(kubectl, namespace, wrong.applied_to(block_policy_object()))
+def test_a_wrong_policy_of_a_block_store(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(block_policy_object()))
     assert f"{wrong.field}: " in message
     assert wrong.advice in message
 
 
 @pytest.mark.parametrize("wrong", WRONG_BLOCK_JOBS, ids=str)
-def test_a_wrong_job_of_blocks(kubectl: Any, namespace: str, wrong: Wrong) -> None:
-    message = refusal(kubectl, namespace, wrong.applied_to(block_job_object()))
+def test_a_wrong_job_of_blocks(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(block_job_object()))
     assert f"{wrong.field}: " in message
     assert wrong.advice in message
 

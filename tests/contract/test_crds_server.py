@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from compaction.api.enums import JobState, StoreKind
 from compaction.api.job import CompactionJob, CompactionJobStatus
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
 from compaction.api.values import Timestamp, timestamp_from_epoch
+from compaction.local.admin import Answer
 from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
 
 pytestmark = pytest.mark.apiserver
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.apiserver
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = str(ROOT / "crds")
 NOW: Timestamp = timestamp_from_epoch(1_750_000_000)
+DryRun = Callable[[dict[str, Any]], Answer]
 
 
 class Cluster:
@@ -97,14 +100,14 @@ def test_the_examples_are_accepted(cluster: Cluster, example: Path) -> None:
         ("cooldown", ["0s", "0h0m0s", "1.123456s"]),
     ],
 )
-def test_durations_the_models_take_the_server_takes(cluster: Cluster, member: str, values: list[str]) -> None:
+def test_durations_the_models_take_the_server_takes(dry_run: DryRun, member: str, values: list[str]) -> None:
     for value in values:
         document = policy_object(trigger={member: value})
         CompactionPolicy.from_object(document)
-        cluster.run("create", "--dry-run=server", "-f", "-", input=json.dumps(document))
+        assert dry_run(document).ok, dry_run(document).text
 
 
-def test_schedules_the_models_take_the_server_takes(cluster: Cluster) -> None:
+def test_schedules_the_models_take_the_server_takes(dry_run: DryRun) -> None:
     for schedule in (
         "* * * * *",
         "30 2 * * MON-FRI",
@@ -117,14 +120,14 @@ def test_schedules_the_models_take_the_server_takes(cluster: Cluster) -> None:
             trigger = {"schedule": schedule, "timeZone": zone, "windows": [{"schedule": schedule, "duration": "744h"}]}
             document = policy_object(trigger=trigger)
             CompactionPolicy.from_object(document)
-            cluster.run("create", "--dry-run=server", "-f", "-", input=json.dumps(document))
+            assert dry_run(document).ok, dry_run(document).text
 
 
-def test_quantities_the_models_take_the_server_takes(cluster: Cluster) -> None:
+def test_quantities_the_models_take_the_server_takes(dry_run: DryRun) -> None:
     for value in (1, 2**40, "512", "64M", "64Mi", "1.5Gi", "0.001k", "8388607Ti"):
         document = policy_object(limits={"maxBytesPerJob": value})
         CompactionPolicy.from_object(document)
-        cluster.run("create", "--dry-run=server", "-f", "-", input=json.dumps(document))
+        assert dry_run(document).ok, dry_run(document).text
 
 
 def test_the_spec_of_a_job_never_changes(cluster: Cluster) -> None:
