@@ -46,13 +46,17 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: test e2e check simulate mutate bench bench-fleet fuzz format crds manifests lock
+.PHONY: test test-deep e2e check simulate mutate bench bench-fleet fuzz format crds manifests lock
 
 # Tests mostly wait: more workers than cores. What is selected runs in one process, where a debugger and -s work.
 WORKERS ?= $(if $(ARGS),0,4)
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in how many processes)
+test-deep: setup ## The same at full depth, as before a release: every example, schedule and crash point
+test-deep: export COMPACTION_TEST_DEPTH := deep
+test-deep: PARALLEL += --override-ini timeout=1800
+test test-deep:
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m compaction.local.promtool
 	@$(BIN)/python -m compaction.local.versitygw

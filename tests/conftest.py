@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from hypothesis import settings
 
 from compaction.local.admin import AdminClient
 from compaction.local.binaries import Binaries, ensure_binaries
 from compaction.local.control_plane import start_control_plane
 from support.cluster.control_plane import ControlPlane, with_definitions
 
-# A loaded machine must not fail a test: nothing here is measured in seconds.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
-
 pytest_plugins = (
+    "support.depth",
     "support.timing",
     "support.parallel",
     "support.faults.aged",

@@ -19,6 +19,7 @@ from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import JobState
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from crash.mortal_worker import Mortal, attempt, prepared
+from support.depth import each_call
 from support.faults.index_faults import Death, Fault, When, interruptions
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
@@ -81,7 +82,8 @@ def test_answer_that_is_lost_at_every_step(
 ) -> None:
     """Of the index nobody even notices; of the store, after all its retries, the attempt may fail, uncharged."""
     calls = steps(connection, block_store, engine)
-    for at, name in enumerate(calls):
+    for at in each_call(calls):
+        name = calls[at]
         job = prepared(connection, block_store, at + 1)
         mine = BlockFilter(tenant=job.tenant)
         before = content(block_store, mine)

@@ -19,6 +19,7 @@ from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.orphan_collector import collect_orphans
 from compaction.stores.blocks.store import BlockStore
+from support.depth import one_of_each
 from support.faults.aged import DAY, Aging, DyingStore, deaths
 from support.faults.index_faults import Death, Interrupted, interruptions
 from support.stores.block_histories import attempt, compact
@@ -84,8 +85,10 @@ def test_death_at_every_call(what: str, block_store: BlockStore, age: Aging) -> 
     assert len(live) == 4
     left = {path for path in expected[0] if path.endswith(".parquet")} - live
     assert len(left) == 1, "that of the open claim"
-    places = list(deaths(objects.calls)) if what == "objects" else [(n, w) for n, w, _ in interruptions(index.calls)]
-    assert len(places) > 8
+    assert len(objects.calls) > 15
+    assert len(index.calls) > 90
+    each = one_of_each(interruptions(index.calls), lambda place: place[1:])
+    places = deaths(objects.calls) if what == "objects" else [(number, when) for number, when, _ in each]
     for number, when in places:
         _history(store, age)
         dying: Callable[[], Any] = (

@@ -21,14 +21,13 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.faults.sudden_death import DyingFilesystem, SuddenDeath, When
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
 from support.stores.segment_logs import Content, content, leftovers, regular
 
 JOB = "policy-0123456789"
 LIMITS = SegmentLimits(max_entries=64, max_bytes=1_000_000)
 Way = Callable[..., None]
 """How the groups of a job are committed."""
-WHENS: tuple[When, ...] = ("before", "after", "during")
 
 
 def _fill(directory: Path) -> None:
@@ -98,14 +97,6 @@ def _attempt(directory: Path, plan: LogPlan, token: int, way: Way = _one_by_one)
     _run(directory, plan, way, token=token)
 
 
-def _deaths(count: Callable[[], DyingFilesystem], whens: tuple[When, ...] = WHENS) -> Iterator[tuple[int, When, str]]:
-    """Every (call number, moment, name) of a run that `count` does undisturbed."""
-    for number, name in enumerate(count().calls):
-        for when in whens:
-            if when != "during" or name.startswith("write"):
-                yield number, when, name
-
-
 def _check_done(directory: Path, plan: LogPlan, before: Content) -> None:
     assert content(directory) == before
     assert leftovers(directory) == []
@@ -143,9 +134,9 @@ def test_death_at_every_step_of_a_job(fresh: Callable[[], Path], way: Way) -> No
         _check_done(directory, plan, before)
         return counter
 
-    deaths = list(_deaths(undisturbed))
-    assert len(deaths) > 90
-    for number, when, name in deaths:
+    calls = undisturbed().calls
+    assert len(calls) > 45
+    for number, when, name in deaths(calls):
         directory = fresh()
         with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
             _attempt(directory, plan, 1, way)
@@ -167,7 +158,8 @@ def test_death_at_every_step_of_recovery(fresh: Callable[[], Path], way: Way) ->
     before, plan = content(directory), _plan(directory)
     with DyingFilesystem() as counter:
         _attempt(directory, plan, 1, way)
-    for at, name in enumerate(counter.calls):
+    for at in points(counter.calls):
+        name = counter.calls[at]
         if not name.startswith(("rename", "link", "symlink", "unlink")):
             continue
 
@@ -187,7 +179,7 @@ def test_death_at_every_step_of_recovery(fresh: Callable[[], Path], way: Way) ->
             return counter
 
         # "before" the next call leaves the same disk as "after" this one.
-        for number, when, step in _deaths(undisturbed, ("after", "during")):
+        for number, when, step in deaths(undisturbed().calls, ("after", "during")):
             directory = crashed()
             with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
                 recovery.recover(directory, now=1000.0)
@@ -220,7 +212,7 @@ def test_death_at_every_step_of_a_sweep(fresh: Callable[[], Path]) -> None:
             swept(directory)
         return counter
 
-    for number, when, name in _deaths(undisturbed):
+    for number, when, name in deaths(undisturbed().calls):
         directory = ready()
         with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
             swept(directory)
@@ -257,7 +249,7 @@ def test_a_refusing_disk_leaves_nothing_behind(fresh: Callable[[], Path], number
     before, plan = content(directory), _plan(directory)
     with DyingFilesystem() as counter:
         _attempt(directory, plan, 1, way)
-    for at in range(len(counter.calls)):
+    for at in points(counter.calls):
         directory = fresh()
         refused = DyingFilesystem(at=at, error=OSError(number, "refused"), lasting=lasting)
         error = _error_of(lambda directory=directory, refused=refused: _refused(refused, directory, plan, way))

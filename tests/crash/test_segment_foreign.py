@@ -28,8 +28,9 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
+from support.depth import one_of_each
 from support.faults.interrupted_calls import before_call
-from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath, points, steps
 from support.stores.ra_owner import RaOwner
 from support.stores.segment_logs import Content, compact_log, content, leftovers
 
@@ -167,7 +168,10 @@ def kill_points(fresh: Callable[[], Path]) -> Iterator[int]:
     with DyingFilesystem() as counter:
         attempt(log)
     begin = next(n for n, call in enumerate(counter.calls) if call.startswith("rename") and "compacting" in call)
-    yield from (n for n, call in enumerate(counter.calls) if n >= begin - 3 and not call.startswith(("sync", "write")))
+    names = [n for n, call in enumerate(counter.calls) if n >= begin - 3 and not call.startswith(("sync", "write"))]
+    assert len(names) > 30
+    each = steps(counter.calls)
+    yield from one_of_each(names, lambda number: each[number])
     yield len(counter.calls)
 
 
@@ -182,9 +186,7 @@ def died(fresh: Callable[[], Path], at: int) -> Path:
 def test_every_kill_point_then_somebody_else_then_recovery(
     fresh: Callable[[], Path], other: Callable[[Path], None]
 ) -> None:
-    points = list(kill_points(fresh))
-    assert len(points) > 30
-    for at in points:
+    for at in kill_points(fresh):
         log = died(fresh, at)
         other(log)
         assert content(log) == wanted(log), f"{at}: lost by the other alone"
@@ -340,7 +342,7 @@ def test_an_owner_that_starts_while_a_commit_sleeps_is_noticed_at_each_name(fres
     log = fresh()
     with before_call("write", -1, lambda: None) as counted:
         attempt(log)
-    for number in range(counted.calls):
+    for number in points(counted.names):
         log = fresh()
         event = partial(snapshot_and_major, log)
         with before_call("write", number, event) as struck, suppress(SegmentLogError):

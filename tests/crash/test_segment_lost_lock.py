@@ -17,7 +17,7 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
-from support.faults.sudden_death import DyingFilesystem
+from support.faults.sudden_death import DyingFilesystem, points
 from support.stores.segment_logs import content, leftovers
 
 JOB = "job"
@@ -187,7 +187,7 @@ def test_wherever_it_slept_nothing_is_lost(
     with DyingFilesystem() as counter:
         committed_together(log, outputs, 1)
     assert len(counter.calls) > 15
-    for number in range(len(counter.calls)):
+    for number in points(counter.calls):
         log, outputs = ready(f"log-{number}")
         before = content(log)
         with monkeypatch.context() as patch:

@@ -15,6 +15,7 @@ from fuzz.mutation import mutated
 from fuzz.object_targets import POLICY
 from fuzz.target import Target
 from fuzz.targets import TARGETS
+from support.depth import examples
 
 PER_BYTE = 200
 """Bytes of memory that one byte of input may cost at most: an empty list of one byte takes 64."""
@@ -60,7 +61,7 @@ def test_the_seeds_themselves_are_taken(target: Target, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_hostile_bytes_end_in_a_named_error_or_a_correct_result(target: Target) -> None:
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
     @given(mutated(target))
     def check(data: bytes) -> None:
         with TemporaryDirectory(prefix="fuzz-") as directory:
@@ -73,7 +74,7 @@ def test_hostile_bytes_end_in_a_named_error_or_a_correct_result(target: Target) 
 def test_memory_is_bounded_by_the_input(target: Target) -> None:
     """No claim of the bytes (a length, a count, a nesting) is believed before the bytes are there."""
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
     @given(mutated(target) | st.sampled_from(target.seeds))
     def check(data: bytes) -> None:
         with TemporaryDirectory(prefix="fuzz-") as directory:

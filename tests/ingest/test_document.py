@@ -21,6 +21,7 @@ from compaction.ingest.openapi import document
 from compaction.ingest.server import IngestServer, Limits
 from compaction.stores.blocks.index.tombstones import forget_blocks
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.depth import examples
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import NOON
 from support.stores.block_stores import fill, upload
@@ -100,7 +101,7 @@ def bodies(draw: st.DrawFn) -> Any:
     return draw(st.sampled_from([{"blocks": blocks}, {"blocks": blocks}, {"blocks": blocks, "x": 1}, blocks, {}]))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(body=bodies())
 def test_the_handler_takes_exactly_the_requests_of_the_document(endpoint: Endpoint, body: Any) -> None:
     schema = endpoint.document["paths"]["/v1/blocks"]["post"]["requestBody"]["content"]["application/json"]["schema"]

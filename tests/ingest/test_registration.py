@@ -21,6 +21,7 @@ from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore
+from support.depth import examples
 from support.faults.aged import DAY, Aging
 from support.stores.block_index import NOON, block_id, check
 from support.stores.block_stores import content, upload
@@ -234,7 +235,7 @@ def test_a_compressed_body_is_refused_and_never_unpacked(endpoint: Endpoint) -> 
         assert (answer.status, answer.code) == (415, "UnsupportedMediaType")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(path=st.text(min_size=1, max_size=900), tenant=st.text(min_size=1, max_size=1024))
 @example(path="_compaction/identity", tenant="_compaction")
 @example(path="acme/0/" + block_id(1) + ".parquet/x", tenant="acme")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from compaction.api.names import LABEL_POLICY
 from compaction.kube.cache import Change, KindStore, ObjectCache, ObjectKey, policy_of_job, project, version_order
 from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES
+from support.depth import examples
 
 
 def job(name: str, *, version: int, uid: str | None = None, policy: str = "p", **metadata: Any) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
     return history
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(histories(), st.data())
 def test_any_order_any_losses_end_in_the_truth_after_a_sweep(
     history: list[tuple[str, dict[str, Any]]], data: st.DataObject

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import ConflictError
 from compaction.kube.queue import Backoff, KeySchedule, WorkQueue
+from support.depth import examples
 from support.time.virtual_time import run_virtual
 
 
@@ -224,7 +225,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(ACTIONS, st.integers(1, 4), st.integers())
 def test_no_key_is_lost(actions: list[tuple[str, str, float]], concurrency: int, seed: int) -> None:
     """After every request there is a handling that *starts* no earlier than the request was due."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from compaction.exceptions import AlreadyExistsError, ApiUnavailableError, ConflictError, NotFoundError
 from compaction.leases.election import Election, ElectionSettings, Standing, make_identity
 from compaction.leases.record import Lease, LeaseRecord
+from support.depth import examples
 
 SETTINGS = ElectionSettings()
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -277,7 +278,7 @@ def test_identities_are_unique_per_process_start() -> None:
     assert make_identity() != make_identity()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     schedule=st.lists(
         st.tuples(

@@ -14,6 +14,7 @@ from compaction.planning.block_rules import BlockClass, BlockReason, BlockRules,
 from compaction.planning.blocks import BlockQueue
 from compaction.planning.candidates import Candidate
 from planning.block_queues import expected, found
+from support.depth import examples
 
 RULES = st.builds(
     BlockRules,
@@ -152,7 +153,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert due is None or due > self.now
 
 
-QueueMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestQueueMachine = QueueMachine.TestCase
 
 
@@ -202,7 +203,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(changes=CHANGES, rules=RULES)
 def test_many_changes_between_two_looks(changes: list[tuple[str, Any]], rules: BlockRules) -> None:
     """What is late, taken out in parts and put back before anybody looks is cut once, and cut right."""

@@ -21,6 +21,7 @@ from compaction.planning.scheduler import (
     eviction_order,
     workers_to_launch,
 )
+from support.depth import examples
 
 U, P, A, F = JobState.UNASSIGNED, JobState.IN_PROGRESS, JobState.ABANDONED, JobState.FAULTY
 NOW = 1000.0
@@ -293,7 +294,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(row.state is JobState.SUCCEEDED for row in self.world.jobs.values()), "a job never ended"
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40)
 TestSchedulerMachine = SchedulerMachine.TestCase
 
 

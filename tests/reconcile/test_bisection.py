@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from compaction.api.enums import JobState
 from support.cluster.world import World
+from support.depth import examples
 
 P, F = JobState.IN_PROGRESS, JobState.FAULTY
 
@@ -63,7 +64,7 @@ def test_it_converges_whatever_is_forgotten(history: int, queued: int, restart_e
     queued=st.integers(1, 4),
     restart_every=st.integers(0, 3),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 def test_only_the_culprits_are_left(
     groups: int, culprits: set[int], history: int, queued: int, restart_every: int
 ) -> None:

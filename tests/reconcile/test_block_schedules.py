@@ -15,6 +15,7 @@ from compaction.api.enums import JobState
 from compaction.planning.block_rules import QueuedBlock
 from support.cluster.block_world import SIZE, BlockWorld
 from support.cluster.world import Crash, P
+from support.depth import examples
 
 STEPS = (
     *("arrive", "arrive", "look", "look", "look", "wait"),
@@ -122,7 +123,7 @@ class Story:
     queued=st.integers(1, 6),
     history=st.integers(0, 3),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8))
 def test_whatever_happens_no_block_is_in_two_jobs_and_all_that_can_be_done_is_done(
     steps: list[Step], attempts: int, queued: int, history: int
 ) -> None:

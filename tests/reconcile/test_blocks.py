@@ -17,6 +17,7 @@ from compaction.reconcile.reports import WorkerReport
 from support.cluster.block_world import SIZE, BlockWorld, ulid
 from support.cluster.manifests import block_store
 from support.cluster.world import F, P, S, U
+from support.depth import examples
 
 SOON = {"trigger": {"interval": "10s"}}
 
@@ -375,7 +376,7 @@ class TestSplit:
         history=st.sampled_from([0, 1, 2, 100]),
         queued=st.integers(1, 6),
     )
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25))
     def test_only_the_culprits_and_their_companions_are_left_and_no_set_is_tried_twice(
         self, culprits: set[int], history: int, queued: int
     ) -> None:

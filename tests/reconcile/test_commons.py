@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from compaction.reconcile.allowance import Allowance, OperatorLimits, Wish
 from compaction.reconcile.commons import SETTLING, TURN, Commons
+from support.depth import examples
 
 Key = tuple[str, str]
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
@@ -167,7 +168,7 @@ class Busy:
                 over.pop()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     limit=st.integers(1, 6),
     policies=st.lists(

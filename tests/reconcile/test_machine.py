@@ -15,6 +15,7 @@ from compaction.api.enums import JobState
 from compaction.api.names import LABEL_PLAN
 from compaction.planning.schedule import OpenWindow, window_state
 from support.cluster.world import Crash, World
+from support.depth import examples
 
 BYTES_PER_SECOND = 90
 EVERY_OTHER_MINUTE = {"schedule": "*/2 * * * *", "duration": "1m"}
@@ -182,5 +183,5 @@ class ReconcileMachine(RuleBasedStateMachine):
             assert status.bytes_reclaimed == world.committed
 
 
-ReconcileMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+ReconcileMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestReconcileMachine = ReconcileMachine.TestCase

@@ -36,6 +36,11 @@ def recall(what: str) -> tuple[int, ...]:
     return tuple(json.loads(FILE.read_text()).get(what, ()))
 
 
+def every_seed() -> set[int]:
+    """The remembered seeds of all defects."""
+    return {seed for what in MUTATIONS for seed in recall(what)}
+
+
 def remember(pool: Pool, *, schedules: int) -> Iterator[tuple[str, list[int]]]:
     """Search for every defect anew, and write down the first `KEPT` seeds that find it."""
     found: dict[str, list[int]] = {}

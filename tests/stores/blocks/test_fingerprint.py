@@ -19,6 +19,7 @@ from compaction.exceptions import UnsupportedColumnError
 from compaction.stores.blocks.fingerprint import SLICE_ROWS, Fingerprinter, fingerprint
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.text_lanes import SHORT
+from support.depth import examples
 
 SCHEMA = pa.schema(
     [
@@ -70,14 +71,14 @@ def plain(rows: pa.Table) -> list[str]:
     return sorted(repr(key(row)) for row in rows.to_pylist())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ROWS, max_size=6), st.lists(ROWS, max_size=6))
 def test_equal_exactly_when_the_rows_are_equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     left, right = table(one), table(other)
     assert (fingerprint(left) == fingerprint(right)) == (plain(left) == plain(right))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ROWS, min_size=1, max_size=12), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_order_of_rows_and_columns_and_chunks_say_nothing(rows: list[dict[str, Any]], chance: Any, chunk: int) -> None:
     expected = fingerprint(table(rows))
@@ -93,7 +94,7 @@ def test_order_of_rows_and_columns_and_chunks_say_nothing(rows: list[dict[str, A
     assert fingerprint(padded) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ROWS, max_size=8), st.lists(ROWS, max_size=8))
 def test_fingerprints_add_up_like_rows(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     together = fingerprint(table(one + other))
@@ -106,7 +107,7 @@ def test_fingerprints_add_up_like_rows(one: list[dict[str, Any]], other: list[di
     assert grown.value == together
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ROWS, max_size=12))
 def test_encodings_say_nothing(rows: list[dict[str, Any]]) -> None:
     plain_rows = table(rows)
@@ -129,7 +130,7 @@ def test_encodings_say_nothing(rows: list[dict[str, Any]]) -> None:
     assert fingerprint(pq.read_table(file, read_dictionary=["service"])) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ROWS, max_size=8))
 def test_added_columns_of_nulls_say_nothing(rows: list[dict[str, Any]]) -> None:
     before = table(rows)
@@ -150,7 +151,7 @@ WIDER = {
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ROWS, max_size=8))
 @pytest.mark.parametrize("name", WIDER)
 def test_widened_types_say_nothing(name: str, rows: list[dict[str, Any]]) -> None:

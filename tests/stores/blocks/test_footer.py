@@ -28,6 +28,7 @@ from compaction.stores.blocks.footer import MAX_FOOTER, Bounds, read_footer
 from compaction.stores.blocks.footer_shape import MAX_DEPTH
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.objects import Objects, open_objects
+from support.depth import examples
 from support.stores.blocks import PATH, footer_of, parquet, rows, with_footer
 
 
@@ -205,7 +206,7 @@ def test_two_columns_of_one_name_are_refused(folder: Objects) -> None:
 GOOD = parquet(rows(60), BlockMetadata(tenant="acme"), row_group_size=20, sorted_by=["service", "time"])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_a_damaged_footer_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever is in it: an error of ours that names the object, or a footer that agrees with itself."""

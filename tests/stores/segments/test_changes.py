@@ -18,6 +18,7 @@ from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.sense import SenseCache, SenseResult, SenseSettings, sense_root
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
+from support.depth import examples
 
 SETTINGS = SenseSettings()
 
@@ -174,7 +175,7 @@ def take(step: str, disk: CoarseDisk, number: int) -> None:
             disk.change(disk.root, lambda: shutil.rmtree(others[0]))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_every_look_equals_a_full_one(disk: CoarseDisk, steps: list[float | str]) -> None:
     shutil.rmtree(disk.root)

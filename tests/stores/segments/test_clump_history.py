@@ -23,6 +23,7 @@ from compaction.stores.segments.clump_owner import clump_through_owner
 from compaction.stores.segments.clump_plan import ClumpRequest
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.view import open_log
+from support.depth import examples
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps
 from support.stores.segment_logs import compact_log
@@ -138,6 +139,6 @@ class OwnedLog(RuleBasedStateMachine):
 
 
 OwnedLog.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(30), stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]
 )
 TestOwnedLogs = OwnedLog.TestCase

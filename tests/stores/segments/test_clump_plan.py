@@ -15,6 +15,7 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
+from support.depth import examples
 
 REQUEST = ClumpRequest(shorter_than=3, min_ranges=1)
 
@@ -123,7 +124,7 @@ def test_mean_run() -> None:
     assert mean_run(LiveSet.empty()) == 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     live=st.sets(st.integers(0, 85)),
     request_=st.builds(ClumpRequest, st.integers(2, 5), st.integers(1, 6), st.integers(1, 900)),

@@ -23,6 +23,7 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
+from support.depth import examples
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.segment_logs import Content, compact_log, content, leftovers
 
@@ -136,6 +137,6 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(60), stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]
 )
 TestHistories = LogMachine.TestCase

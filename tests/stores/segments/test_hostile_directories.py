@@ -29,6 +29,7 @@ from compaction.stores.segments.store import SegmentLogStore
 from fuzz.crowd import ALLOWED_KIB, memory_of_a_look
 from stores.unprivileged import as_nobody
 from support.cluster.world import World
+from support.depth import at_depth, each_call
 from support.faults.interrupted_calls import before_call
 from support.stores.segment_logs import compact_all, content
 
@@ -390,8 +391,8 @@ def test_a_log_that_changes_at_any_moment_of_a_look(tmp_path: Path, change: str)
         make(tmp_path / "all" / "root" / name)
     with before_call("read", -1, lambda: None) as counted:
         look(tmp_path / "all" / "root")
-    assert counted.calls > 50
-    for at in range(counted.calls):
+    assert len(counted.names) > 50
+    for at in each_call(counted.names):
         root = tmp_path / str(at) / "root"
         for name in ("bad", "good"):
             make(root / name)
@@ -408,8 +409,8 @@ def test_a_job_whose_log_is_moved_away_at_any_moment_loses_nothing(tmp_path: Pat
     whole = make(tmp_path / "all" / "bad")
     with before_call("write", -1, lambda: None) as counted:
         compact_all(SegmentLogStore(whole.parent), whole)
-    assert counted.calls > 10
-    for at in range(counted.calls):
+    assert len(counted.names) > 10
+    for at in each_call(counted.names):
         root = tmp_path / str(at) / "root"
         log = make(root / "bad")
         before, moved = content(log), tmp_path / str(at) / "moved"
@@ -435,14 +436,14 @@ HARMLESS = (
 
 @pytest.mark.parametrize("change", HARMLESS)
 def test_a_job_whose_log_changes_between_two_looks_loses_nothing(tmp_path: Path, change: str) -> None:
-    """The change is made before every eighth system call that looks; the job ends in an error that names the log, or
-    is done; every live entry is where it was.
+    """The change is made before every eighth system call that looks (every 24th in a short run); the job ends in an
+    error that names the log, or is done; every live entry is where it was.
     """
     whole = make(tmp_path / "all" / "bad")
     with before_call("read", -1, lambda: None) as counted:
         compact_all(SegmentLogStore(whole.parent), whole, sweep=True)
-    assert counted.calls > 100
-    for at in range(0, counted.calls, 8):
+    assert len(counted.names) > 100
+    for at in range(0, len(counted.names), at_depth(short=24, deep=8)):
         root = tmp_path / str(at) / "root"
         log = make(root / "bad")
         before, refusal = content(log), ""

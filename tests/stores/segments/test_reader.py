@@ -28,6 +28,7 @@ from compaction.stores.segments.reader import (
 from compaction.stores.segments.snapshot import newest_snapshot
 from compaction.stores.segments.view import open_log
 from compaction.stores.segments.writer import LogWriter
+from support.depth import examples
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ records = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(records, st.binary(max_size=60), st.binary(max_size=40))
 def test_any_index_gives_payloads_or_named_errors(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, int, int]], data: bytes, junk: bytes
@@ -168,7 +169,7 @@ def test_reads_are_coalesced_and_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     assert bytes(list(strided[1].payloads())[1]) == bytes([13]) * 1000
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, 40), unique=True).map(sorted), st.integers(1, 200), st.integers(0, 60))
 def test_any_selection_reads_the_same_payloads(
     tmp_path_factory: pytest.TempPathFactory, rows: list[int], chunk: int, gap: int

@@ -27,6 +27,7 @@ from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.snapshot import write_snapshot
 from compaction.stores.segments.view import is_log_directory, open_log, scan_log
 from compaction.stores.segments.writer import LogWriter
+from support.depth import examples
 
 
 def write(directory: Path, indexes: list[int], *, term: int = 1, max_count: int = 4) -> None:
@@ -42,7 +43,7 @@ def content(directory: Path) -> list[tuple[int, int]]:
 runs = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.booleans()), min_size=1, max_size=8)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(runs, st.integers(1, 7))
 def test_view_is_the_log_that_was_written(history: list[tuple[int, int, bool]], max_count: int) -> None:
     """Writing an index drops everything above it: whatever the files look like, the view is that log."""

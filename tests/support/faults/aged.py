@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from compaction.stores.blocks import objects as module
 from compaction.stores.blocks.objects import Objects
+from support.depth import each_call
 from support.faults.index_faults import Death, When
 
 DAY = 86_400
@@ -82,9 +83,11 @@ class DyingStore:
         return dying
 
 
-def deaths(calls: list[str]) -> Iterator[tuple[int, When]]:
+def deaths(calls: list[str]) -> list[tuple[int, When]]:
     """Before each call, and after each that writes."""
-    for number, name in enumerate(calls):
-        yield number, When.BEFORE
-        if name in {"put", "delete"}:
-            yield number, When.AFTER
+    return [
+        (number, when)
+        for number in each_call(calls)
+        for when in (When.BEFORE, When.AFTER)
+        if when is When.BEFORE or calls[number] in {"put", "delete"}
+    ]

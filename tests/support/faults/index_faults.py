@@ -6,7 +6,7 @@ The way in is SQLAlchemy's dialect, below everything that the index does: what i
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +16,7 @@ from unittest.mock import patch
 from sqlalchemy import event
 
 from compaction.stores.blocks.index.engine import IndexDatabase
+from support.depth import each_call
 
 
 class Death(BaseException):
@@ -100,8 +101,7 @@ class Interrupted(AbstractContextManager["Interrupted"]):
         raw.execute("SELECT 1")
 
 
-def interruptions(calls: list[str]) -> Iterator[tuple[int, When, str]]:
-    """Every (number, moment, name) of an undisturbed run's calls; before a call is the same as after the last one."""
-    for number, name in enumerate(calls):
-        yield number, When.BEFORE, name
-    yield len(calls) - 1, When.AFTER, calls[-1]
+def interruptions(calls: list[str]) -> list[tuple[int, When, str]]:
+    """(number, moment, name) of an undisturbed run's calls; before a call is the same as after the last one."""
+    last = len(calls) - 1
+    return [*((number, When.BEFORE, calls[number]) for number in each_call(calls)), (last, When.AFTER, calls[last])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -17,9 +17,9 @@ WRITES = ("create", "write", "sync", "sync_directory", "link", "symlink", "renam
 
 @dataclass(slots=True)
 class Calls:
-    """How many calls there were (those of the event itself not counted), and the one that the event came before."""
+    """The calls that there were (those of the event itself not counted), and the one that the event came before."""
 
-    calls: int = 0
+    names: list[str] = field(default_factory=list)
     struck: str = ""
 
 
@@ -34,11 +34,11 @@ def before_call(kind: str, number: int, event: Callable[[], object]) -> Iterator
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal running
             if not running:
-                counted.calls += 1
-                if counted.calls - 1 == number:
+                paths = (os.path.basename(a) for a in args if isinstance(a, os.PathLike))
+                counted.names.append(" ".join([function.__name__, *paths]))
+                if len(counted.names) - 1 == number:
                     running = True
-                    paths = (os.path.basename(a) for a in args if isinstance(a, os.PathLike))
-                    counted.struck = " ".join([function.__name__, *paths])
+                    counted.struck = counted.names[-1]
                     try:
                         event()
                     finally:

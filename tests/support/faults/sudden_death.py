@@ -8,6 +8,7 @@ leaves.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -15,9 +16,11 @@ from types import TracebackType
 from typing import Any, Literal
 
 from compaction.stores.segments import fs
+from support.depth import one_of_each
 
 MUTATING = ("create", "write", "set_owner", "set_mode", "sync", "link", "symlink", "rename", "unlink")
 When = Literal["before", "after", "during"]
+WHENS: tuple[When, ...] = ("before", "after", "during")
 
 
 class SuddenDeath(BaseException):
@@ -80,3 +83,32 @@ class DyingFilesystem(AbstractContextManager["DyingFilesystem"]):
     def _half(fd: int, buffers: Sequence[bytes]) -> None:
         data = b"".join(buffers)
         os.write(fd, data[: len(data) // 2])
+
+
+def steps(calls: Sequence[str]) -> list[tuple[str, str]]:
+    """The step of the protocol that each of the counted calls is: what is called on which sort of file, and the change
+    of a name that came last. The same step for another group is the same.
+    """
+    result, last = [], ""
+    for call in calls:
+        what = re.sub(r"\d+(-\d+)*", "#", call)
+        result.append((what, last))
+        if what.startswith(("rename", "link", "symlink")):
+            last = what
+    return result
+
+
+def points(calls: Sequence[str]) -> list[int]:
+    """Numbers of the calls at which something happens: of all in a deep run, of each step once in a short one."""
+    each = steps(calls)
+    return one_of_each(range(len(calls)), lambda number: each[number])
+
+
+def deaths(calls: Sequence[str], whens: Sequence[When] = WHENS) -> list[tuple[int, When, str]]:
+    """(call number, moment, name) of the deaths in a run that makes these calls; only a write can be half done."""
+    return [
+        (number, when, calls[number])
+        for number in points(calls)
+        for when in whens
+        if when != "during" or calls[number].startswith("write")
+    ]

@@ -25,6 +25,7 @@ from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
 from compaction.stores.blocks.model import Block, Fingerprint
 from stores.blocks.index.model import Model
+from support.depth import examples
 from support.stores.block_index import NOON, a_block, block_id, check, clear, output_of
 
 WRITTEN = range(8)
@@ -201,7 +202,5 @@ def test_any_sequence_of_calls(index: IndexDatabase) -> None:
     Here.index = index
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Here,
-        settings=settings(
-            max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(max_examples=examples(8), stateful_step_count=20, suppress_health_check=list(HealthCheck)),
     )

@@ -21,6 +21,7 @@ from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.merge import budget, encodings, keys
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
+from support.depth import examples
 from support.stores.block_rows import Row, block, keep_last, merged, order_of, parquet, shown, table_of
 
 BASE = datetime.datetime(2026, 1, 1, tzinfo=ZoneInfo("UTC"))
@@ -134,7 +135,7 @@ def merge_bytes(inputs: tuple[MergeInput, ...], options: MergeSettings) -> tuple
     return pq.ParquetFile(io.BytesIO(sink.getvalue())), result
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     case=cases(),
     deduplicate=st.booleans(),

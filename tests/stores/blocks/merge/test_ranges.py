@@ -14,12 +14,13 @@ from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, key_ranges
 from compaction.stores.blocks.merge.settings import MergeSettings
+from support.depth import examples
 from support.stores.block_rows import block, merged, parquet, shown
 
 WORDS = st.sampled_from(["", "a", "ab", "b", "é", "\U0001f600"])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     values=st.one_of(
         st.lists(st.lists(st.none() | st.integers(-5, 5), min_size=1, max_size=20), min_size=1, max_size=4),
