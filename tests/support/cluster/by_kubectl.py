@@ -17,6 +17,8 @@ from compaction.stores.segments.view import open_log
 from support.time.waiting import eventually
 
 Object = dict[str, Any]
+Objects = list[Object]
+"""`Cluster` has a method of the name `list`."""
 OURS: Final = "apis/compaction.dev/v1alpha1"
 RESOURCES: Final = {
     "cjob": (OURS, "compactionjobs"),
@@ -67,21 +69,22 @@ class Cluster:
 
     def kubectl(self, *args: str, check: bool = True, input: str | None = None) -> str:
         answer = self.plane.kubectl(*args, namespace=self.namespace, check=check, input=input)
-        return answer.stdout + ("" if check else answer.stderr)
+        said: str = answer.stdout + ("" if check else answer.stderr)
+        return said
 
-    def list(self, kind: str, *, labels: str = "", fields: str = "") -> list[Object]:
+    def list(self, kind: str, *, labels: str = "", fields: str = "") -> Objects:
         """All objects of a kind, of these labels and fields, by their names."""
         selected = urlencode({"labelSelector": labels, "fieldSelector": fields})
-        items: list[Object] = self._read(kind, f"?{selected}")["items"]
+        items: Objects = self._read(kind, f"?{selected}")["items"]
         return items
 
     def policy(self, name: str = "logs") -> Object:
         return self._read("cpol", f"/{name}")
 
-    def jobs(self) -> list[Object]:
+    def jobs(self) -> Objects:
         return self.list("cjob")
 
-    def leases(self, component: str) -> list[Object]:
+    def leases(self, component: str) -> Objects:
         return self.list("lease", labels=f"compaction.dev/component={component}")
 
     def events(self) -> set[str]:
@@ -114,8 +117,8 @@ class Cluster:
             pause=0.1,
         )
 
-    def await_all_succeeded(self, *, at_least: int = 1) -> list[Object]:
-        def done() -> list[Object]:
+    def await_all_succeeded(self, *, at_least: int = 1) -> Objects:
+        def done() -> Objects:
             jobs = self.jobs()
             ended = [job for job in jobs if job.get("status", {}).get("state") == "Succeeded"]
             return jobs if len(ended) == len(jobs) >= at_least else []

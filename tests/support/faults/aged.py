@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import obstore
 import pytest
 
-from compaction.stores.blocks import objects as module
 from compaction.stores.blocks.objects import Objects
 from support.depth import each_call
 from support.faults.index_faults import Death, When
@@ -61,7 +60,7 @@ class DyingStore:
 
     def __enter__(self) -> DyingStore:
         for name in CALLS:
-            self._stack.enter_context(patch.object(module.obstore, name, self._wrapped(name, getattr(obstore, name))))
+            self._stack.enter_context(patch.object(obstore, name, self._wrapped(name, getattr(obstore, name))))
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -48,5 +48,6 @@ def before_call(kind: str, number: int, event: Callable[[], object]) -> Iterator
         return call
 
     module, names = (os, READS) if kind == "read" else (fs, WRITES)
-    with mock.patch.multiple(module, **{name: wrap(getattr(module, name)) for name in names}):
+    wrapped: dict[str, Any] = {name: wrap(getattr(module, name)) for name in names}
+    with mock.patch.multiple(module, **wrapped):
         yield counted

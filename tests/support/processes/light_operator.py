@@ -39,7 +39,7 @@ def main() -> int:
         full = worker_command(request)
         return [*light, *full[full.index("worker") :]]
 
-    operator.ProcessLauncher = partial(ProcessLauncher, command=light_command)  # type: ignore[misc,assignment]
+    operator.ProcessLauncher = partial(ProcessLauncher, command=light_command)  # type: ignore[attr-defined,assignment]
     return cli.main(command)
 
 

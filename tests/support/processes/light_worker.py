@@ -51,7 +51,7 @@ def main() -> int:
 
             return super().submit(slowly, task, tag=tag)
 
-    worker.SparkEngine = LightEngine  # type: ignore[misc,assignment]
+    worker.SparkEngine = LightEngine  # type: ignore[attr-defined,assignment]
     return cli.main(command)
 
 

@@ -42,7 +42,7 @@ def job_spec(directory: Path, *, limits: SegmentLimits | None = None, **changes:
     limits = limits or SegmentLimits()
     log = open_log(directory)
     plan = plan_log(log, limits)
-    sources = {
+    sources: dict[str, Any] = {
         "path": str(directory),
         "snapshot_index": log.snapshot_index or 0,
         "groups": tuple(SegmentGroup(segments=group.sources) for group in plan.groups),
@@ -192,7 +192,8 @@ class Cluster:
         self._changed += 1
 
     def wait_for_report(self, job: str, *, seconds: float = 60) -> JobReport:
-        return wait_until(lambda: self.leases[job].report, seconds=seconds, what=f"a report about {job}")
+        report: JobReport = wait_until(lambda: self.leases[job].report, seconds=seconds, what=f"a report about {job}")
+        return report
 
     def connect(self, worker: str = "w") -> Callable[[], AbstractAsyncContextManager[LeasePort]]:
         @asynccontextmanager

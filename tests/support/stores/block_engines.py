@@ -60,33 +60,33 @@ def generate(directory: Path, *, files: int, rows: int) -> None:
         )
 
 
-def ours(sources: list[str], output: str) -> Callable[[], None]:
+def ours(sources: list[str], output: str) -> Callable[[], object]:
     """The merge, the rows of the inputs hashed on the way."""
     from compaction.stores.blocks.merge.kernel import merge
     from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 
     inputs = [MergeInput(name=path, open=lambda path=path: path) for path in sources]  # type: ignore[misc]
-    return lambda: merge(inputs, output, MergeSettings(sort_key=KEY, compression_level=LEVEL)) and None
+    return lambda: merge(inputs, output, MergeSettings(sort_key=KEY, compression_level=LEVEL))
 
 
-def known(sources: list[str], output: str) -> Callable[[], None]:
+def known(sources: list[str], output: str) -> Callable[[], object]:
     """The merge of blocks whose fingerprints are registered, as outputs of a compaction are."""
     from compaction.stores.blocks.merge.kernel import merge
     from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
     from compaction.stores.blocks.model import Fingerprint
 
     inputs = [MergeInput(name=path, open=lambda path=path: path, fingerprint=Fingerprint()) for path in sources]  # type: ignore[misc]
-    return lambda: merge(inputs, output, MergeSettings(sort_key=KEY, compression_level=LEVEL)) and None
+    return lambda: merge(inputs, output, MergeSettings(sort_key=KEY, compression_level=LEVEL))
 
 
-def verification(sources: list[str], output: str) -> Callable[[], None]:
+def verification(sources: list[str], output: str) -> Callable[[], object]:
     """The output read again and hashed."""
     from compaction.stores.blocks.verify import read_back
 
-    return lambda: read_back(output, lambda: output) and None
+    return lambda: read_back(output, lambda: output)
 
 
-def duckdb(sources: list[str], output: str) -> Callable[[], None]:
+def duckdb(sources: list[str], output: str) -> Callable[[], object]:
     """COPY ... ORDER BY, one thread."""
     import duckdb
 
@@ -96,10 +96,10 @@ def duckdb(sources: list[str], output: str) -> Callable[[], None]:
         f"COPY (SELECT * FROM read_parquet({sources!r}) ORDER BY {', '.join(KEY)}) "
         f"TO '{output}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {LEVEL})"
     )
-    return lambda: connection.execute(query) and None
+    return lambda: connection.execute(query)
 
 
-def polars(sources: list[str], output: str) -> Callable[[], None]:
+def polars(sources: list[str], output: str) -> Callable[[], object]:
     """Scan, sort, sink."""
     import polars
 
@@ -107,7 +107,7 @@ def polars(sources: list[str], output: str) -> Callable[[], None]:
     return lambda: scan.sink_parquet(output, compression="zstd", compression_level=LEVEL)
 
 
-def spark(sources: list[str], output: str) -> Callable[[], None]:
+def spark(sources: list[str], output: str) -> Callable[[], object]:
     """Read, orderBy, write one file; two threads."""
     from pyspark.sql import SparkSession
 

@@ -11,6 +11,7 @@ import io
 import uuid
 from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -93,7 +94,7 @@ def _types() -> dict[str, pa.Array]:
     for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
         found[str(kind)] = _column(kind, _bytes)
     for width in (1, 16, 20):
-        found[f"binary({width})"] = _column(pa.binary(width), lambda number, width=width: _noise(number, width))
+        found[f"binary({width})"] = _column(pa.binary(width), partial(_noise, width=width))
     return found | _temporal() | _coded() | _nested() | _extensions()
 
 

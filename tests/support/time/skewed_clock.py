@@ -24,7 +24,7 @@ def install(offset_file: Path) -> None:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, real_datetime)
 
-    class SkewedDatetime(real_datetime, metaclass=AnyDatetime):
+    class SkewedDatetime(datetime.datetime, metaclass=AnyDatetime):
         """`now` and `utcnow` follow the skewed clock."""
 
         @classmethod

@@ -11,7 +11,9 @@ Value = TypeVar("Value")
 PATIENCE_SECONDS = 180.0
 
 
-def eventually(look: Callable[[], Value], what: str, *, timeout: float = PATIENCE_SECONDS, pause: float = 0.2) -> Value:
+def eventually(
+    look: Callable[[], Value | None], what: str, *, timeout: float = PATIENCE_SECONDS, pause: float = 0.2
+) -> Value:
     """The first truthy value of `look`; AssertionError with `what` and the last value when none came."""
     deadline = time.monotonic() + timeout
     while True:
