@@ -36,7 +36,7 @@ SYSTEM = "compaction-system"
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
 def test_applied_twice_there_is_no_difference_and_deleted_nothing_is_left(
-    empty_plane: ControlPlane, overlay: Path
+    empty_plane: ControlPlane, rendered: Rendered, overlay: Path
 ) -> None:
     kubectl = empty_plane.kubectl
     kubectl("create", "namespace", "storage")
@@ -49,6 +49,7 @@ def test_applied_twice_there_is_no_difference_and_deleted_nothing_is_left(
         difference = kubectl("diff", "--server-side", "-k", str(directory), check=False)
         assert (difference.returncode, difference.stdout) == (0, "")
     assert everything(empty_plane) - before
+    assert_pods_are_admitted(empty_plane, deployment_of(rendered, overlay))
 
     kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/compactionpolicies.compaction.dev")
     kubectl("apply", "-f", str(MANIFESTS / "examples" / "policy.yaml"), namespace=SYSTEM)
@@ -58,15 +59,9 @@ def test_applied_twice_there_is_no_difference_and_deleted_nothing_is_left(
     assert everything(empty_plane) - before == set()
 
 
-@pytest.mark.parametrize("directory", [NAMESPACED, INSTALLATION], ids=lambda path: path.name)
-def test_the_pods_are_admitted_where_restricted_is_enforced(
-    empty_plane: ControlPlane, rendered: Rendered, directory: Path
-) -> None:
-    kubectl = empty_plane.kubectl
-    kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
-    applied = kubectl(*APPLY, "-k", str(directory))
-    assert "Warning" not in applied.stderr
-    (deployment,) = (found for found in rendered(directory) if found["kind"] == "Deployment")
+def assert_pods_are_admitted(plane: ControlPlane, deployment: Object) -> None:
+    """Where `restricted` is enforced, without a warning."""
+    kubectl = plane.kubectl
     template, namespace = deployment["spec"]["template"], deployment["metadata"]["namespace"]
     pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "tried"}}
     create = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -80,31 +75,42 @@ def test_the_pods_are_admitted_where_restricted_is_enforced(
     assert 'violates PodSecurity "restricted:latest"' in refused.stderr
 
 
-def test_a_lease_that_the_operator_made_is_no_obstacle(empty_plane: ControlPlane) -> None:
+def deployment_of(rendered: Rendered, directory: Path) -> Object:
+    (deployment,) = (found for found in rendered(directory) if found["kind"] == "Deployment")
+    return deployment
+
+
+def test_an_installation_beside_the_logs_goes_and_leaves_them_and_comes_back(
+    empty_plane: ControlPlane, rendered: Rendered
+) -> None:
+    kubectl = empty_plane.kubectl
+    kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
+    before = everything(empty_plane)
+    applied = kubectl(*APPLY, "-k", str(INSTALLATION))
+    assert "Warning" not in applied.stderr
+    difference = kubectl("diff", "--server-side", "-k", str(INSTALLATION), check=False)
+    assert (difference.returncode, difference.stdout) == (0, "")
+    assert_pods_are_admitted(empty_plane, deployment_of(rendered, INSTALLATION))
+    kubectl("delete", "-k", str(INSTALLATION), "--timeout=60s")
+    assert everything(empty_plane) == before
+    kubectl("get", "pvc", "segment-logs", namespace="storage")
+    a_lease_that_the_operator_made_is_no_obstacle(empty_plane)
+
+
+def a_lease_that_the_operator_made_is_no_obstacle(plane: ControlPlane) -> None:
     """Somebody deleted it, and the next leader made another: field by field it agrees with the manifest."""
     labels = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_COORDINATOR}
     record = LeaseRecord("replica_1_abc", 15, 4)
     lease = Lease(name=COORDINATOR_LEASE, namespace="storage", record=record, labels=labels)
-    empty_plane.kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
-    empty_plane.kubectl("create", "-f", "-", input=json.dumps(lease.body()))
-    empty_plane.kubectl(*APPLY, "-k", str(INSTALLATION))
-    found = json.loads(empty_plane.kubectl("get", "lease", COORDINATOR_LEASE, "-o", "json", namespace="storage").stdout)
+    plane.kubectl("create", "-f", "-", input=json.dumps(lease.body()))
+    plane.kubectl(*APPLY, "-k", str(INSTALLATION))
+    found = json.loads(plane.kubectl("get", "lease", COORDINATOR_LEASE, "-o", "json", namespace="storage").stdout)
     assert Lease.parse(found).record == record
 
 
-def test_an_installation_beside_the_logs_goes_and_leaves_them(empty_plane: ControlPlane) -> None:
-    kubectl = empty_plane.kubectl
-    kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
-    before = everything(empty_plane)
-    kubectl(*APPLY, "-k", str(INSTALLATION))
-    difference = kubectl("diff", "--server-side", "-k", str(INSTALLATION), check=False)
-    assert (difference.returncode, difference.stdout) == (0, "")
-    kubectl("delete", "-k", str(INSTALLATION), "--timeout=60s")
-    assert everything(empty_plane) == before
-    kubectl("get", "pvc", "segment-logs", namespace="storage")
-
-
-def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp_path: Path) -> None:
+def test_components_apply_and_leave_no_difference_and_each_example_is_accepted(
+    empty_plane: ControlPlane, tmp_path: Path
+) -> None:
     """With the definitions that the Prometheus Operator serves: a field that it does not know would be refused."""
     prometheus_operator.define(empty_plane.kubectl)
     directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "grafana", "approval", "prometheus")
@@ -120,11 +126,11 @@ def test_components_apply_and_leave_no_difference(empty_plane: ControlPlane, tmp
         refused = empty_plane.kubectl(*APPLY, "-f", "-", input=text, namespace="default", check=False)
         assert refused.returncode != 0
         assert wrong.rstrip(":") in refused.stderr, "the check is worth something"
+    each_example_is_accepted(empty_plane)
 
 
-def test_each_example_is_accepted(empty_plane: ControlPlane) -> None:
-    kubectl = empty_plane.kubectl
-    kubectl(*APPLY, "-k", str(MANIFESTS / "crds"))
+def each_example_is_accepted(plane: ControlPlane) -> None:
+    kubectl = plane.kubectl
     kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(MANIFESTS.parent / "crds"))
     examples = sorted((MANIFESTS / "examples").glob("*.yaml"))
     kinds = {document["kind"] for path in examples for document in yaml.safe_load_all(path.read_text())}
