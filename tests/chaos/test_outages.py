@@ -1,6 +1,6 @@
 """The control plane itself goes away, for longer than every lease: the API server, then its storage.
 
-A whole minute without the API server is spent on a real node (node/test_compaction.py).
+A whole minute without the API server is spent at full depth, and on a real node (node/test_compaction.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from datetime import datetime
 from chaos.aftermath import Logs, assert_all_done, lease_of_the_coordinator
 from chaos.outages import Servers
 from support.cluster.by_kubectl import Cluster
+from support.depth import at_depth
 from support.processes.operators import READY, OperatorFleet
 from support.time.waiting import eventually
 
 LEASE = 5
-AWAY = 4 * LEASE
+AWAY = at_depth(short=4 * LEASE, deep=60)
 WORKERS = {"max": 2, "slots": 2, "idleSeconds": 2, "sparkMaster": "local[1]"}
 
 
