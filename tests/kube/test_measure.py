@@ -10,8 +10,8 @@ from compaction.kube.measure import Cleanup, measure
 from compaction.kube.metrics import Metrics
 from compaction.planning.reading import LogProblem
 from compaction.reconcile.actions import Decision
-from support.cluster.block_world import SIZE, BlockWorld
-from support.cluster.world import World
+from support.cluster.block_world import SIZE, PlainBlockCluster
+from support.cluster.world import PlainCluster
 
 KEY = ObjectKey("ns", "logs")
 
@@ -20,7 +20,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, {"namespace": "ns", "policy": "logs", **labels})
 
 
-def measured(world: World, metrics: Metrics, cleanup: Cleanup | None = None) -> Decision:
+def measured(world: PlainCluster, metrics: Metrics, cleanup: Cleanup | None = None) -> Decision:
     """One reconcile as the controller does it: decide, measure, act."""
     snapshot = world.snapshot()
     decision = world.reconcile()
@@ -28,8 +28,8 @@ def measured(world: World, metrics: Metrics, cleanup: Cleanup | None = None) -> 
     return decision
 
 
-def started() -> tuple[World, str]:
-    world = World()
+def started() -> tuple[PlainCluster, str]:
+    world = PlainCluster()
     world.add_log("/ra/a")
     world.settle()
     world.announce()
@@ -39,7 +39,7 @@ def started() -> tuple[World, str]:
 
 def test_counters_are_there_before_their_first_event() -> None:
     """A rate needs a sample before the event: the first one of a series that appears with it is never seen."""
-    world, metrics = World(), Metrics()
+    world, metrics = PlainCluster(), Metrics()
     measured(world, metrics)
     assert value(metrics, "compaction_fenced_commits_total") == 0
     assert value(metrics, "compaction_cleanup_bytes_total") == 0
@@ -70,7 +70,7 @@ def test_a_lease_that_went_silent_is_an_expired_attempt_and_no_refused_commit() 
 
 
 def test_a_late_cleanup_is_told_until_it_is_done_and_forgotten_with_the_policy() -> None:
-    world, metrics = World(), Metrics()
+    world, metrics = PlainCluster(), Metrics()
     measured(world, metrics, Cleanup(overdue=7200.0, problems=2))
     assert value(metrics, "compaction_cleanup_overdue_seconds") == 7200
     assert value(metrics, "compaction_cleanup_problems") == 2
@@ -82,7 +82,7 @@ def test_a_late_cleanup_is_told_until_it_is_done_and_forgotten_with_the_policy()
 
 
 def test_a_block_store_has_gauges_of_its_own_until_it_is_forgotten() -> None:
-    world, metrics = BlockWorld(), Metrics()
+    world, metrics = PlainBlockCluster(), Metrics()
     world.add_blocks(8, "a")
     world.add_blocks(1, "b")
     world.settle()
@@ -112,7 +112,7 @@ def test_segment_logs_have_none_of_them() -> None:
 
 
 def test_a_store_that_cannot_be_read_has_not_lost_its_debt() -> None:
-    world, metrics = BlockWorld(), Metrics()
+    world, metrics = PlainBlockCluster(), Metrics()
     world.add_blocks(4)
     world.settle()
     measured(world, metrics)

@@ -10,7 +10,7 @@ from compaction.api.enums import JobReason, PolicyReason
 from compaction.planning.reading import LogProblem
 from support.cluster.argo import health
 from support.cluster.kstatus import KStatus, kstatus
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 SAME = {
     KStatus.CURRENT: {"Healthy", "Suspended"},
@@ -21,7 +21,7 @@ SAME = {
 
 def policies() -> list[tuple[str, dict[str, Any]]]:
     """A policy in its phases, with the health that is expected."""
-    world = World()
+    world = PlainCluster()
     seen: list[tuple[str, dict[str, Any]]] = []
 
     def note(expected: str) -> None:
@@ -66,7 +66,7 @@ def test_what_is_wrong_is_said() -> None:
 
 
 def test_a_job_in_its_states() -> None:
-    world = World(limits={"maxAttempts": 1})
+    world = PlainCluster(limits={"maxAttempts": 1})
     world.add_log("/ra/a")
     world.add_log("/ra/b")
     world.settle()

@@ -226,7 +226,7 @@ class Row:
 
 
 @dataclass
-class World:
+class QueueModel:
     jobs: dict[str, Row] = field(default_factory=dict)
     now: float = 0.0
 
@@ -238,7 +238,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = QueueModel()
 
     @rule(tenant=st.sampled_from("xyz"), fails=st.integers(0, 2))
     def arrive(self, tenant: str, fails: int) -> None:

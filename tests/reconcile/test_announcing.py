@@ -5,13 +5,13 @@ from __future__ import annotations
 from compaction.api.enums import PolicyReason
 from compaction.planning.reading import LogProblem
 from compaction.reconcile.policy import reconcile
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 GONE = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
 DENIED = LogProblem("/ra", PolicyReason.PERMISSION_DENIED, "/ra: permission denied")
 
 
-def look_again(world: World) -> list[tuple[str, str]]:
+def look_again(world: PlainCluster) -> list[tuple[str, str]]:
     """The Events of another look at the store."""
     world.events.clear()
     world.wall += 61
@@ -20,7 +20,7 @@ def look_again(world: World) -> list[tuple[str, str]]:
 
 
 def test_a_policy_that_cannot_see_its_store_says_so_once_per_cause_and_when_it_is_over() -> None:
-    world = World()
+    world = PlainCluster()
     world.problem = GONE
     world.rest()
     assert world.events == [("RootNotFound", GONE.message)]
@@ -34,7 +34,7 @@ def test_a_policy_that_cannot_see_its_store_says_so_once_per_cause_and_when_it_i
 
 
 def test_an_edit_while_it_is_stalled_is_no_recovery() -> None:
-    world = World()
+    world = PlainCluster()
     world.problem = GONE
     world.rest()
     world.events.clear()
@@ -44,7 +44,7 @@ def test_an_edit_while_it_is_stalled_is_no_recovery() -> None:
 
 
 def test_another_coordinator_repeats_nothing_and_forgets_nothing() -> None:
-    world = World()
+    world = PlainCluster()
     world.problem = GONE
     world.rest()
     before = world.status.conditions
@@ -57,11 +57,11 @@ def test_another_coordinator_repeats_nothing_and_forgets_nothing() -> None:
 
 
 def test_a_plan_to_approve_is_announced_and_work_is_not() -> None:
-    world = World(approval="Manual")
+    world = PlainCluster(approval="Manual")
     world.add_log("/ra/a")
     world.rest()
     assert [reason for reason, _ in world.events] == ["ApprovalPending"]
-    quiet = World()
+    quiet = PlainCluster()
     quiet.add_log("/ra/a")
     quiet.rest()
     assert [reason for reason, _ in quiet.events] == ["Planned"]
@@ -69,7 +69,7 @@ def test_a_plan_to_approve_is_announced_and_work_is_not() -> None:
 
 def test_an_event_waits_for_the_status_that_says_it() -> None:
     """A write that failed is decided again: its Event must not come twice."""
-    world = World()
+    world = PlainCluster()
     world.problem = GONE
     world.sense()
     decision = reconcile(world.snapshot())

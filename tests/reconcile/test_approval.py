@@ -14,23 +14,23 @@ from compaction.api.policy import CompactionPolicy, PlanStatus
 from compaction.api.values import timestamp_from_epoch
 from compaction.reconcile import approval, creating
 from compaction.reconcile.creating import CREATED_AT_ONCE
-from support.cluster.world import Crash, World
+from support.cluster.world import Crash, PlainCluster
 
 
-def manual(logs: int = 2, **spec: object) -> World:
-    world = World(approval="Manual", **spec)
+def manual(logs: int = 2, **spec: object) -> PlainCluster:
+    world = PlainCluster(approval="Manual", **spec)
     for i in range(logs):
         world.add_log(f"/ra/{i}")
     world.rest()
     return world
 
 
-def plan_of(world: World) -> PlanStatus:
+def plan_of(world: PlainCluster) -> PlanStatus:
     assert world.status.plan is not None
     return world.status.plan
 
 
-def approve(world: World, plan: str | None = None) -> None:
+def approve(world: PlainCluster, plan: str | None = None) -> None:
     world.annotate(approve=plan_of(world).hash if plan is None else plan)
     world.rest()
 
@@ -243,7 +243,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creating, "CREATED_AT_ONCE", AT_ONCE)
 
 
-def large() -> tuple[World, PlanStatus]:
+def large() -> tuple[PlainCluster, PlanStatus]:
     """An approved plan of which the first jobs exist; its coordinator creates no more."""
     world = manual(logs=LARGE, limits={"maxConcurrentJobs": 2})
     plan = plan_of(world)
@@ -255,7 +255,7 @@ def large() -> tuple[World, PlanStatus]:
     return world, plan
 
 
-def run_one(world: World) -> str:
+def run_one(world: PlainCluster) -> str:
     """The first job of the plan that got a worker succeeds."""
     world.reconcile()
     world.announce()
@@ -266,7 +266,7 @@ def run_one(world: World) -> str:
     return job
 
 
-def die_and_come_back(world: World) -> None:
+def die_and_come_back(world: PlainCluster) -> None:
     world.restart()
     world.creation_works = True
     for _ in range(3):
@@ -352,7 +352,7 @@ def test_a_job_whose_log_is_busy_when_the_next_coordinator_looks_is_found_later(
     assert world.jobs[second].metadata.labels[LABEL_PLAN] == plan.hash
 
 
-def with_unmade(world: World, names: list[str]) -> CompactionPolicy:
+def with_unmade(world: PlainCluster, names: list[str]) -> CompactionPolicy:
     """The policy as it was before the last of these jobs was seen to exist."""
     assert world.policy is not None
     plan = approval.with_unmade(plan_of(world), names)

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.api.enums import JobState
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 from support.depth import examples
 
 P, F = JobState.IN_PROGRESS, JobState.FAULTY
 
 
-def run(world: World, culprits: set[str], *, rounds: int, restart_every: int = 0) -> list[frozenset[str]]:
+def run(world: PlainCluster, culprits: set[str], *, rounds: int, restart_every: int = 0) -> list[frozenset[str]]:
     """Workers do every job but those with a culprit in them; returns the groups of the jobs that failed, in order."""
     failed: list[frozenset[str]] = []
     for round in range(1, rounds + 1):
@@ -48,7 +48,7 @@ def assert_none_twice(failed: list[frozenset[str]]) -> None:
 @pytest.mark.parametrize(("history", "queued"), [(10, 1000), (0, 1000), (10, 1), (0, 1), (1, 2)])
 @pytest.mark.parametrize("restart_every", [0, 2])
 def test_it_converges_whatever_is_forgotten(history: int, queued: int, restart_every: int) -> None:
-    world = World(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
+    world = PlainCluster(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
     log = world.add_log("/ra/a", 8)
     culprit = log.groups[5]
     failed = run(world, {culprit}, rounds=40, restart_every=restart_every)
@@ -68,7 +68,7 @@ def test_it_converges_whatever_is_forgotten(history: int, queued: int, restart_e
 def test_only_the_culprits_are_left(
     groups: int, culprits: set[int], history: int, queued: int, restart_every: int
 ) -> None:
-    world = World(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
+    world = PlainCluster(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
     log = world.add_log("/ra/a", groups)
     bad = {log.groups[i] for i in culprits if i < groups}
     failed = run(world, bad, rounds=60, restart_every=restart_every)
@@ -77,7 +77,7 @@ def test_only_the_culprits_are_left(
 
 
 def test_a_record_goes_when_its_work_is_done() -> None:
-    world = World(failedJobsHistoryLimit=0, limits={"maxAttempts": 1})
+    world = PlainCluster(failedJobsHistoryLimit=0, limits={"maxAttempts": 1})
     log = world.add_log("/ra/a", 4)
     run(world, set(log.groups), rounds=4)
     assert len(world.in_state(F)) > 0

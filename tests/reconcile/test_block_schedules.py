@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compaction.api.enums import JobState
 from compaction.planning.block_rules import QueuedBlock
-from support.cluster.block_world import SIZE, BlockWorld
+from support.cluster.block_world import SIZE, PlainBlockCluster
 from support.cluster.world import Crash, P
 from support.depth import examples
 
@@ -28,7 +28,7 @@ class Story:
     """A world in which things happen, and the sum of what went away by itself."""
 
     def __init__(self, *, attempts: int, queued: int, history: int) -> None:
-        self.world = BlockWorld(
+        self.world = PlainBlockCluster(
             trigger={"interval": "10s"},
             limits={"maxAttempts": attempts, "maxJobsQueued": queued},
             failedJobsHistoryLimit=history,

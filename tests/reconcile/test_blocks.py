@@ -14,7 +14,7 @@ from compaction.planning.candidates import LeftOutReason
 from compaction.reconcile.job import reported
 from compaction.reconcile.observations import ClaimProblem, Moment, Reading, frozen
 from compaction.reconcile.reports import WorkerReport
-from support.cluster.block_world import SIZE, BlockWorld, ulid
+from support.cluster.block_world import SIZE, PlainBlockCluster, ulid
 from support.cluster.manifests import block_store
 from support.cluster.world import F, P, S, U
 from support.depth import examples
@@ -22,7 +22,7 @@ from support.depth import examples
 SOON = {"trigger": {"interval": "10s"}}
 
 
-def turn(world: BlockWorld, seconds: float = 11.0) -> None:
+def turn(world: PlainBlockCluster, seconds: float = 11.0) -> None:
     """Time passes, workers are there, and everything is decided that can be."""
     world.wall += seconds
     world.renew_all()
@@ -31,7 +31,7 @@ def turn(world: BlockWorld, seconds: float = 11.0) -> None:
     world.settle()
 
 
-def work_off(world: BlockWorld, *, rounds: int = 12) -> None:
+def work_off(world: PlainBlockCluster, *, rounds: int = 12) -> None:
     """Every job succeeds, round by round."""
     for _ in range(rounds):
         turn(world)
@@ -40,7 +40,7 @@ def work_off(world: BlockWorld, *, rounds: int = 12) -> None:
     turn(world)
 
 
-def reason_of(world: BlockWorld) -> str:
+def reason_of(world: PlainBlockCluster) -> str:
     ready = get_condition(world.status.conditions, "Ready")
     assert ready is not None
     return ready.reason
@@ -48,7 +48,7 @@ def reason_of(world: BlockWorld) -> str:
 
 class TestFromBlocksToReceipts:
     def test_a_full_batch_becomes_a_job_with_all_that_a_worker_needs(self) -> None:
-        world = BlockWorld(
+        world = PlainBlockCluster(
             store={"mergeMemory": "64Mi", "sortKey": ["series", "ts"], "deduplicate": {"columns": ["key"]}}
         )
         names = world.add_blocks(4, "acme")
@@ -68,7 +68,7 @@ class TestFromBlocksToReceipts:
         assert job.lane == f"acme/0/L0/{names[0]}"
 
     def test_level_by_level(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         world.add_blocks(8)
         work_off(world)
         (left,) = world.live.values()
@@ -77,7 +77,7 @@ class TestFromBlocksToReceipts:
         assert reason_of(world) == PolicyReason.SCHEDULED
 
     def test_the_status_counts_blocks_by_level_and_tenant_and_says_what_readers_have_of_it(self) -> None:
-        world = BlockWorld()
+        world = PlainBlockCluster()
         world.add_blocks(8, "a")
         world.add_blocks(4, "b")
         world.rest()
@@ -91,7 +91,7 @@ class TestFromBlocksToReceipts:
         assert blocks.read_amplification_after == 1.5, "3 batches become 3 blocks in 2 windows"
 
     def test_ten_tenants_are_named(self) -> None:
-        world = BlockWorld()
+        world = PlainBlockCluster()
         for tenant in "abcdefghijkl":
             world.add_blocks(4 if tenant < "k" else 8, tenant)
         world.rest()
@@ -99,7 +99,7 @@ class TestFromBlocksToReceipts:
         assert [one.tenant for one in world.status.debt.tenants] == list("klabcdefgh")
 
     def test_tenants_take_turns(self) -> None:
-        world = BlockWorld(limits={"maxConcurrentJobs": 2}, workers={"slots": 2})
+        world = PlainBlockCluster(limits={"maxConcurrentJobs": 2}, workers={"slots": 2})
         world.add_blocks(12, "noisy")
         world.add_blocks(4, "quiet")
         turn(world)
@@ -107,7 +107,7 @@ class TestFromBlocksToReceipts:
         assert sorted(tenants) == ["noisy", "quiet"]
 
     def test_a_threshold_of_blocks(self) -> None:
-        world = BlockWorld(trigger={"thresholds": {"debtBlocks": 4, "debtSegments": 0}})
+        world = PlainBlockCluster(trigger={"thresholds": {"debtBlocks": 4, "debtSegments": 0}})
         world.add_blocks(4)
         world.rest()
         assert world.jobs == {}, "a batch of four saves three"
@@ -117,7 +117,7 @@ class TestFromBlocksToReceipts:
 
 class TestHeld:
     def test_a_look_is_told_of_all_jobs_that_have_not_succeeded(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         first = world.add_blocks(4)
         turn(world)
         world.add_blocks(4)
@@ -136,7 +136,7 @@ class TestHeld:
         assert done not in world.tasks[-1].jobs, "its blocks are replaced"
 
     def test_also_of_those_that_are_created_with_the_look(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         world.add_blocks(4)
         world.settle()
         name = world.only_job()
@@ -151,7 +151,7 @@ class TestHeld:
     @pytest.mark.parametrize("known", [True, False])
     def test_a_block_of_an_unfinished_job_is_planned_nowhere_else(self, known: bool) -> None:
         """A look that did not know the job, as when it was created while the look was under way, offers its blocks."""
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         names = world.add_blocks(4)
         turn(world)
         name = world.only_job()
@@ -172,7 +172,7 @@ class TestHeld:
         assert LeftOutReason.JOB_UNFINISHED in {row.reason for row in plan.left_out}
 
     def test_what_somebody_releases_is_released_in_the_store(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         culprit = world.add_blocks(4)[1]
         turn(world)
         job = world.only_job()
@@ -188,7 +188,7 @@ class TestHeld:
         assert world.status.quarantined == ()
 
 
-def with_candidates(world: BlockWorld, *candidates: object) -> Reading:
+def with_candidates(world: PlainBlockCluster, *candidates: object) -> Reading:
     assert world.reading is not None
     return replace(
         world.reading,
@@ -206,7 +206,7 @@ def skipped(block: str) -> dict[str, str]:
 
 class TestGone:
     def test_a_planned_job_is_deleted_when_a_block_of_it_is_gone(self) -> None:
-        world = BlockWorld(workers={"max": 1}, **SOON)
+        world = PlainBlockCluster(workers={"max": 1}, **SOON)
         names = world.add_blocks(4)
         world.settle()
         (before,) = world.jobs
@@ -218,7 +218,7 @@ class TestGone:
         assert (before in world.deleted, world.blocks_of(after)) == (True, tuple(names[1:]))
 
     def test_not_while_somebody_works_on_it(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         names = world.add_blocks(4)
         turn(world)
         del world.live[names[0]]
@@ -226,7 +226,7 @@ class TestGone:
         assert world.state(world.only_job()) is P
 
     def test_a_parked_job_goes_when_others_have_done_its_work(self) -> None:
-        world = BlockWorld(limits={"maxAttempts": 1}, **SOON)
+        world = PlainBlockCluster(limits={"maxAttempts": 1}, **SOON)
         world.add_blocks(4)
         turn(world)
         parked = world.only_job()
@@ -236,7 +236,7 @@ class TestGone:
         assert reason_of(world) == PolicyReason.SCHEDULED
 
     def test_jobs_for_another_store_than_the_policys_are_planned_anew(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         world.add_blocks(4)
         world.settle()
         (before,) = world.jobs
@@ -256,7 +256,7 @@ def work_by_hand(names: list[str], **store: object) -> dict[str, object]:
 
 class TestByHand:
     def test_a_job_of_the_policys_store_is_done(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         names = world.add_blocks(2)
         world.put_job("mine", **work_by_hand(names))
         turn(world)
@@ -277,7 +277,7 @@ class TestByHand:
     )
     def test_one_of_another_store_is_refused(self, other: dict[str, object]) -> None:
         """Else whoever may make jobs could have Secrets used that the policy does not name."""
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         world.put_job("mine", **work_by_hand(world.add_blocks(2), **other))
         world.settle()
         failed = get_condition(world.jobs["mine"].status.conditions, "Failed")
@@ -286,7 +286,7 @@ class TestByHand:
         assert world.logs["t/0/L0/" + ulid(1)].claimed == {}
 
     def test_one_of_another_kind_is_refused(self) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         sources = {"segmentLog": {"path": "/ra/a", "unreferenced": ["0000000000000001.segment"]}}
         world.put_job("mine", kind="SegmentRewrite", sources=sources)
         world.settle()
@@ -301,7 +301,7 @@ class TestByHand:
     def test_one_that_the_store_refuses_for_ever_is_parked_after_the_next_look(
         self, live: bool, reason: JobReason
     ) -> None:
-        world = BlockWorld(**SOON)
+        world = PlainBlockCluster(**SOON)
         names = world.add_blocks(2)
         world.put_job("mine", **work_by_hand(names))
         world.settle()
@@ -319,7 +319,7 @@ class TestByHand:
         assert (failed.reason, failed.message) == (reason, "no such block")
 
 
-def run_with(culprits: set[str], world: BlockWorld, *, rounds: int) -> list[frozenset[str]]:
+def run_with(culprits: set[str], world: PlainBlockCluster, *, rounds: int) -> list[frozenset[str]]:
     """Workers do every job but those with a culprit in them; the blocks of the jobs that failed, in order."""
     failed = []
     for _ in range(rounds):
@@ -336,7 +336,7 @@ def run_with(culprits: set[str], world: BlockWorld, *, rounds: int) -> list[froz
 
 class TestSplit:
     def test_a_batch_is_halved_and_no_job_is_made_of_one_block(self) -> None:
-        world = BlockWorld(limits={"maxAttempts": 1})
+        world = PlainBlockCluster(limits={"maxAttempts": 1})
         culprit = world.add_blocks(4)[2]
         failed = run_with({culprit}, world, rounds=8)
         assert [len(blocks) for blocks in failed] == [4, 2]
@@ -345,7 +345,7 @@ class TestSplit:
 
     def test_blocks_that_differ_are_parked_at_once_and_never_split(self) -> None:
         """Plans keep them apart by their schemas, so it is a job that a plan would not make."""
-        world = BlockWorld(limits={"maxAttempts": 3})
+        world = PlainBlockCluster(limits={"maxAttempts": 3})
         world.add_blocks(4)
         turn(world)
         (whole,) = world.in_state(P)
@@ -356,7 +356,7 @@ class TestSplit:
         assert list(world.jobs) == [whole]
 
     def test_too_little_memory_parks_at_once_and_splits_nothing(self) -> None:
-        world = BlockWorld()
+        world = PlainBlockCluster()
         world.add_blocks(4)
         turn(world)
         (whole,) = world.in_state(P)
@@ -380,7 +380,7 @@ class TestSplit:
     def test_only_the_culprits_and_their_companions_are_left_and_no_set_is_tried_twice(
         self, culprits: set[int], history: int, queued: int
     ) -> None:
-        world = BlockWorld(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
+        world = PlainBlockCluster(failedJobsHistoryLimit=history, limits={"maxAttempts": 1, "maxJobsQueued": queued})
         names = world.add_blocks(8)
         bad = {names[index] for index in culprits}
         failed = run_with(bad, world, rounds=60)
@@ -394,7 +394,7 @@ class TestSplit:
             assert all(len(blocks) in (2, 4) for blocks in failed), "what failed by itself was put together again"
 
 
-def rest(world: BlockWorld, seconds: float = 11.0) -> None:
+def rest(world: PlainBlockCluster, seconds: float = 11.0) -> None:
     """As `turn`, until the status is written, too."""
     turn(world, seconds)
     world.rest()
@@ -403,8 +403,8 @@ def rest(world: BlockWorld, seconds: float = 11.0) -> None:
 class TestApproval:
     """Blocks arrive all the time, and a plan that changes with each of them could never be approved."""
 
-    def shown(self) -> tuple[BlockWorld, str]:
-        world = BlockWorld(approval="Manual", **SOON)
+    def shown(self) -> tuple[PlainBlockCluster, str]:
+        world = PlainBlockCluster(approval="Manual", **SOON)
         world.add_blocks(6)
         rest(world)
         assert (world.jobs, world.status.plan is not None) == ({}, True)
@@ -450,7 +450,7 @@ class TestApproval:
 
 class TestLooks:
     def test_the_next_look_is_when_a_batch_comes_of_age(self) -> None:
-        world = BlockWorld(trigger={"interval": "1h"})
+        world = PlainBlockCluster(trigger={"interval": "1h"})
         world.add_blocks(2)
         world.look_in = 30.0
         world.rest()
@@ -466,7 +466,7 @@ class TestLooks:
         assert world.readings == looks + 1, "long before the interval is over"
 
     def test_also_after_a_restart(self) -> None:
-        world = BlockWorld(trigger={"interval": "1h"})
+        world = PlainBlockCluster(trigger={"interval": "1h"})
         world.look_in = 30.0
         world.settle()
         world.restart()
@@ -476,7 +476,7 @@ class TestLooks:
         assert 28 < decision.requeue_after <= 30
 
     def test_the_interval_is_kept_all_the_same(self) -> None:
-        world = BlockWorld(trigger={"interval": "10s"})
+        world = PlainBlockCluster(trigger={"interval": "10s"})
         world.look_in = 3600.0
         world.settle()
         looks = world.readings
@@ -486,7 +486,7 @@ class TestLooks:
 
     @pytest.mark.parametrize("took", [0.0, 8.0])
     def test_a_store_that_always_has_something_new_is_not_looked_at_without_a_pause(self, took: float) -> None:
-        world = BlockWorld(trigger={"interval": "1h"})
+        world = PlainBlockCluster(trigger={"interval": "1h"})
         world.rest()
         assert world.reading is not None
         world.reading = replace(world.reading, started=world.wall - took, ended=world.wall)

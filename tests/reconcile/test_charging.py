@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from compaction.api.enums import AttemptOutcome, JobReason, JobState
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 
-def assigned_world() -> tuple[World, str]:
-    world = World(limits={"maxAttempts": 3})
+def assigned_world() -> tuple[PlainCluster, str]:
+    world = PlainCluster(limits={"maxAttempts": 3})
     world.add_log("/ra/a")
     world.rest()
     world.announce()
@@ -19,50 +19,50 @@ def assigned_world() -> tuple[World, str]:
     return world, world.only_job()
 
 
-def worker_of(world: World, job: str) -> str:
+def worker_of(world: PlainCluster, job: str) -> str:
     return world.leases[job].holder
 
 
-def process_ends(world: World, job: str) -> None:
+def process_ends(world: PlainCluster, job: str) -> None:
     """Evicted, preempted, out of memory: its launcher sees it."""
     world.die(worker_of(world, job))
 
 
-def worker_lease_goes(world: World, job: str) -> None:
+def worker_lease_goes(world: PlainCluster, job: str) -> None:
     """The node is gone with all that knew of the process; the garbage collector took the worker's Lease."""
     worker = world.workers[worker_of(world, job)]
     worker.process, worker.has_lease = "none", False
 
 
-def job_lease_goes(world: World, job: str) -> None:
+def job_lease_goes(world: PlainCluster, job: str) -> None:
     del world.leases[job]
 
 
-def job_lease_changes_hands(world: World, job: str) -> None:
+def job_lease_changes_hands(world: PlainCluster, job: str) -> None:
     world.leases[job].holder = "somebody-else"
 
 
-def worker_stops(world: World, job: str) -> None:
+def worker_stops(world: PlainCluster, job: str) -> None:
     world.report(job, outcome="Failed", reason=JobReason.WORKER_STOPPED, charged=False)
 
 
-def engine_goes(world: World, job: str) -> None:
+def engine_goes(world: PlainCluster, job: str) -> None:
     world.report(job, outcome="Failed", reason=JobReason.ENGINE_LOST, charged=False)
 
 
-def fenced_off(world: World, job: str) -> None:
+def fenced_off(world: PlainCluster, job: str) -> None:
     world.report(job, outcome="Failed", reason=JobReason.STALE_TOKEN, charged=False)
 
 
-def store_locked(world: World, job: str) -> None:
+def store_locked(world: PlainCluster, job: str) -> None:
     world.report(job, outcome="Failed", reason=JobReason.STORE_LOCKED, charged=False)
 
 
-def worker_is_silent(world: World, job: str) -> None:
+def worker_is_silent(world: PlainCluster, job: str) -> None:
     world.wall += 16
 
 
-def worker_says_failed(world: World, job: str) -> None:
+def worker_says_failed(world: PlainCluster, job: str) -> None:
     world.report(job, outcome="Failed", reason=JobReason.STORE_UNREADABLE)
 
 
@@ -79,7 +79,9 @@ def worker_says_failed(world: World, job: str) -> None:
         (store_locked, JobReason.STORE_LOCKED),
     ],
 )
-def test_infrastructure_is_recorded_and_not_charged(loss: Callable[[World, str], None], reason: JobReason) -> None:
+def test_infrastructure_is_recorded_and_not_charged(
+    loss: Callable[[PlainCluster, str], None], reason: JobReason
+) -> None:
     world, job = assigned_world()
     loss(world, job)
     world.reconcile()
@@ -95,7 +97,7 @@ def test_infrastructure_is_recorded_and_not_charged(loss: Callable[[World, str],
     ("failure", "reason"),
     [(worker_is_silent, JobReason.LEASE_EXPIRED), (worker_says_failed, JobReason.STORE_UNREADABLE)],
 )
-def test_a_failure_of_the_attempt_is_charged(failure: Callable[[World, str], None], reason: JobReason) -> None:
+def test_a_failure_of_the_attempt_is_charged(failure: Callable[[PlainCluster, str], None], reason: JobReason) -> None:
     world, job = assigned_world()
     failure(world, job)
     world.reconcile()

@@ -8,26 +8,26 @@ import pytest
 
 from compaction.reconcile import creating
 from compaction.reconcile.policy import reconcile
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def world(monkeypatch: pytest.MonkeyPatch) -> PlainCluster:
     """Ten logs with a job each, of which three are created at once; nobody works."""
     monkeypatch.setattr(creating, "CREATED_AT_ONCE", 3)
-    world = World()
+    world = PlainCluster()
     for number in range(10):
         world.add_log(f"/ra/{number}")
     return world
 
 
-def look(world: World) -> World:
+def look(world: PlainCluster) -> PlainCluster:
     world.reconcile()
     world.sense()
     return world
 
 
-def test_every_planned_job_is_created_once_in_plan_order(world: World) -> None:
+def test_every_planned_job_is_created_once_in_plan_order(world: PlainCluster) -> None:
     look(world)
     pieces = [[job.name for job in world.reconcile().create_jobs] for _ in range(6)]
     assert [len(piece) for piece in pieces] == [3, 3, 3, 1, 0, 0]
@@ -36,7 +36,7 @@ def test_every_planned_job_is_created_once_in_plan_order(world: World) -> None:
     assert len(labels) <= 1, "all are of one plan"
 
 
-def test_status_tells_of_all_jobs_and_of_one_plan_from_the_beginning(world: World) -> None:
+def test_status_tells_of_all_jobs_and_of_one_plan_from_the_beginning(world: PlainCluster) -> None:
     look(world)
     seen = []
     for _ in range(4):
@@ -51,7 +51,7 @@ def test_status_tells_of_all_jobs_and_of_one_plan_from_the_beginning(world: Worl
     assert all(before == after for before, after in pairwise(seen))
 
 
-def test_jobs_of_an_outdated_plan_are_not_created_any_more(world: World) -> None:
+def test_jobs_of_an_outdated_plan_are_not_created_any_more(world: PlainCluster) -> None:
     look(world)
     assert len(world.reconcile().create_jobs) == 3
     world.change_spec(suspend=True)
@@ -61,7 +61,7 @@ def test_jobs_of_an_outdated_plan_are_not_created_any_more(world: World) -> None
     assert len(world.jobs) == 3
 
 
-def test_a_new_look_plans_what_was_not_created_yet(world: World) -> None:
+def test_a_new_look_plans_what_was_not_created_yet(world: PlainCluster) -> None:
     look(world)
     assert len(world.reconcile().create_jobs) == 3
     world.sense()
@@ -70,7 +70,7 @@ def test_a_new_look_plans_what_was_not_created_yet(world: World) -> None:
     assert len(world.jobs) == 10
 
 
-def test_a_restart_in_the_middle_creates_the_rest(world: World) -> None:
+def test_a_restart_in_the_middle_creates_the_rest(world: PlainCluster) -> None:
     look(world)
     world.reconcile()
     world.restart()

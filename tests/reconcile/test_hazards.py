@@ -9,21 +9,21 @@ import pytest
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerState, WorkerTrouble
 from compaction.reconcile.launching import LAUNCH_TIMEOUT, STUCK_AFTER
 from compaction.rewrite.receipts import Outcome
-from support.cluster.world import SimWorker, World
+from support.cluster.world import PlainCluster, SimWorker
 
 GIB = 1 << 30
 
 
-def starting(**workers: Any) -> tuple[World, SimWorker]:
+def starting(**workers: Any) -> tuple[PlainCluster, SimWorker]:
     """One worker was launched for one job and has not announced itself."""
-    world = World(workers={"max": 1, **workers})
+    world = PlainCluster(workers={"max": 1, **workers})
     world.add_log("/ra/a")
     world.rest()
     (worker,) = world.workers.values()
     return world, worker
 
 
-def running(**workers: Any) -> tuple[World, str, SimWorker]:
+def running(**workers: Any) -> tuple[PlainCluster, str, SimWorker]:
     """One job runs on the only worker."""
     world, worker = starting(**workers)
     world.announce()
@@ -32,7 +32,7 @@ def running(**workers: Any) -> tuple[World, str, SimWorker]:
     return world, job, worker
 
 
-def conditions(world: World) -> dict[str, tuple[str, str, str]]:
+def conditions(world: PlainCluster) -> dict[str, tuple[str, str, str]]:
     return {one.type: (one.status, one.reason, one.message) for one in world.status.conditions}
 
 

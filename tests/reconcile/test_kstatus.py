@@ -7,25 +7,25 @@ from typing import Any
 from compaction.api.enums import JobReason, PolicyReason
 from compaction.planning.reading import LogProblem
 from support.cluster.kstatus import KStatus, kstatus
-from support.cluster.world import A, F, P, S, U, World
+from support.cluster.world import A, F, P, PlainCluster, S, U
 
 
-def of_policy(world: World) -> KStatus:
+def of_policy(world: PlainCluster) -> KStatus:
     assert world.policy is not None
     return kstatus(world.policy.to_object())
 
 
-def of_job(world: World, name: str) -> KStatus:
+def of_job(world: PlainCluster, name: str) -> KStatus:
     return kstatus(world.jobs[name].to_object())
 
 
-def ready_reason(world: World) -> str:
+def ready_reason(world: PlainCluster) -> str:
     assert world.policy is not None
     return next(one.reason for one in world.policy.status.conditions if one.type == "Ready")
 
 
 def test_a_policy_from_its_creation_to_its_deletion() -> None:
-    world = World()
+    world = PlainCluster()
     assert of_policy(world) is KStatus.IN_PROGRESS, "nobody has looked at it: not done before it has begun"
 
     world.rest()
@@ -70,7 +70,7 @@ def test_a_policy_from_its_creation_to_its_deletion() -> None:
 
 
 def test_a_policy_that_needs_somebody_has_failed_until_it_is_mended() -> None:
-    world = World()
+    world = PlainCluster()
     world.problem = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist")
     world.rest()
     assert (of_policy(world), ready_reason(world)) == (KStatus.FAILED, PolicyReason.ROOT_NOT_FOUND)
@@ -81,7 +81,7 @@ def test_a_policy_that_needs_somebody_has_failed_until_it_is_mended() -> None:
 
 
 def test_a_job_that_is_tried_again_is_in_progress_and_one_that_gave_up_has_failed() -> None:
-    world = World(limits={"maxAttempts": 2})
+    world = PlainCluster(limits={"maxAttempts": 2})
     world.add_log("/ra/a")
     world.settle()
     job = world.only_job()
@@ -110,7 +110,7 @@ def test_a_job_that_is_tried_again_is_in_progress_and_one_that_gave_up_has_faile
 
 def test_what_somebody_has_to_act_on_is_said_while_jobs_run() -> None:
     """Under steady load jobs always run: what waits for somebody must not wait for them."""
-    world = World()
+    world = PlainCluster()
     world.add_log("/ra/a")
     world.rest()
     world.announce()
@@ -125,7 +125,7 @@ def test_what_somebody_has_to_act_on_is_said_while_jobs_run() -> None:
 
 
 def test_debt_that_waits_for_its_schedule_is_no_reason_to_act() -> None:
-    world = World(trigger={"schedule": "0 0 29 2 *"})
+    world = PlainCluster(trigger={"schedule": "0 0 29 2 *"})
     world.rest()
     world.add_log("/ra/a")
     world.wall += 61
@@ -134,7 +134,7 @@ def test_debt_that_waits_for_its_schedule_is_no_reason_to_act() -> None:
 
 
 def test_a_plan_that_waits_for_approval_is_not_done_and_has_not_failed() -> None:
-    world = World(approval="Manual")
+    world = PlainCluster(approval="Manual")
     world.add_log("/ra/a")
     world.rest()
     assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.APPROVAL_PENDING)

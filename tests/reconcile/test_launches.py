@@ -14,12 +14,12 @@ from compaction.reconcile.fleet import settings_of
 from compaction.reconcile.launching import PATIENT
 from compaction.reconcile.policy import reconcile
 from support.cluster.manifests import block_policy_object, block_store
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 
-def hanging() -> World:
+def hanging() -> PlainCluster:
     """The only worker has not announced itself in time."""
-    world = World(workers={"max": 1})
+    world = PlainCluster(workers={"max": 1})
     world.add_log("/ra/a")
     world.settle()
     assert len(world.workers) == 1
@@ -38,13 +38,13 @@ def test_a_worker_that_hangs_is_stopped_and_counted_once_and_keeps_its_place_unt
     assert (second.stop_workers, second.memory.launch_failures, second.launches) == ((), 1, ())
 
 
-def running(world: World) -> str:
+def running(world: PlainCluster) -> str:
     (job,) = world.in_state(JobState.IN_PROGRESS)
     return job
 
 
 def test_workers_with_outdated_settings_are_replaced_under_steady_load() -> None:
-    world = World(workers={"max": 1, "slots": 1})
+    world = PlainCluster(workers={"max": 1, "slots": 1})
     for i in range(4):
         world.add_log(f"/ra/{i}")
     world.rest()
@@ -67,7 +67,7 @@ def test_workers_with_outdated_settings_are_replaced_under_steady_load() -> None
 
 
 def test_another_idle_time_is_no_reason_to_replace_a_worker() -> None:
-    world = World(workers={"max": 1, "slots": 1})
+    world = PlainCluster(workers={"max": 1, "slots": 1})
     world.add_log("/ra/a")
     world.rest()
     world.announce()
@@ -105,7 +105,7 @@ def test_a_worker_of_a_deleted_policy_is_stopped_once() -> None:
 
 
 def test_a_corrected_spec_is_not_held_up_by_the_failures_of_the_old_one() -> None:
-    world = World()
+    world = PlainCluster()
     world.launch_works = False
     world.add_log("/ra/a")
     world.settle()
@@ -119,9 +119,9 @@ def test_a_corrected_spec_is_not_held_up_by_the_failures_of_the_old_one() -> Non
     assert (decision.memory.launch_failures, decision.memory.launch_error) == (0, "")
 
 
-def busy(**workers: Any) -> tuple[World, str]:
+def busy(**workers: Any) -> tuple[PlainCluster, str]:
     """Four logs, one worker that has announced itself and runs a job."""
-    world = World(workers={"slots": 1, **workers})
+    world = PlainCluster(workers={"slots": 1, **workers})
     for i in range(4):
         world.add_log(f"/ra/{i}")
     world.rest()
@@ -190,7 +190,7 @@ def test_executors_that_wait_for_room_beside_others_hold_nothing_up() -> None:
 @pytest.mark.parametrize("trouble", sorted(PATIENT))
 def test_a_launch_is_timed_from_when_nothing_held_it_back(trouble: WorkerTrouble) -> None:
     """A worker that waited an hour for a node has all its time to start then."""
-    world = World(workers={"max": 1})
+    world = PlainCluster(workers={"max": 1})
     world.add_log("/ra/a")
     world.settle()
     (worker,) = world.workers.values()
@@ -207,7 +207,7 @@ def test_a_launch_is_timed_from_when_nothing_held_it_back(trouble: WorkerTrouble
 
 
 def test_failed_submissions_are_spaced_out_and_told_after_the_third() -> None:
-    world = World(workers={"max": 1})
+    world = PlainCluster(workers={"max": 1})
     world.add_log("/ra/a")
     message = 'serviceaccount "compaction-worker" not found'
     pauses = []

@@ -14,12 +14,12 @@ from compaction.planning.reading import LogProblem
 from compaction.reconcile.actions import StoreTask
 from compaction.reconcile.observations import ClaimProblem, frozen
 from compaction.reconcile.policy import reconcile
-from support.cluster.world import GAIN, A, Crash, F, P, S, U, World
+from support.cluster.world import GAIN, A, Crash, F, P, PlainCluster, S, U
 
 
-def started(groups: int = 1, **spec: object) -> World:
+def started(groups: int = 1, **spec: object) -> PlainCluster:
     """One log, one job, one worker, and the job running."""
-    world = World(**spec)
+    world = PlainCluster(**spec)
     world.add_log("/ra/a", groups)
     world.settle()
     world.announce()
@@ -28,12 +28,12 @@ def started(groups: int = 1, **spec: object) -> World:
     return world
 
 
-def status_of(world: World) -> CompactionPolicyStatus:
+def status_of(world: PlainCluster) -> CompactionPolicyStatus:
     assert world.policy is not None
     return world.policy.status
 
 
-def later(world: World, seconds: float) -> None:
+def later(world: PlainCluster, seconds: float) -> None:
     """Time passes; whoever runs renews."""
     world.wall += seconds
     for worker in world.workers.values():
@@ -75,7 +75,7 @@ class TestFromPolicyToReceipt:
         assert world.writes <= 7
 
     def test_a_quiet_policy_writes_nothing(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a", 0)
         for _ in range(5):
             world.settle()
@@ -87,7 +87,7 @@ class TestFromPolicyToReceipt:
         assert world.status_writes == before
 
     def test_a_plan_shows_why_candidates_were_left_out(self) -> None:
-        world = World(trigger={"thresholds": {"debtSegments": 2}})
+        world = PlainCluster(trigger={"thresholds": {"debtSegments": 2}})
         world.add_log("/ra/a", 1)
         world.settle()
         world.wall += 1
@@ -98,7 +98,7 @@ class TestFromPolicyToReceipt:
         assert world.jobs == {}
 
     def test_cooldown_holds_and_its_job_is_kept_for_it(self) -> None:
-        world = World(trigger={"cooldown": "10m"}, successfulJobsHistoryLimit=0)
+        world = PlainCluster(trigger={"cooldown": "10m"}, successfulJobsHistoryLimit=0)
         log = world.add_log("/ra/a", 1)
         world.settle()
         world.announce()
@@ -117,7 +117,7 @@ class TestFromPolicyToReceipt:
 
 class TestScheduling:
     def test_concurrency_slots_and_launching(self) -> None:
-        world = World(limits={"maxConcurrentJobs": 3}, workers={"max": 5, "slots": 2})
+        world = PlainCluster(limits={"maxConcurrentJobs": 3}, workers={"max": 5, "slots": 2})
         for i in range(6):
             world.add_log(f"/ra/{i}")
         world.settle()
@@ -133,7 +133,7 @@ class TestScheduling:
 
     def test_the_status_that_counts_new_jobs_says_what_they_wait_for(self) -> None:
         """Should the coordinator die right then, nobody would write it for a while."""
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.reconcile()
         world.wall += 1
@@ -142,7 +142,7 @@ class TestScheduling:
         assert (status.queued, status.waiting and status.waiting.reason) == (1, WaitReason.JUST_PLANNED)
 
     def test_waiting_for_a_worker_is_said_with_its_age(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.settle()
         world.wall += 1
@@ -158,7 +158,7 @@ class TestScheduling:
         assert waiting.since == since
 
     def test_a_suspended_policy_starts_nothing_and_lets_running_jobs_finish(self) -> None:
-        world = World(limits={"maxConcurrentJobs": 1})
+        world = PlainCluster(limits={"maxConcurrentJobs": 1})
         world.add_log("/ra/a")
         world.add_log("/ra/b")
         world.settle()
@@ -181,7 +181,7 @@ class TestScheduling:
         assert waiting.reason == WaitReason.SUSPENDED
 
     def test_one_job_of_a_log_at_a_time(self) -> None:
-        world = World(limits={"maxBytesPerJob": 50})
+        world = PlainCluster(limits={"maxBytesPerJob": 50})
         world.add_log("/ra/a", 3)
         world.settle()
         world.announce()
@@ -195,7 +195,7 @@ class TestScheduling:
         assert len(world.in_state(S)) == 3
 
     def test_launches_that_fail_are_spaced_out_and_said(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.settle()
         launched = 1
@@ -220,7 +220,7 @@ class TestScheduling:
         assert get_condition(status_of(world).conditions, "Stalled") is None
 
     def test_a_worker_that_never_announces_itself_is_stopped(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.settle()
         (name,) = world.workers
@@ -519,7 +519,7 @@ class TestReports:
 
 class TestCrashes:
     def test_adoption_after_a_crash_between_lease_and_status(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.settle()
         world.announce()
@@ -532,7 +532,7 @@ class TestCrashes:
         assert len(world.jobs[job].status.attempts) == 1
 
     def test_a_crash_between_claim_and_lease_costs_a_token(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.settle()
         world.announce()
@@ -545,7 +545,7 @@ class TestCrashes:
     @pytest.mark.parametrize("crash_after", range(1, 12))
     @pytest.mark.parametrize("when", range(8))
     def test_totals_are_exact_whenever_it_dies(self, crash_after: int, when: int) -> None:
-        world = World(successfulJobsHistoryLimit=0)
+        world = PlainCluster(successfulJobsHistoryLimit=0)
         for i in range(3):
             world.add_log(f"/ra/{i}", 2)
         for step in range(40):
@@ -589,7 +589,7 @@ class TestForgetting:
         assert [(entry.job, entry.uid) for entry in status.counted] == [(job, "another")]
 
     def test_history_limits(self) -> None:
-        world = World(successfulJobsHistoryLimit=2)
+        world = PlainCluster(successfulJobsHistoryLimit=2)
         for i in range(5):
             world.add_log(f"/ra/{i}")
         for _ in range(12):
@@ -604,7 +604,7 @@ class TestForgetting:
         assert set(world.deleted) <= set().union(*(log.retired for log in world.logs.values()))
 
     def test_a_full_queue_evicts_parked_jobs_and_plans_them_again_later(self) -> None:
-        world = World(limits={"maxJobsQueued": 1, "maxAttempts": 1})
+        world = PlainCluster(limits={"maxJobsQueued": 1, "maxAttempts": 1})
         world.add_log("/ra/a")
         world.settle()
         world.announce()
@@ -628,7 +628,7 @@ class TestForgetting:
         assert first in world.jobs, "evicted work is planned again, never lost"
 
     def test_jobs_of_a_log_that_is_gone_go_too(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.settle()
         del world.logs["/ra/a"]
@@ -655,7 +655,7 @@ class TestDeletion:
 
     @pytest.mark.parametrize("crash_after", range(1, 8))
     def test_whenever_the_coordinator_dies_meanwhile(self, crash_after: int) -> None:
-        world = World()
+        world = PlainCluster()
         for i in range(2):
             world.add_log(f"/ra/{i}")
         world.settle()
@@ -698,7 +698,7 @@ class TestDeletion:
         assert world.jobs[job].status.waiting is None
 
     def test_a_hand_made_job_outside_the_root_is_refused(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.add_log("/ra/a")
         world.settle()
         job = world.only_job()
@@ -716,7 +716,7 @@ class TestDeletion:
 
 class TestConditions:
     def test_a_root_that_cannot_be_read(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.problem = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
         world.settle()
         world.wall += 1
@@ -733,7 +733,7 @@ class TestConditions:
 
     def test_patterns_that_select_nothing_are_said(self) -> None:
         store = {"segmentLogs": {"root": "/ra", "include": ["tenant-*", "other"], "exclude": ["**/old"]}}
-        world = World(store=store)
+        world = PlainCluster(store=store)
         world.settle()
         later(world, 61)
         world.settle()
@@ -743,7 +743,7 @@ class TestConditions:
         assert "below /ra that matches tenant-*, other without **/old" in ready.message
 
     def test_one_unreadable_log_does_not_stop_the_others(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.problems = (LogProblem("/ra/x", "LiveSetUnknown", "/ra/x: no indexes file: say what is live"),)
         world.add_log("/ra/a")
         world.settle()
@@ -763,7 +763,7 @@ class TestConditions:
         assert "say what is live" in stalled.message
 
     def test_a_running_owner_stalls_the_policy_under_its_own_name_and_is_announced(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.problems = tuple(LogProblem(f"/ra/{x}", "OwnerRunning", f"/ra/{x}: the owner runs") for x in "xy")
         world.settle()
         later(world, 61)
@@ -781,7 +781,7 @@ class TestConditions:
         assert stalled.reason == PolicyReason.LOGS_UNREADABLE
 
     def test_missing_entries_are_in_status_and_announced_when_there_are_first_some(self) -> None:
-        world = World()
+        world = PlainCluster()
         world.missing_entries = 3
         world.settle()
         later(world, 61)
@@ -797,7 +797,7 @@ class TestConditions:
 
     def test_many_small_logs_have_an_eta(self) -> None:
         """Each copied in no time: what lasts is to hand the jobs out, which the receipts know nothing of."""
-        world = World(workers={"max": 1, "slots": 1})
+        world = PlainCluster(workers={"max": 1, "slots": 1})
         for number in range(12):
             world.add_log(f"/ra/{number:02d}")
         world.settle()
@@ -817,7 +817,7 @@ class TestConditions:
         assert status.eta_seconds == pytest.approx(left * 2, abs=4)
 
     def test_no_eta_while_nothing_runs(self) -> None:
-        world = World(limits={"maxBytesPerJob": 50})
+        world = PlainCluster(limits={"maxBytesPerJob": 50})
         world.add_log("/ra/a", 10)
         world.settle()
         world.announce()
@@ -850,7 +850,7 @@ class TestConditions:
         assert status.eta_seconds is None
 
     def test_before_the_first_job_has_ended_the_eta_comes_from_what_the_running_one_has_copied(self) -> None:
-        world = World(limits={"maxBytesPerJob": 50})
+        world = PlainCluster(limits={"maxBytesPerJob": 50})
         world.add_log("/ra/a", 10)
         world.settle()
         world.announce()
@@ -862,7 +862,7 @@ class TestConditions:
         assert status_of(world).eta_seconds is not None
 
     def test_eta_comes_from_measured_speed(self) -> None:
-        world = World(limits={"maxBytesPerJob": 50})
+        world = PlainCluster(limits={"maxBytesPerJob": 50})
         world.add_log("/ra/a", 10)
         world.settle()
         world.announce()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from compaction.api.enums import JobState
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 LEASE = 15.0
 
 
-def started(**limits: int) -> World:
+def started(**limits: int) -> PlainCluster:
     """One log, one job, one worker, and the job running."""
-    world = World(limits=limits)
+    world = PlainCluster(limits=limits)
     world.add_log("/ra/a")
     world.settle()
     world.announce()
@@ -21,19 +21,19 @@ def started(**limits: int) -> World:
     return world
 
 
-def pass_time(world: World, seconds: float) -> None:
+def pass_time(world: PlainCluster, seconds: float) -> None:
     """Time passes, and workers renew their own Leases; those of jobs stay silent."""
     world.wall += seconds
     for worker in world.workers.values():
         worker.changed_at = world.wall
 
 
-def expire(world: World) -> None:
+def expire(world: PlainCluster) -> None:
     pass_time(world, LEASE + 1)
     world.settle()
 
 
-def fail(world: World) -> None:
+def fail(world: PlainCluster) -> None:
     world.report(world.only_job(), outcome="Failed")
     pass_time(world, 1)
     world.settle()
@@ -60,7 +60,7 @@ def test_exactly_as_many_attempts_as_the_limit_says(attempts: int, end: object) 
 
 
 def test_the_queue_takes_exactly_as_many_jobs_as_the_limit_says() -> None:
-    world = World(limits={"maxJobsQueued": 2})
+    world = PlainCluster(limits={"maxJobsQueued": 2})
     for name in "abc":
         world.add_log(f"/ra/{name}")
     world.settle()

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from compaction.api.enums import JobState
 from compaction.api.names import LABEL_PLAN
 from compaction.planning.schedule import OpenWindow, window_state
-from support.cluster.world import Crash, World
+from support.cluster.world import Crash, PlainCluster
 from support.depth import examples
 
 BYTES_PER_SECOND = 90
@@ -33,7 +33,7 @@ class ReconcileMachine(RuleBasedStateMachine):
     def begin(self, logs: int, groups: int, slots: int, history: int, controls: set[str]) -> None:
         self.controls = controls
         self.approved: set[str] = set()
-        self.world = World(
+        self.world = PlainCluster(
             workers={"max": 2, "slots": slots},
             limits={"maxConcurrentJobs": 3, "maxBytesPerJob": 100}
             | ({"bytesPerSecond": BYTES_PER_SECOND} if "rate" in controls else {}),

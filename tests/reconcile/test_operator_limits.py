@@ -7,7 +7,7 @@ from compaction.api.values import timestamp_from_epoch
 from compaction.planning.sharing import Grant
 from compaction.reconcile.allowance import Allowance, OperatorLimits
 from compaction.reconcile.policy import reconcile
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 LIMITS = OperatorLimits(max_workers=4, bytes_per_second=1000)
 
@@ -16,8 +16,8 @@ def allowed(workers: Grant | None = None, rate: Grant | None = None) -> Allowanc
     return Allowance(LIMITS, workers, rate)
 
 
-def world_with(logs: int, allowance: Allowance, *, workers: int = 3, slots: int = 1, **limits: int) -> World:
-    world = World(workers={"max": workers, "slots": slots}, limits={"maxConcurrentJobs": 8, **limits})
+def world_with(logs: int, allowance: Allowance, *, workers: int = 3, slots: int = 1, **limits: int) -> PlainCluster:
+    world = PlainCluster(workers={"max": workers, "slots": slots}, limits={"maxConcurrentJobs": 8, **limits})
     world.allowance = allowance
     for i in range(logs):
         world.add_log(f"/ra/{i}")
@@ -25,13 +25,13 @@ def world_with(logs: int, allowance: Allowance, *, workers: int = 3, slots: int 
     return world
 
 
-def settle(world: World) -> None:
+def settle(world: PlainCluster) -> None:
     world.rest()
     world.announce()
     world.rest()
 
 
-def reasons(world: World) -> dict[str, int]:
+def reasons(world: PlainCluster) -> dict[str, int]:
     return {row.reason: row.count for row in world.status.waits}
 
 
@@ -84,7 +84,7 @@ def test_an_idle_worker_is_given_back_at_once() -> None:
     assert world.workers == {}
 
 
-def wish_of(world: World) -> tuple[int, int, int | None, int]:
+def wish_of(world: PlainCluster) -> tuple[int, int, int | None, int]:
     wish = reconcile(world.snapshot()).wish
     return wish.workers, wish.holds, wish.bytes_per_second, wish.granted
 

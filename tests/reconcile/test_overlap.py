@@ -10,7 +10,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.api.store_spec import StoreSpec
 from compaction.reconcile.overlap import Claimant, older_owner, said, share_a_store
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 
 def logs(root: str, include: tuple[str, ...] = ("**",), exclude: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_the_older_one_goes_on_and_names_decide_within_a_second() -> None:
 
 
 def test_the_younger_one_reads_plans_and_starts_nothing_and_takes_over() -> None:
-    world = World()
+    world = PlainCluster()
     world.held_by = "/ra is compacted by the older policy ns/first"
     world.add_log("/ra/a")
     world.rest()
@@ -96,7 +96,7 @@ def test_the_younger_one_reads_plans_and_starts_nothing_and_takes_over() -> None
 
 
 def test_a_job_that_runs_finishes_and_no_other_starts() -> None:
-    world = World(workers={"slots": 1})
+    world = PlainCluster(workers={"slots": 1})
     world.add_log("/ra/a")
     world.add_log("/ra/b")
     world.rest()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from compaction.api.enums import JobState
 from compaction.api.formatting import format_bytes
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 LIMIT = 1000
 
 
-def world_with(logs: int, *, limit: int | None = LIMIT, concurrent: int = 4, slots: int = 4) -> World:
+def world_with(logs: int, *, limit: int | None = LIMIT, concurrent: int = 4, slots: int = 4) -> PlainCluster:
     limits: dict[str, object] = {"maxConcurrentJobs": concurrent}
     if limit is not None:
         limits["bytesPerSecond"] = limit
-    world = World(limits=limits, workers={"slots": slots, "max": 1})
+    world = PlainCluster(limits=limits, workers={"slots": slots, "max": 1})
     for i in range(logs):
         world.add_log(f"/ra/{i}")
     world.rest()
@@ -22,7 +22,7 @@ def world_with(logs: int, *, limit: int | None = LIMIT, concurrent: int = 4, slo
     return world
 
 
-def granted(world: World) -> dict[str, int | None]:
+def granted(world: PlainCluster) -> dict[str, int | None]:
     return {name: lease.bytes_per_second for name, lease in world.leases.items()}
 
 
@@ -57,7 +57,7 @@ def test_a_job_alone_gets_everything_and_the_next_one_waits_with_a_reason() -> N
 
 
 def test_what_is_said_to_be_granted_includes_the_jobs_that_were_just_started() -> None:
-    world = World(limits={"maxConcurrentJobs": 4, "bytesPerSecond": LIMIT}, workers={"slots": 1, "max": 1})
+    world = PlainCluster(limits={"maxConcurrentJobs": 4, "bytesPerSecond": LIMIT}, workers={"slots": 1, "max": 1})
     for i in range(3):
         world.add_log(f"/ra/{i}")
     world.rest()
@@ -104,7 +104,7 @@ def test_a_limit_that_is_lowered_lets_the_running_finish_first() -> None:
 
 
 def test_no_worker_is_started_for_jobs_that_no_bytes_are_left_for() -> None:
-    world = World(limits={"bytesPerSecond": LIMIT}, workers={"slots": 1, "max": 4})
+    world = PlainCluster(limits={"bytesPerSecond": LIMIT}, workers={"slots": 1, "max": 4})
     world.add_log("/ra/a")
     world.rest()
     world.announce()

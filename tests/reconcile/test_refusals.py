@@ -13,19 +13,19 @@ from compaction.reconcile.job import LONGEST_BACKOFF, not_before, reported
 from compaction.reconcile.observations import ClaimProblem, Moment, frozen
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.reports import WorkerReport
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 NOW = Moment(1_800_000_000.0, 50.0)
 
 
-def planned(**spec: object) -> World:
-    world = World(**spec)
+def planned(**spec: object) -> PlainCluster:
+    world = PlainCluster(**spec)
     world.add_log("/ra/a")
     world.settle()
     return world
 
 
-def by_hand(world: World, *, path: str = "/ra/a") -> str:
+def by_hand(world: PlainCluster, *, path: str = "/ra/a") -> str:
     """The only job, as if a person had made it."""
     name = world.only_job()
     body = world.jobs[name].to_object()
@@ -35,7 +35,7 @@ def by_hand(world: World, *, path: str = "/ra/a") -> str:
     return name
 
 
-def problem(world: World, name: str, *, terminal: bool = False, pause: float = 5.0) -> None:
+def problem(world: PlainCluster, name: str, *, terminal: bool = False, pause: float = 5.0) -> None:
     """The claim of a job was refused just now."""
     found = ClaimProblem(WaitReason.STORE_ERROR, "/ra/a is no log", world.wall, world.wall + pause, terminal)
     world.memory = replace(world.memory, claims=frozen({name: found}))
@@ -83,7 +83,7 @@ def test_a_refused_job_stays_refused_and_its_fence_is_not_touched() -> None:
 
 
 def test_no_worker_is_started_for_a_job_that_could_not_claim_its_log() -> None:
-    world = World(workers={"max": 3})
+    world = PlainCluster(workers={"max": 3})
     world.launch_works = False
     world.add_log("/ra/a")
     world.settle()

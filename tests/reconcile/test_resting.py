@@ -1,4 +1,4 @@
-"""A policy rests when deciding again decides nothing; `World` holds every rest of every test here to that."""
+"""A policy rests when deciding again decides nothing; `PlainCluster` holds every rest of every test here to that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compaction.reconcile.actions import Decision, Rest
 from compaction.reconcile.allowance import Allowance, OperatorLimits
 from compaction.reconcile.status import LAZY_GAP
 from compaction.reconcile.store_work import LONGEST_PAUSE, pause
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 CLOSED = {"schedule": "0 0 1 1 *", "duration": "1m"}
 NO_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(0, 0, 0))
@@ -21,7 +21,7 @@ PROBLEM = LogProblem("/ra", "SenseFailed", "gone")
 A_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(1, 1, 1))
 
 
-def rested(world: World) -> Decision:
+def rested(world: PlainCluster) -> Decision:
     """A few looks later, with everything written."""
     for _ in range(4):
         world.pass_time(31)
@@ -29,15 +29,15 @@ def rested(world: World) -> Decision:
     return decision
 
 
-def rest_of(world: World) -> Rest:
+def rest_of(world: PlainCluster) -> Rest:
     rest = rested(world).rest
     assert rest is not None
     return rest
 
 
-def waiting(**spec: object) -> World:
+def waiting(**spec: object) -> PlainCluster:
     """All jobs wait for a window that is closed."""
-    world = World(trigger={"interval": "30s", "windows": [CLOSED]}, **spec)
+    world = PlainCluster(trigger={"interval": "30s", "windows": [CLOSED]}, **spec)
     world.add_log("/ra/a")
     world.add_log("/ra/b")
     return world
@@ -53,18 +53,18 @@ def test_jobs_that_wait_for_a_window_rest_between_looks() -> None:
 
 
 def test_an_empty_store_rests() -> None:
-    assert rest_of(World()).until > 0
+    assert rest_of(PlainCluster()).until > 0
 
 
 def test_a_rest_ends_when_the_window_opens() -> None:
     windows = [{"schedule": "*/2 * * * *", "duration": "1m"}]
-    world = World(trigger={"interval": "30s", "windows": windows}, suspend=True)
+    world = PlainCluster(trigger={"interval": "30s", "windows": windows}, suspend=True)
     world.add_log("/ra/a")
     assert rest_of(world).until <= world.wall + 120
 
 
 def test_who_has_a_worker_or_a_job_in_progress_does_not_rest() -> None:
-    world = World()
+    world = PlainCluster()
     world.add_log("/ra/a")
     assert world.rest().rest is None, "a worker is started"
     world.announce()
@@ -83,7 +83,7 @@ def test_a_job_that_goes_away_is_planned_again_although_the_store_is_the_same() 
 
 
 def test_what_a_cooldown_left_out_is_planned_when_it_ends() -> None:
-    world = World(trigger={"interval": "30s", "cooldown": "1h"})
+    world = PlainCluster(trigger={"interval": "30s", "cooldown": "1h"})
     log = world.add_log("/ra/a")
     world.rest()
     world.announce()
@@ -107,7 +107,7 @@ def test_nobody_rests_on_a_look_that_failed() -> None:
 
 
 def test_who_cannot_be_given_a_worker_looks_ever_more_rarely_and_at_once_at_its_turn() -> None:
-    world = World(trigger={"interval": "30s"})
+    world = PlainCluster(trigger={"interval": "30s"})
     world.add_log("/ra/a")
     world.allowance = NO_WORKER
     world.rest()

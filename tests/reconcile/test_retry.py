@@ -10,13 +10,13 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.planning.reading import LogProblem
-from support.cluster.world import Crash, World
+from support.cluster.world import Crash, PlainCluster
 
 SEGMENT = "0000000000000001.segment"
 
 
-def assigned_world(groups: int = 1, **spec: Any) -> tuple[World, str]:
-    world = World(limits={"maxAttempts": 2}, **spec)
+def assigned_world(groups: int = 1, **spec: Any) -> tuple[PlainCluster, str]:
+    world = PlainCluster(limits={"maxAttempts": 2}, **spec)
     world.add_log("/ra/a", groups)
     world.rest()
     world.announce()
@@ -24,7 +24,7 @@ def assigned_world(groups: int = 1, **spec: Any) -> tuple[World, str]:
     return world, world.only_job()
 
 
-def fail_until_parked(world: World, job: str) -> None:
+def fail_until_parked(world: PlainCluster, job: str) -> None:
     while world.state(job) is not JobState.FAULTY:
         world.wall += 61
         world.renew_all()
@@ -33,7 +33,7 @@ def fail_until_parked(world: World, job: str) -> None:
         world.rest()
 
 
-def corrupt(world: World, job: str) -> None:
+def corrupt(world: PlainCluster, job: str) -> None:
     damage = {"segment": SEGMENT, "reason": "SourceCorrupt", "message": "bad", "identity": "id"}
     world.report(job, outcome="Failed", reason="SourceCorrupt", skipped=[damage])
     world.rest()

@@ -8,21 +8,21 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.api.values import format_timestamp, timestamp_from_epoch
 from reconcile.test_bisection import run as run_jobs
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 HOUR = 3600.0
 NIGHTLY = {"schedule": "0 2 * * *"}
 """The world begins on 2027-01-15 at 08:00 UTC."""
 
 
-def world_with(**trigger: object) -> World:
-    world = World(trigger={"interval": "10m", **trigger})
+def world_with(**trigger: object) -> PlainCluster:
+    world = PlainCluster(trigger={"interval": "10m", **trigger})
     world.add_log("/ra/a")
     world.rest()
     return world
 
 
-def until(world: World, clock: str) -> None:
+def until(world: PlainCluster, clock: str) -> None:
     """Jump to that time of the world's first day (or, with a `+`, of the next one), and let things settle."""
     day = 86400 * int(world.wall // 86400) if not clock.startswith("+") else 86400 * (1 + int(world.wall // 86400))
     hours, minutes = clock.lstrip("+").split(":")
@@ -31,13 +31,13 @@ def until(world: World, clock: str) -> None:
     world.rest()
 
 
-def ready(world: World) -> tuple[str, str]:
+def ready(world: PlainCluster) -> tuple[str, str]:
     condition = get_condition(world.status.conditions, "Ready")
     assert condition is not None
     return condition.status.value, condition.reason
 
 
-def times(world: World) -> tuple[str, str]:
+def times(world: PlainCluster) -> tuple[str, str]:
     last, following = world.status.last_schedule_time, world.status.next_schedule_time
     assert last is not None
     assert following is not None
@@ -110,7 +110,7 @@ def test_a_restart_right_after_a_plan_makes_no_other_one() -> None:
 
 
 def test_a_policy_made_while_nobody_led_is_made_up_for() -> None:
-    world = World(trigger=NIGHTLY)
+    world = PlainCluster(trigger=NIGHTLY)
     world.add_log("/ra/a")
     world.wall += 86400
     world.rest()
@@ -118,7 +118,7 @@ def test_a_policy_made_while_nobody_led_is_made_up_for() -> None:
 
 
 def test_a_schedule_that_is_added_counts_from_then_on() -> None:
-    world = World(trigger={"interval": "10m"})
+    world = PlainCluster(trigger={"interval": "10m"})
     world.rest()
     world.wall += 86400
     world.add_log("/ra/a")
@@ -154,7 +154,7 @@ def test_a_clock_that_was_ahead_stops_nothing_for_long() -> None:
 
 
 def test_the_siblings_of_a_damaged_source_do_not_wait_for_the_next_time() -> None:
-    world = World(trigger={"interval": "10m", **NIGHTLY})
+    world = PlainCluster(trigger={"interval": "10m", **NIGHTLY})
     log = world.add_log("/ra/a", 3)
     world.rest()
     until(world, "+02:00")
@@ -178,7 +178,7 @@ def test_the_siblings_of_a_damaged_source_do_not_wait_for_the_next_time() -> Non
 
 
 def test_the_halves_of_a_failing_job_do_not_wait_for_the_next_time() -> None:
-    world = World(trigger={"interval": "10m", **NIGHTLY}, limits={"maxAttempts": 1})
+    world = PlainCluster(trigger={"interval": "10m", **NIGHTLY}, limits={"maxAttempts": 1})
     log = world.add_log("/ra/a", 4)
     world.rest()
     until(world, "+02:00")
@@ -215,7 +215,7 @@ def test_jobs_are_started_inside_a_window_only() -> None:
 
 
 def test_a_running_job_finishes_after_its_window_and_the_next_one_waits() -> None:
-    world = World(trigger=AT_NIGHT, limits={"maxConcurrentJobs": 1})
+    world = PlainCluster(trigger=AT_NIGHT, limits={"maxConcurrentJobs": 1})
     world.add_log("/ra/a")
     world.add_log("/ra/b")
     world.rest()
@@ -248,7 +248,7 @@ def test_the_decision_is_made_again_when_a_window_opens_and_closes() -> None:
 
 
 def test_the_end_is_only_told_with_the_windows_in_mind() -> None:
-    world = World(trigger=AT_NIGHT, limits={"maxConcurrentJobs": 1}, workers={"slots": 1})
+    world = PlainCluster(trigger=AT_NIGHT, limits={"maxConcurrentJobs": 1}, workers={"slots": 1})
     for log in "abc":
         world.add_log(f"/ra/{log}")
     world.rest()

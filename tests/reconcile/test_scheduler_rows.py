@@ -23,7 +23,7 @@ from compaction.api.policy import CompactionPolicyStatus
 from compaction.kube.cache import ObjectKey
 from compaction.kube.metrics import Metrics
 from house.sources import ROOT
-from support.cluster.world import F, P, SimLease, U, World
+from support.cluster.world import F, P, PlainCluster, SimLease, U
 
 _LIFECYCLE = "tests/reconcile/test_lifecycle.py"
 _SCHEDULER = "tests/planning/test_scheduler.py"
@@ -77,25 +77,25 @@ def test_no_row_is_forgotten() -> None:
     assert rows == [f"S{number}" for number in range(1, 25)]
 
 
-def with_logs(count: int, **spec: object) -> World:
-    world = World(**spec)
+def with_logs(count: int, **spec: object) -> PlainCluster:
+    world = PlainCluster(**spec)
     for number in range(count):
         world.add_log(f"/ra/{number}")
     return world
 
 
-def status_of(world: World) -> CompactionPolicyStatus:
+def status_of(world: PlainCluster) -> CompactionPolicyStatus:
     assert world.policy is not None
     return world.policy.status
 
 
-def log_of(world: World, job: str) -> str:
+def log_of(world: PlainCluster, job: str) -> str:
     sources = world.jobs[job].spec.sources.segment_log
     assert sources is not None
     return sources.path
 
 
-def park(world: World, job: str) -> None:
+def park(world: PlainCluster, job: str) -> None:
     world.report(job, outcome="Failed")
     world.rest()
     assert world.state(job) is F

@@ -12,18 +12,18 @@ from compaction.reconcile.actions import Decision
 from compaction.reconcile.observations import Snapshot
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.skew import announced, skew_of, skewed
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 
 SKEW = ConditionType.WORKER_VERSION_SKEW
 
 
-def picture(world: World, *, operator: str, worker: str) -> Snapshot:
+def picture(world: PlainCluster, *, operator: str, worker: str) -> Snapshot:
     seen = world.snapshot()
     return replace(seen, version=operator, workers=tuple(replace(lease, version=worker) for lease in seen.workers))
 
 
-def running() -> World:
-    world = World(workers={"max": 1, "slots": 1})
+def running() -> PlainCluster:
+    world = PlainCluster(workers={"max": 1, "slots": 1})
     world.add_log("/ra/a")
     world.rest()
     world.announce()

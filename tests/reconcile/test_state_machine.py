@@ -22,7 +22,7 @@ from compaction.reconcile import job as job_life
 from compaction.reconcile.observations import Identity, JobLease, JobView, Moment
 from compaction.reconcile.reports import WorkerReport
 from compaction.reconcile.steps import GoneWorker, Refusal, StepRules, take_step
-from support.cluster.world import A, Crash, F, P, S, SimLease, U, World
+from support.cluster.world import A, Crash, F, P, PlainCluster, S, SimLease, U
 
 Edge = tuple[JobState, JobEvent]
 
@@ -43,21 +43,21 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Edge]:
 # --- worlds, each right before its edge ---
 
 
-def planned(**spec: Any) -> World:
-    world = World(**spec)
+def planned(**spec: Any) -> PlainCluster:
+    world = PlainCluster(**spec)
     world.add_log("/ra/a")
     world.settle()
     world.announce()
     return world
 
 
-def running(**spec: Any) -> World:
+def running(**spec: Any) -> PlainCluster:
     world = planned(**spec)
     world.settle()
     return world
 
 
-def abandoned(**spec: Any) -> World:
+def abandoned(**spec: Any) -> PlainCluster:
     """One attempt failed; the next one waits for its backoff. The worker's Lease of the job is still remembered."""
     world = running(**spec)
     world.report(world.only_job(), outcome="Failed")
@@ -66,21 +66,21 @@ def abandoned(**spec: Any) -> World:
     return world
 
 
-def faulty(**spec: Any) -> World:
+def faulty(**spec: Any) -> PlainCluster:
     world = running(limits={"maxAttempts": 1, **spec})
     world.report(world.only_job(), outcome="Failed")
     world.settle()
     return world
 
 
-def hold(world: World, *, token: int) -> None:
+def hold(world: PlainCluster, *, token: int) -> None:
     """A Lease of the job with this token, as another coordinator left it before it wrote the status."""
     job, (worker,) = world.only_job(), world.workers
     world.leases[job] = SimLease(f"l{world.bump()}", int(world.bump()), worker, token, 15.0, world.wall)
     world.logs["/ra/a"].claimed[job] = token
 
 
-def outside(world: World) -> World:
+def outside(world: PlainCluster) -> PlainCluster:
     """The job as if a person had made it, for a directory that is not the policy's."""
     name = world.only_job()
     body = world.jobs[name].to_object()
@@ -90,7 +90,7 @@ def outside(world: World) -> World:
     return world
 
 
-def assign_and_die() -> World:
+def assign_and_die() -> PlainCluster:
     world = planned()
     with suppress(Crash):
         world.reconcile(crash_after=2)
@@ -98,31 +98,31 @@ def assign_and_die() -> World:
     return world
 
 
-def taken_over() -> World:
+def taken_over() -> PlainCluster:
     world = running()
     hold(world, token=2)
     return world
 
 
-def done() -> World:
+def done() -> PlainCluster:
     world = running()
     world.finish(world.only_job())
     return world
 
 
-def failed() -> World:
+def failed() -> PlainCluster:
     world = running()
     world.report(world.only_job(), outcome="Failed")
     return world
 
 
-def failed_for_the_last_time() -> World:
+def failed_for_the_last_time() -> PlainCluster:
     world = running(limits={"maxAttempts": 1})
     world.report(world.only_job(), outcome="Failed")
     return world
 
 
-def rested() -> World:
+def rested() -> PlainCluster:
     world = abandoned()
     world.wall += 2
     world.renew_all()
@@ -131,13 +131,13 @@ def rested() -> World:
     return world
 
 
-def abandoned_and_held() -> World:
+def abandoned_and_held() -> PlainCluster:
     world = abandoned()
     hold(world, token=2)
     return world
 
 
-def late(**report: Any) -> World:
+def late(**report: Any) -> PlainCluster:
     """The attempt was given up because its Lease had expired; now its worker is back, and nobody else has begun."""
     world = running()
     job = world.only_job()
@@ -154,20 +154,20 @@ def late(**report: Any) -> World:
     return world
 
 
-def allowed_more() -> World:
+def allowed_more() -> PlainCluster:
     world = faulty()
     world.change_spec(limits={"maxAttempts": 2})
     return world
 
 
-def parked_and_held() -> World:
+def parked_and_held() -> PlainCluster:
     world = faulty()
     hold(world, token=2)
     return world
 
 
 DAMAGE = {"segment": "0000000000000001.segment", "reason": "SourceCorrupt", "message": "bad", "identity": "id"}
-SCENARIOS: dict[Edge, Callable[[], World]] = {
+SCENARIOS: dict[Edge, Callable[[], PlainCluster]] = {
     (U, JobEvent.ASSIGN): planned,
     (U, JobEvent.ADOPT): assign_and_die,
     (U, JobEvent.REFUSE): lambda: outside(planned()),

@@ -7,15 +7,15 @@ from compaction.kube.cache import ObjectKey
 from compaction.kube.measure import SUPERSEDED, measure
 from compaction.kube.metrics import Metrics
 from compaction.reconcile.policy import reconcile
-from support.cluster.world import F, World
+from support.cluster.world import F, PlainCluster
 
 POLICY = ObjectKey("ns", "logs")
 SEGMENT = "0000000000000001.segment"
 
 
-def parked(reason: JobReason) -> World:
+def parked(reason: JobReason) -> PlainCluster:
     """A policy whose only job is parked for that reason, and is not planned again."""
-    world = World(limits={"maxAttempts": 1})
+    world = PlainCluster(limits={"maxAttempts": 1})
     world.add_log("/ra/a")
     world.rest()
     world.announce()
@@ -30,13 +30,13 @@ def parked(reason: JobReason) -> World:
     return world
 
 
-def look_again(world: World) -> None:
+def look_again(world: PlainCluster) -> None:
     world.wall += 61
     world.renew_all()
     world.rest()
 
 
-def counted(world: World) -> tuple[int, float | None, float | None]:
+def counted(world: PlainCluster) -> tuple[int, float | None, float | None]:
     """(FAULTY, the metric's Faulty, its Superseded)."""
     metrics, snapshot = Metrics(), world.snapshot()
     measure(metrics, POLICY, snapshot, reconcile(snapshot))

@@ -52,7 +52,7 @@ WORKER = "policy-w-abcde"
 JOB = "policy-0123456789"
 DONE = JobReport(token=4, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message="done")
 
-Scenario = Callable[["World"], Coroutine[Any, Any, None]]
+Scenario = Callable[["BothSides"], Coroutine[Any, Any, None]]
 
 
 class FlakyClient(ApiClient):
@@ -81,7 +81,7 @@ class FlakyClient(ApiClient):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class BothSides:
     """A worker's port, and the coordinator's hands on the same API server."""
 
     port: KubeLeasePort
@@ -129,11 +129,11 @@ def play(control_plane: Any, namespace: str) -> Callable[[Scenario], None]:
     }
 
     @asynccontextmanager
-    async def world() -> AsyncIterator[World]:
+    async def world() -> AsyncIterator[BothSides]:
         async with ApiClient(connection) as coordinator, FlakyClient(connection) as worker:
             await coordinator.create(COMPACTION_POLICIES, policy)
             identity = WorkerIdentity(name=WORKER, namespace=namespace, policy=POLICY, lease_seconds=15)
-            yield World(KubeLeasePort(worker, identity), worker, coordinator, namespace)
+            yield BothSides(KubeLeasePort(worker, identity), worker, coordinator, namespace)
 
     async def run(scenario: Scenario) -> None:
         async with world() as made:
@@ -151,7 +151,7 @@ async def raises(kind: type[Exception], call: Awaitable[Any], match: str | None 
 
 
 def test_announced_worker_renews_and_leaves(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.port.announce(slots=3)
         lease = await w.lease(WORKER)
         assert lease.record.holder == WORKER
@@ -174,7 +174,7 @@ def test_announced_worker_renews_and_leaves(play: Play) -> None:
 
 
 def test_announcing_twice_after_a_lost_answer_is_once(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         w.worker.lost = 1
         await raises(PortUnavailableError, w.port.announce(slots=1))
         await w.port.announce(slots=1)
@@ -184,7 +184,7 @@ def test_announcing_twice_after_a_lost_answer_is_once(play: Play) -> None:
 
 
 def test_name_of_another_worker_and_missing_policy(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.port.announce(slots=1)
         await w.change(WORKER, {"metadata": {"annotations": {"compaction.dev/pid": "1"}}})
         await raises(WorkerLeaseGoneError, w.port.announce(slots=1), "used once")
@@ -195,7 +195,7 @@ def test_name_of_another_worker_and_missing_policy(play: Play) -> None:
 
 
 def test_stop_annotation_is_seen_at_the_next_renewal_and_kept(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.port.announce(slots=1)
         await w.change(WORKER, {"metadata": {"annotations": {ANNOTATION_STOP: "true"}}})
         for _ in range(2):
@@ -206,7 +206,7 @@ def test_stop_annotation_is_seen_at_the_next_renewal_and_kept(play: Play) -> Non
 
 
 def test_worker_lease_taken_or_deleted(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.port.announce(slots=1)
         await w.change(WORKER, {"spec": {"holderIdentity": "someone"}})
         await raises(WorkerLeaseGoneError, w.port.renew_worker(slots=1), "held by someone")
@@ -217,7 +217,7 @@ def test_worker_lease_taken_or_deleted(play: Play) -> None:
 
 
 def test_worker_lease_deleted_between_two_renewals(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.port.announce(slots=1)
         await w.delete(WORKER)
         await raises(WorkerLeaseGoneError, w.port.renew_worker(slots=1), "deleted")
@@ -226,7 +226,7 @@ def test_worker_lease_deleted_between_two_renewals(play: Play) -> None:
 
 
 def test_assignment_is_offered_as_soon_as_it_exists(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         assert await w.port.offers(wait=True) == []
         waiting = asyncio.create_task(_coroutine(w.port.offers(wait=True)))
         await asyncio.sleep(0.3)
@@ -249,7 +249,7 @@ def test_assignment_is_offered_as_soon_as_it_exists(play: Play) -> None:
 def test_the_share_of_the_bytes_per_second_comes_with_the_assignment(
     play: Play, written: str, granted: int | None
 ) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.port.announce(slots=2)
         await w.assign(bytes_per_second=written)
         (offer,) = await w.port.offers(wait=False)
@@ -266,7 +266,7 @@ async def _coroutine(call: Awaitable[Any]) -> Any:
 
 
 def test_own_renewals_do_not_wake_the_worker_but_withdrawal_does(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         assert len(await w.port.offers(wait=True)) == 1
         waiting = asyncio.create_task(_coroutine(w.port.offers(wait=True)))
@@ -281,7 +281,7 @@ def test_own_renewals_do_not_wake_the_worker_but_withdrawal_does(play: Play) -> 
 
 
 def test_watch_of_a_forgotten_version_starts_over(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         w.port._version = "1"
         await w.assign()
         async with asyncio.timeout(30):
@@ -291,7 +291,7 @@ def test_watch_of_a_forgotten_version_starts_over(play: Play) -> None:
 
 
 def test_job_that_is_gone_or_of_no_known_kind(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         (offer,) = await w.port.offers(wait=False)
         await raises(LeaseLostError, w.port.fetch(offer), "does not exist")
@@ -300,7 +300,7 @@ def test_job_that_is_gone_or_of_no_known_kind(play: Play) -> None:
 
 
 def test_spec_that_cannot_be_understood(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         await w.create_job(small_spec())
         (offer,) = await w.port.offers(wait=False)
@@ -318,7 +318,7 @@ def test_spec_that_cannot_be_understood(play: Play, monkeypatch: pytest.MonkeyPa
 
 
 def test_renewal_carries_progress_and_keeps_everything_else(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         before = await w.assign()
         await w.port.renew_job(JOB, 4, progress=37)
         after = await w.lease(JOB)
@@ -331,7 +331,7 @@ def test_renewal_carries_progress_and_keeps_everything_else(play: Play) -> None:
 
 
 def test_conflict_with_the_coordinators_annotation_is_no_loss(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         await w.port.renew_job(JOB, 4, progress=1)
         await w.change(JOB, {"metadata": {"annotations": {"note": "kept"}}})
@@ -343,7 +343,7 @@ def test_conflict_with_the_coordinators_annotation_is_no_loss(play: Play) -> Non
 
 @pytest.mark.parametrize("spec", [{"leaseTransitions": 5}, {"holderIdentity": "other"}, {"holderIdentity": ""}])
 def test_another_token_or_holder_is_a_lost_lease(play: Play, spec: Obj) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         await w.port.renew_job(JOB, 4, progress=1)
         await w.change(JOB, {"spec": spec})
@@ -358,7 +358,7 @@ def test_another_token_or_holder_is_a_lost_lease(play: Play, spec: Obj) -> None:
 def test_renewal_and_reassignment_in_the_same_instant_have_one_winner(play: Play) -> None:
     """The coordinator has just found the Lease expired, and the worker renews it: whoever comes second is refused."""
 
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         expired = await w.assign()
         taken = expired.with_record(replace(expired.record, holder="other", transitions=5))
         await w.port.renew_job(JOB, 4, progress=1)
@@ -375,7 +375,7 @@ def test_renewal_and_reassignment_in_the_same_instant_have_one_winner(play: Play
 
 
 def test_deleted_lease_is_a_lost_lease_and_is_not_made_again(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         await w.port.renew_job(JOB, 4, progress=1)
         await w.delete(JOB)
@@ -388,7 +388,7 @@ def test_deleted_lease_is_a_lost_lease_and_is_not_made_again(play: Play) -> None
 def test_lease_made_anew_with_the_same_token_is_still_ours(play: Play) -> None:
     """A cluster restored from a backup: the identity of the object changed, the assignment did not."""
 
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         await w.port.renew_job(JOB, 4, progress=1)
         await w.delete(JOB)
@@ -400,7 +400,7 @@ def test_lease_made_anew_with_the_same_token_is_still_ours(play: Play) -> None:
 
 
 def test_report_whose_answer_was_lost_is_the_same_the_second_time(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         await w.port.renew_job(JOB, 4, progress=99)
         w.worker.lost = 1
@@ -414,7 +414,7 @@ def test_report_whose_answer_was_lost_is_the_same_the_second_time(play: Play) ->
 
 
 def test_stale_report_of_an_earlier_attempt_does_not_hide_the_new_one(play: Play) -> None:
-    async def scenario(w: World) -> None:
+    async def scenario(w: BothSides) -> None:
         await w.assign()
         await w.port.offers(wait=False)
         await w.port.report(JOB, DONE)

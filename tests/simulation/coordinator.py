@@ -29,7 +29,7 @@ from simulation.network import client_of
 from simulation.processes import Process
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedSystem
 
 SETTINGS = ElectionSettings()
 RESYNC = 40.0
@@ -39,7 +39,7 @@ MARGIN = 1.0
 class Candidate:
     """What `leases.elector.Elector` is to the rest of the process, on the process's own loop."""
 
-    def __init__(self, world: World, process: Process) -> None:
+    def __init__(self, world: SimulatedSystem, process: Process) -> None:
         self.settings = SETTINGS
         self.identity = process.name
         self._process = process
@@ -81,7 +81,7 @@ class Candidate:
 class SimulatedTerm(Term):
     """`Term` with clocks, dice and an informer of the simulation's."""
 
-    def __init__(self, world: World, process: Process, candidate: Candidate) -> None:
+    def __init__(self, world: SimulatedSystem, process: Process, candidate: Candidate) -> None:
         monotonic = process.monotonic
         opener = partial(open_store, clock=monotonic)
         super().__init__(
@@ -150,7 +150,7 @@ async def _inform(client: ApiClient, feed: Feed, resource: Resource) -> None:
             await asyncio.sleep(1.0)
 
 
-async def lead(world: World, process: Process) -> None:
+async def lead(world: SimulatedSystem, process: Process) -> None:
     """The life of one process: run for office, lead one term, end."""
     candidate = Candidate(world, process)
     world.candidates[process] = candidate
@@ -171,7 +171,7 @@ async def lead(world: World, process: Process) -> None:
     process.kill(0 if stop.by_signal else 75)
 
 
-async def replica(world: World, number: int) -> None:
+async def replica(world: SimulatedSystem, number: int) -> None:
     """Starts the process again whenever it has ended, as whoever supervises it does."""
     for life in range(1, 1000):
         process = world.process(f"coordinator-{number}.{life}", machine=f"machine-{number}")

@@ -1,8 +1,8 @@
 """What must hold (DESIGN §7), each as a checker of its own that looks after every step it concerns.
 
 A step is a change on the API server, a system call that changes a log, or a change of leadership. A checker reports to
-`World.fail` with the invariant's name; it knows the system from outside, and keeps books of its own where the system's
-own could be wrong.
+`SimulatedSystem.fail` with the invariant's name; it knows the system from outside, and keeps books of its own where the
+system's own could be wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simulation.disk import TICK
 from simulation.processes import EPOCH, Process
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedSystem
 
 WRITES_PER_JOB = 8
 WRITES_PER_ATTEMPT = 6
@@ -86,7 +86,7 @@ class LogBook:
 class StoreWatch:
     """Looks at the logs around every system call (implements `disk.Observer`)."""
 
-    world: World
+    world: SimulatedSystem
     logs: dict[Path, LogBook] = field(default_factory=dict)
     commits: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     checks: int = 0
@@ -209,7 +209,7 @@ class StoreWatch:
 class ApiWatch:
     """Looks at every change on the API server."""
 
-    world: World
+    world: SimulatedSystem
     writes: Counter[str] = field(default_factory=Counter)
     kinds: dict[str, list[str]] = field(default_factory=dict)
     given_up: dict[str, int] = field(default_factory=dict)
@@ -313,14 +313,14 @@ def process_is_coordinator(lease: Obj) -> bool:
     return bool(lease["spec"].get("acquireTime") == lease["spec"].get("renewTime"))
 
 
-def leaders(world: World) -> None:
+def leaders(world: SimulatedSystem) -> None:
     """At most one process believes that it leads."""
     believing = [process for process, one in world.candidates.items() if not process.dead and one.is_leader()]
     if len(believing) > 1:
         world.fail(Invariant.ONE_LEADER, f"{believing} at {world.loop.time():.2f} s")
 
 
-def leftovers(world: World) -> list[str]:
+def leftovers(world: SimulatedSystem) -> list[str]:
     """What may not be there once everything has come to rest."""
     found = [
         f"{path.name}/{name}"
@@ -339,7 +339,7 @@ def leftovers(world: World) -> list[str]:
     return found
 
 
-def unfinished(world: World) -> list[str]:
+def unfinished(world: SimulatedSystem) -> list[str]:
     """Jobs without an end, and debt that nobody plans."""
     jobs = world.server.all("compactionjobs")
     found = [

@@ -24,7 +24,7 @@ from simulation.invariants import LogBook, readable
 from support.stores.ra_owner import RaOwner
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedSystem
 
 PRESENT = 1 / 3
 """In so many schedules the owner is not only there to be read."""
@@ -39,7 +39,7 @@ AGAIN = 0.001
 class Owner:
     """Of all logs of a world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedSystem) -> None:
         self._world = world
         self.present = world.faults.dice("owner/runs").random() < PRESENT
         self.fragile = FRAGILE if self.present else 0.0

@@ -12,7 +12,7 @@ from compaction.stores.segments import lock
 from simulation.processes import Process, give_way
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedSystem
 
 KINDS = (
     "crash-coordinator", "crash-coordinator", "pause-coordinator", "pause-coordinator", "cut-coordinator", "handover",
@@ -34,7 +34,7 @@ class Happening:
     roll: int
 
 
-def happenings(world: World) -> list[Happening]:
+def happenings(world: SimulatedSystem) -> list[Happening]:
     """The plan of this seed; masked ones are left out."""
     plan = []
     for number in range(world.faults.dice("happenings").choice((0, 2, 4, 6, 8))):
@@ -48,7 +48,7 @@ def happenings(world: World) -> list[Happening]:
     return plan
 
 
-async def run_happening(world: World, one: Happening) -> None:
+async def run_happening(world: SimulatedSystem, one: Happening) -> None:
     """Let it happen, and undo what passes."""
     await asyncio.sleep(one.at)
     coordinators = [p for p in world.processes if p.name.startswith("coordinator") and not p.dead]
@@ -89,7 +89,7 @@ async def _paused(victim: Process, seconds: float) -> None:
     victim.resume()
 
 
-async def _people(world: World, one: Happening) -> None:
+async def _people(world: SimulatedSystem, one: Happening) -> None:
     """What somebody with kubectl, a clock or a shell does."""
     jobs = [job["metadata"]["name"] for job in world.server.all("compactionjobs")]
     leases = [lease["metadata"]["name"] for lease in world.server.all("leases")]
@@ -124,7 +124,7 @@ async def _people(world: World, one: Happening) -> None:
             await _hold_lock(world, one)
 
 
-def _touch(world: World, plural: str, name: str, one: Happening) -> None:
+def _touch(world: SimulatedSystem, plural: str, name: str, one: Happening) -> None:
     def note(obj: dict[str, Any]) -> None:
         obj["metadata"].setdefault("annotations", {})["example.com/note"] = one.name
 
@@ -137,7 +137,7 @@ def _suspend(obj: dict[str, Any], *, suspend: bool) -> None:
     obj["metadata"]["generation"] += 1
 
 
-async def _hold_lock(world: World, one: Happening) -> None:
+async def _hold_lock(world: SimulatedSystem, one: Happening) -> None:
     """The owner's own tool has the lock of a log for a while."""
     logs = sorted(world.store.logs)
     process = world.process(f"owner-{one.roll}", machine="workers")

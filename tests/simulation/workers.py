@@ -29,7 +29,7 @@ from simulation.network import client_of
 from simulation.processes import Inbox, Process, block_on, give_way
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedSystem
 
 LOCK_TIMEOUT = 5.0
 
@@ -37,7 +37,7 @@ LOCK_TIMEOUT = 5.0
 class SimulatedHeartbeat:
     """What `rewrite.heartbeat.Heartbeat` is to the worker: the same keeper, asked from blocking code."""
 
-    def __init__(self, world: World, process: Process, request: WorkerRequest, inbox: Inbox) -> None:
+    def __init__(self, world: SimulatedSystem, process: Process, request: WorkerRequest, inbox: Inbox) -> None:
         self._process = process
         self._inbox = inbox
         identity = WorkerIdentity(request.name, "default", request.policy.name, request.lease_seconds)
@@ -106,7 +106,7 @@ class InlineEngine:
 
     parallelism = 2
 
-    def __init__(self, world: World, process: Process) -> None:
+    def __init__(self, world: SimulatedSystem, process: Process) -> None:
         self._world = world
         self._process = process
 
@@ -129,7 +129,7 @@ class InlineEngine:
 class Machine:
     """Where workers run. `records` are known until they are forgotten."""
 
-    world: World
+    world: SimulatedSystem
     records: dict[str, Launched] = field(default_factory=dict)
 
     def of(self, process: Process) -> SimulatedLauncher:
@@ -205,7 +205,7 @@ class SimulatedLauncher:
             del self._machine.records[ref.name]
 
 
-async def _run_worker(world: World, process: Process, request: WorkerRequest, inbox: Inbox) -> None:
+async def _run_worker(world: SimulatedSystem, process: Process, request: WorkerRequest, inbox: Inbox) -> None:
     """Spark starts, late at times or never; then the worker's main thread runs to its end."""
     dice = world.faults.dice(f"{process.name}/start")
     await asyncio.sleep(dice.uniform(1.0, 6.0))

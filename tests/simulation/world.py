@@ -72,7 +72,7 @@ class Outcome:
     stats: dict[str, int]
 
 
-class World:
+class SimulatedSystem:
     """Everything there is. Made inside its loop."""
 
     def __init__(self, loop: SimulationLoop, seed: int, allowed: frozenset[str] | None) -> None:
@@ -313,7 +313,7 @@ def readable_indexes(path: Path) -> list[int]:
 
 
 @contextmanager
-def _captured_logs(world: list[World]) -> Iterator[None]:
+def _captured_logs(world: list[SimulatedSystem]) -> Iterator[None]:
     """What the code logs becomes part of the trace; an error with a traceback is one that nobody foresaw."""
 
     def collect(logger: Any, method: str, event: dict[str, Any]) -> Any:
@@ -345,11 +345,11 @@ def simulate(seed: int, *, allowed: frozenset[str] | None = None) -> Outcome:
     os.chdir(home)
     gc.freeze()  # what is there already is not looked through again
     gc.disable()  # what a schedule leaves is collected at its end, not in the middle of another one
-    worlds: list[World] = []
+    worlds: list[SimulatedSystem] = []
     loop = SimulationLoop()
 
-    async def main(numbers: Numbers) -> World:
-        world = World(loop, seed, allowed)
+    async def main(numbers: Numbers) -> SimulatedSystem:
+        world = SimulatedSystem(loop, seed, allowed)
         worlds.append(world)
         with world.disk.mounted():
             await world.run(numbers)
@@ -373,7 +373,7 @@ def simulate(seed: int, *, allowed: frozenset[str] | None = None) -> Outcome:
     )  # fmt: skip
 
 
-def _bury(loop: SimulationLoop, worlds: list[World]) -> None:
+def _bury(loop: SimulationLoop, worlds: list[SimulatedSystem]) -> None:
     """Close what dead processes left, now that it can do no harm, so that no garbage collection does it later.
 
     A coroutine that is closed in the middle of its clean-up protests; nobody is there any more to hear it.

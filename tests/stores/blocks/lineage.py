@@ -40,7 +40,7 @@ class Try:
 
 
 @dataclass
-class World:
+class StoreModel:
     """`objects` are there; `lost` are rows that expired or were dropped: they may come back."""
 
     chance: Random

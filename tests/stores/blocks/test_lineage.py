@@ -9,13 +9,13 @@ import pytest
 
 from compaction.stores.blocks import lineage_search
 from compaction.stores.blocks.lineage import Made, Relative, Verdict, decide
-from stores.blocks.lineage import World
+from stores.blocks.lineage import StoreModel
 
 WORLDS = 150
 STEPS = 60
 
 
-def _found(world: World, verdict: Verdict) -> Counter[int]:
+def _found(world: StoreModel, verdict: Verdict) -> Counter[int]:
     assert verdict.live | verdict.dead | verdict.unused == world.objects.keys()
     assert len(verdict.live) + len(verdict.dead) + len(verdict.unused) == len(world.objects)
     return Counter(row for block in verdict.live for row in world.objects[block].rows)
@@ -26,7 +26,7 @@ def test_no_row_is_lost_or_comes_twice_at_any_moment_of_any_history() -> None:
     the sweeper allows, also half confirmed ones.
     """
     for seed in range(WORLDS):
-        world = World(Random(seed), ending=False)
+        world = StoreModel(Random(seed), ending=False)
         for step in range(STEPS):
             world.step()
             verdict = decide(world.relatives())
@@ -37,7 +37,7 @@ def test_no_row_is_lost_or_comes_twice_at_any_moment_of_any_history() -> None:
 def test_what_expired_or_was_dropped_may_come_back_and_nothing_is_lost_without_a_word() -> None:
     doubts = 0
     for seed in range(WORLDS):
-        world = World(Random(seed), ending=True)
+        world = StoreModel(Random(seed), ending=True)
         for step in range(STEPS):
             world.step()
             verdict = decide(world.relatives())

@@ -28,7 +28,7 @@ from compaction.stores.segments.snapshot import SNAPSHOTS, find_snapshots, write
 from compaction.stores.segments.store import SegmentLogStore
 from fuzz.crowd import ALLOWED_KIB, memory_of_a_look
 from stores.unprivileged import as_nobody
-from support.cluster.world import World
+from support.cluster.world import PlainCluster
 from support.depth import at_depth, each_call
 from support.faults.interrupted_calls import before_call
 from support.stores.segment_logs import compact_all, content
@@ -196,7 +196,7 @@ def test_a_directory_deeper_than_a_path_can_name_is_told_and_fits_into_status(ro
     os.close(fd)
     (error,) = look(root).errors
     assert error.reason is LogErrorReason.INPUT_OUTPUT
-    world = World()
+    world = PlainCluster()
     world.problems = (LogProblem(str(error.path), error.reason, error.message),)
     world.settle()
     world.wall += 1

@@ -15,7 +15,7 @@ from compaction.planning.reading import BlockFigures, Reading
 from compaction.reconcile.actions import RunStoreTask
 from compaction.reconcile.observations import frozen
 from support.cluster.manifests import block_store
-from support.cluster.world import Log, World
+from support.cluster.world import Log, PlainCluster
 
 SIZE = 100
 LEVELS = ((4, 60.0), (2, 600.0))
@@ -34,7 +34,7 @@ class _Lanes(dict[str, Log]):
         return self.setdefault(lane, Log([]))
 
 
-class BlockWorld(World):
+class PlainBlockCluster(PlainCluster):
     def __init__(self, *, store: dict[str, Any] | None = None, **spec: Any) -> None:
         levels = [{"maxBlocks": count, "maxAge": f"{age:g}s", "maxBytes": "1Gi"} for count, age in LEVELS]
         super().__init__(store={"blockStore": block_store(levels=levels) | (store or {})}, **spec)

@@ -119,7 +119,7 @@ class Crash(Exception):
     """The coordinator died."""
 
 
-class World:
+class PlainCluster:
     def __init__(self, **spec: Any) -> None:
         self.wall = 1_800_000_000.0
         self.version = 100
@@ -571,4 +571,4 @@ class World:
         return GAIN * sum(len(log.commits) for log in self.logs.values())
 
 
-__all__ = ["GAIN", "Crash", "Log", "SimLease", "SimWorker", "UnreferencedCandidate", "World"]
+__all__ = ["GAIN", "Crash", "Log", "PlainCluster", "SimLease", "SimWorker", "UnreferencedCandidate"]
