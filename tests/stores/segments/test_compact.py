@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from compaction.stores.segments.compact import compact_groups
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.plan import GroupCheck, plan_log
-from compaction.stores.segments.records import GroupReceipt
+from compaction.stores.segments.records import GroupReceipt, RewrittenGroup
 from compaction.stores.segments.view import open_log
 from support.stores.segment_logs import content, leftovers
 
@@ -132,3 +134,48 @@ def test_interrupted_it_leaves_no_thread_and_no_output(log: Path, monkeypatch: p
     assert content(log) == before
     assert leftovers(log) == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rewrite")]
+
+
+def test_several_groups_share_a_commit(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = groups_of(log)
+    sizes = commit_sizes(monkeypatch)
+    monkeypatch.setattr(compact, "COMMIT_GROUPS", 2)
+    monkeypatch.setattr(compact, "COMMIT_SECONDS", 3600.0)
+    outcomes = compacted(log, threads=1)
+    assert all(isinstance(outcome, GroupReceipt) for outcome in outcomes)
+    assert sum(sizes) == len(groups)
+    # While one is committed, more become ready.
+    assert all(size >= 2 for size in sizes[:-1])
+
+
+def test_what_is_ready_does_not_wait_long_for_others(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last group is rewritten only after others were committed."""
+    groups = groups_of(log)
+    sizes, rewrite = commit_sizes(monkeypatch), compact.rewrite_group
+
+    def late(*args: Any, **kwargs: Any) -> RewrittenGroup:
+        deadline = time.monotonic() + 120
+        while kwargs["sources"] == groups[-1] and not sizes and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return rewrite(*args, **kwargs)
+
+    monkeypatch.setattr(compact, "rewrite_group", late)
+    monkeypatch.setattr(compact, "COMMIT_SECONDS", 0.05)
+    monkeypatch.setattr(compact, "COMMIT_GROUPS", len(groups) + 1)
+    outcomes = compacted(log, threads=2)
+    assert all(isinstance(outcome, GroupReceipt) for outcome in outcomes)
+    assert len(sizes) > 1
+
+
+def commit_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many groups each commit from now on has."""
+    sizes: list[int] = []
+    commit = compact.commit.commit_groups
+
+    def counted(*args: Any, **kwargs: Any) -> tuple[GroupOutcome, ...]:
+        outcomes = commit(*args, **kwargs)
+        sizes.append(len(outcomes))
+        return outcomes
+
+    monkeypatch.setattr(compact.commit, "commit_groups", counted)
+    return sizes

@@ -20,15 +20,16 @@ import numpy as np
 
 from compaction.exceptions import MissingLiveIndexError, SourcesChangedError
 from compaction.stores.segments import fs
+from compaction.stores.segments.buffers import Buffers
 from compaction.stores.segments.clump_moves import index_digest
 from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRound, LogHead, log_head
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.listing import highest_segment
-from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, segment_name
+from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U64Array, segment_name
 from compaction.stores.segments.names import partial_name, stem
-from compaction.stores.segments.outputs import full_head, partial_file, read_back
+from compaction.stores.segments.outputs import Copied, full_head, partial_file, read_back
 from compaction.stores.segments.pace import UNLIMITED, Pace
-from compaction.stores.segments.reader import Batch, Fingerprint, picked_batches
+from compaction.stores.segments.reader import picked_batches
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.view import LogState, open_log
 
@@ -139,17 +140,14 @@ def _copy(
     sources = _sources(log, part.old)
     path = log.directory / partial_name(stem(output), job=task.job, token=task.token)
     with partial_file(path, like=log.directory / task.head.newest) as fd:
-        head = _head(sources, first=part.first, term=task.head.term)
-        pace(sum(map(len, head)))
-        fs.write(fd, head)
-        before = Fingerprint()
-        for batch in picked_batches(((source.segment, source.rows) for source in sources), pace):
-            pace(len(batch.data))
-            fs.write(fd, [batch.data])
-            _count(before, batch, first=part.first + before.entries, term=task.head.term)
+        copied, buffers = Copied(fd, pace), Buffers()
+        copied.head(_head(sources, first=part.first, term=task.head.term))
+        for batch in picked_batches(((source.segment, source.rows) for source in sources), pace, buffers):
+            idx, term = _as_copied(batch.rows.size, first=part.first + copied.content.entries, term=task.head.term)
+            copied.batch(batch, idx=idx, term=term)
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
-        written, _ = read_back(path, before, identity, pace)
+        written, _ = read_back(path, copied, identity, buffers)
         digest = index_digest(written)
     return CopiedClump(
         partial=path.name,
@@ -162,8 +160,8 @@ def _copy(
         term=task.head.term,
         snapshot_index=task.snapshot_index,
         snapshot_term=task.snapshot_term,
-        payload_bytes=before.payload_bytes,
-        fingerprint=before.hexdigest(),
+        payload_bytes=copied.content.payload_bytes,
+        fingerprint=copied.content.hexdigest(),
         index_digest=digest,
         seconds=time.monotonic() - started,
     )
@@ -190,20 +188,15 @@ def _sources(log: LogState, old: LiveSet) -> list[_Source]:
 def _head(sources: list[_Source], *, first: int, term: int) -> list[bytes]:
     """Header and index area of the output: new indexes, one term, the lengths and CRCs that were stored."""
     length = np.concatenate([source.segment.length[source.rows] for source in sources])
+    indexes, terms = _as_copied(length.size, first=first, term=term)
     return full_head(
-        idx=np.arange(length.size, dtype=np.uint64) + np.uint64(first),
-        term=np.full(length.size, term, dtype=np.uint64),
+        idx=indexes,
+        term=terms,
         length=length,
         crc=np.concatenate([source.segment.crc[source.rows] for source in sources]),
     )
 
 
-def _count(before: Fingerprint, batch: Batch, *, first: int, term: int) -> None:
-    """The fingerprint of old entries as the copies they become."""
-    size = batch.rows.size
-    before.update_arrays(
-        idx=np.arange(size, dtype=np.uint64) + np.uint64(first),
-        term=np.full(size, term, dtype=np.uint64),
-        length=batch.segment.length[batch.rows],
-        crc=batch.crcs,
-    )
+def _as_copied(count: int, *, first: int, term: int) -> tuple[U64Array, U64Array]:
+    """The indexes and terms of copies."""
+    return np.arange(count, dtype=np.uint64) + np.uint64(first), np.full(count, term, dtype=np.uint64)

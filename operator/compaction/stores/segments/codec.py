@@ -44,6 +44,8 @@ RECORD_DTYPES: Final[dict[int, np.dtype[np.void]]] = {
     2: np.dtype([("idx", ">u8"), ("term", ">u8"), ("offset", ">u8"), ("length", ">u4"), ("crc", ">u4")]),
 }
 
+_OFFSET_WORD: Final = {1: 4, 2: 5}
+
 
 def encode_header(*, max_count: int, version: int = CURRENT_VERSION) -> bytes:
     """The 8-byte header. ValueError when max_count is not 1..65535 (16 bits on disk) or the version is unknown."""
@@ -90,13 +92,22 @@ def decode_records(area: bytes, version: int) -> npt.NDArray[np.void]:
     """
     slot = SLOT_BYTES[version]
     slots = len(area) // slot
-    # Word by word: both slots are whole multiples of 4 bytes.
+    # Word by word: both slots are whole multiples of 4 bytes. Of nearly every record, one word alone is not zero:
+    # behind index and term, the lower half of the offset.
     words = np.frombuffer(area, dtype=np.uint32, count=slots * slot // 4).reshape(slots, slot // 4)
-    used = np.zeros(slots, dtype=np.bool_)
-    for word in range(slot // 4):
-        used |= words[:, word] != 0
-    count = slots if used.all() else int(np.argmin(used))
+    used = words[:, _OFFSET_WORD[version]] != 0
+    count = _leading(used)
+    if count < slots and words[count].any():
+        for word in range(slot // 4):
+            used |= words[:, word] != 0
+        count = _leading(used)
     return np.frombuffer(area, dtype=RECORD_DTYPES[version], count=count)
+
+
+def _leading(used: npt.NDArray[np.bool_]) -> int:
+    """How many are true before the first that is not."""
+    first = int(np.argmin(used)) if used.size else 0
+    return used.size if used.size and used[first] else first
 
 
 def decode_segment(head: bytes, *, path: Path, identity: FileIdentity) -> SegmentIndex:

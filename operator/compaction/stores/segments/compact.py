@@ -1,8 +1,9 @@
 """Compacts many groups of one log in one process: rewrites side by side, commits of what is ready.
 
 The threads spend their time in system calls (reading, writing, syncing), which run beside each other; whoever computes
-holds the interpreter for a fraction of a millisecond. While they rewrite, the caller's thread commits: all groups that
-are ready at once, together (`commit.commit_groups`), so the number of commits follows from the disk's speed by itself.
+holds the interpreter for a fraction of a millisecond. While they rewrite, the caller's thread commits what is ready,
+several groups together (`commit.commit_groups`): a commit costs six syncs and two writes of the whole fence, however
+many groups it has.
 
 Invariants: at most one commit at a time; one group's failure holds back no other; however it ends, no partial file of
 this attempt stays, and no thread runs on. Memory: `threads` times that of one rewrite (`kernel`).
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -22,6 +24,7 @@ from typing import Final
 from compaction.api.enums import Ownership
 from compaction.exceptions import RewriteStoppedError, SegmentLogError
 from compaction.stores.segments import commit, fs
+from compaction.stores.segments.buffers import Buffers
 from compaction.stores.segments.commit import GroupOutcome
 from compaction.stores.segments.kernel import rewrite_group
 from compaction.stores.segments.limits import SegmentLimits
@@ -34,6 +37,11 @@ from compaction.stores.segments.seq import LiveSet
 
 THREADS: Final = 4
 """More than cores: at any moment most of them wait for the disk."""
+COMMIT_GROUPS: Final = 8
+COMMIT_SECONDS: Final = 1.0
+"""So many groups are committed together, or as many as are ready when the first of them has waited so long: what waits
+is lost with the process, and takes space beside its sources.
+"""
 
 Sources = tuple[str, ...]
 
@@ -87,16 +95,25 @@ class _Attempt:
     should_stop: Callable[[], bool]
     known: Mapping[str, SegmentIndex]
     ended: threading.Event = field(default_factory=threading.Event)
+    own: threading.local = field(default_factory=threading.local)
+    """Of each thread: its buffers."""
     outcomes: dict[Sources, GroupOutcome] = field(default_factory=dict)
 
     def run(self, pool: ThreadPoolExecutor, groups: Sequence[Sources]) -> None:
         running = {pool.submit(self._rewrite, sources): sources for sources in groups}
+        ready: list[RewrittenGroup] = []
+        due = 0.0
         while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            ready = self._sort_out(done, running)
-            if ready:
+            done, _ = wait(
+                running, return_when=FIRST_COMPLETED, timeout=max(0.0, due - time.monotonic()) if ready else None
+            )
+            if not ready:
+                due = time.monotonic() + COMMIT_SECONDS
+            ready += self._sort_out(done, running)
+            if ready and (len(ready) >= COMMIT_GROUPS or not running or time.monotonic() >= due):
                 with _kept_open(self.directory, ready, pool):
                     self._commit(ready)
+                ready = []
 
     def _rewrite(self, sources: Sources) -> RewrittenGroup:
         if self.ended.is_set():
@@ -114,7 +131,14 @@ class _Attempt:
                 should_stop=lambda: self.ended.is_set() or self.should_stop(),
                 what=f"{self.directory}: the compaction",
             ),
+            buffers=self._buffers(),
         )
+
+    def _buffers(self) -> Buffers:
+        if not hasattr(self.own, "buffers"):
+            self.own.buffers = Buffers()
+        buffers: Buffers = self.own.buffers
+        return buffers
 
     def _sort_out(
         self, done: set[Future[RewrittenGroup]], running: dict[Future[RewrittenGroup], Sources]

@@ -1,10 +1,10 @@
 """Rewrites one group of segments: copies its live entries into one new file, then reads that file back.
 
-Every payload's CRC is checked while it is copied, and the output is verified by reading it again: a fingerprint over
-index, term, length and the CRC of the bytes actually read must be equal on both sides. Reads are coalesced, writes are
-gathered: no system call per entry. Memory is bounded by what is read at once (4 MiB, or the largest single payload if
-that is larger) and its copy without the gaps, plus the index areas of the group's sources and output (at most 8 x 2
-MiB + 2 MiB).
+Every payload's CRC is checked while it is copied, and the output is verified by reading all of it again (`outputs`):
+the bytes must be those that were written, and a fingerprint over index, term, length and CRC must be equal on both
+sides. Reads are coalesced, writes are gathered: no system call per entry. Memory is bounded by what is read at once (4
+MiB, or the largest single payload if that is larger) and its copy without the gaps, plus the index areas of the group's
+sources and output (at most 8 x 2 MiB + 2 MiB).
 
 Nothing becomes visible here: the output has an attempt-unique name, and `commit` decides. Whatever goes wrong, the
 partial file is removed and the sources are untouched.
@@ -29,16 +29,17 @@ from compaction.exceptions import (
     SourcesChangedError,
 )
 from compaction.stores.segments import fs
+from compaction.stores.segments.buffers import Buffers
 from compaction.stores.segments.codec import read_segment
 from compaction.stores.segments.faults import storage_errors
 from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.listing import regular_identity, regular_segments
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex
 from compaction.stores.segments.names import group_key, partial_name
-from compaction.stores.segments.outputs import full_head, partial_file, read_back
+from compaction.stores.segments.outputs import Copied, full_head, partial_file, read_back
 from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.plan import GroupRanges, IndexRange, group_ranges
-from compaction.stores.segments.reader import Fingerprint, picked_batches
+from compaction.stores.segments.reader import picked_batches
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.seq import LiveSet
 from compaction.stores.segments.unreferenced import DeadSegment
@@ -65,6 +66,7 @@ def rewrite_group(
     known: Mapping[str, SegmentIndex] | None = None,
     snapshot_index: int | None = None,
     pace: Pace = UNLIMITED,
+    buffers: Buffers | None = None,
 ) -> RewrittenGroup:
     """Write, sync and verify the output of one group under an attempt-unique name.
 
@@ -72,6 +74,7 @@ def rewrite_group(
     here (`snapshot_index` as in `open_log`). It holds for the very files it was found of: a source that another job
     compacted since stands for more than its range, and only segments that were dead then are carried along.
     `known`: indexes that were read in this process, by name; not read again while they are of those very files.
+    `buffers`: memory to use, of a caller that rewrites one group after the other.
 
     Raises:
         CorruptEntryError, CorruptSegmentError: a source is damaged (names file, index, offset).
@@ -97,7 +100,8 @@ def rewrite_group(
         _check_size(picked, limits, key=key)
         carried = _carried(directory, sources, ranges.carried, known or {})
         path = directory / partial_name(key, job=job, token=token)
-        before, after, output = _write_partial(path, picked, pace)
+        copied, after, output = _write_partial(path, picked, pace, buffers or Buffers())
+        before = copied.content
         return RewrittenGroup(
             sources=tuple(sources),
             identities=tuple(p.segment.identity for p in picked),
@@ -186,24 +190,20 @@ def _check_size(picked: list[_Picked], limits: SegmentLimits, *, key: str) -> No
         )
 
 
-def _write_partial(path: Path, picked: list[_Picked], pace: Pace) -> tuple[Fingerprint, str, SegmentIndex]:
-    """Write, sync and verify: (fingerprint of the sources, of the output, the output's index).
+def _write_partial(path: Path, picked: list[_Picked], pace: Pace, buffers: Buffers) -> tuple[Copied, str, SegmentIndex]:
+    """Write, sync and verify: (what was copied, the fingerprint of what was read back, the output's index).
 
     The file is gone again unless all of it succeeded.
     """
     with partial_file(path, like=picked[0].segment.path) as fd:
-        head = _head(picked)
-        pace(sum(map(len, head)))
-        fs.write(fd, head)
-        before = Fingerprint()
-        for batch in picked_batches(((p.segment, p.rows) for p in picked), pace):
-            pace(len(batch.data))
-            fs.write(fd, [batch.data])
-            before.update_batch(batch)
+        copied = Copied(fd, pace)
+        copied.head(_head(picked))
+        for batch in picked_batches(((p.segment, p.rows) for p in picked), pace, buffers):
+            copied.batch(batch, idx=batch.segment.idx[batch.rows], term=batch.segment.term[batch.rows])
         fs.sync(fd)
         identity = FileIdentity.of(os.fstat(fd))
-        output, after = read_back(path, before, identity, pace)
-    return before, after, output
+        output, after = read_back(path, copied, identity, buffers)
+    return copied, after, output
 
 
 def _head(picked: list[_Picked]) -> list[bytes]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from compaction.stores.segments.checksums import crc32
 
 U64Array = npt.NDArray[np.uint64]
 U32Array = npt.NDArray[np.uint32]
@@ -60,7 +61,7 @@ def effective_records(idx: U64Array) -> BoolArray:
     replaces it.) So the survivors are the strict suffix minima, and their indexes increase.
     """
     mask = np.ones(idx.shape, dtype=np.bool_)
-    if idx.size > 1:
+    if not np.all(idx[:-1] < idx[1:]):
         suffix_min = np.minimum.accumulate(idx[::-1])[::-1]
         mask[:-1] = idx[:-1] < suffix_min[1:]
     return mask
@@ -162,16 +163,21 @@ class SegmentIndex:
 
         Equal for copies of a file. It tells files apart that nobody forged; it proves nothing about payloads.
         """
-        crc = zlib.crc32(f"{self.version}/{self.max_count}/{self.count}".encode())
+        crc = crc32(f"{self.version}/{self.max_count}/{self.count}".encode())
         for array in (self.idx, self.term, self.offset, self.length, self.crc):
-            crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+            crc = crc32(np.ascontiguousarray(array).data, crc)
         return f"{crc:08x}"
 
     @property
     def inside(self) -> BoolArray:
         """Mask of records whose payload lies wholly in the data area of the file as it was when parsed."""
-        size = np.uint64(self.identity.size)
         start = np.uint64(self.data_start)
+        # In Python's numbers, which do not wrap around: true of nearly every file.
+        if not self.count or (
+            self.offset.min() >= start and int(self.offset.max()) + int(self.length.max()) <= self.identity.size
+        ):
+            return np.ones(self.count, dtype=np.bool_)
+        size = np.uint64(self.identity.size)
         # No sum of two u64: a hostile offset near 2**64 would wrap around and look fine.
         fits = self.offset <= size
         room = np.where(fits, size - np.minimum(self.offset, size), np.uint64(0))

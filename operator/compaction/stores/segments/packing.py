@@ -52,7 +52,7 @@ def plan_reads(offsets: RowArray, lengths: RowArray, *, chunk_bytes: int, gap_by
         limit = int(position[begin]) + chunk_bytes
         end = max(begin + 1, int(np.searchsorted(filled, limit, side="right")))
         cuts = np.flatnonzero(far[begin : end - 1]) + begin
-        firsts, lasts = np.append(begin, cuts + 1), np.append(cuts, end - 1)
+        firsts, lasts = np.concatenate(([begin], cuts + 1)), np.concatenate((cuts, [end - 1]))
         yield Reads(
             begin=begin,
             end=end,

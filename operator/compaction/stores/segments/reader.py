@@ -1,6 +1,6 @@
 """Reading entries: coalesced, checked, in bounded memory.
 
-Neighbouring payloads are fetched in one read, and up to `CHUNK_BYTES` (a single larger payload alone) are checked at
+Neighbouring payloads are fetched in one read, and up to 4 MiB (a single larger payload alone) are checked at
 once; with the copy that lays sparse ones side by side, memory is bounded by 2 x max(CHUNK_BYTES, largest payload).
 Every payload is compared with its stored CRC-32; a stored 0 means unchecked (research/ra.md §1.2). Nothing is believed
 before it is checked against the file's size. A scan outlives the compactions that replace files under it.
@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from compaction.exceptions import CorruptEntryError, CorruptSegmentError, LogChangedError
+from compaction.stores.segments.buffers import CHUNK_BYTES, Buffers
 from compaction.stores.segments.checksums import crc32_each
 from compaction.stores.segments.codec import read_segment_fd
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array
@@ -26,7 +27,6 @@ from compaction.stores.segments.pace import UNLIMITED, Pace
 from compaction.stores.segments.packing import Reads, pack, plan_reads
 from compaction.stores.segments.view import LogState
 
-CHUNK_BYTES: Final = 4 << 20
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10
 
@@ -76,13 +76,13 @@ class Batch:
 class SegmentFile:
     """An open segment file, for reading the payloads of an index parsed earlier."""
 
-    def __init__(self, segment: SegmentIndex, *, buffer: bytearray | None = None) -> None:
+    def __init__(self, segment: SegmentIndex, *, buffers: Buffers | None = None) -> None:
         """LogChangedError when the name is gone, or belongs to another file than the one that was parsed.
 
-        With `buffer`, reads that fit go there: no fresh memory per batch, which is only valid until the next one.
+        With `buffers`, what a batch holds is only valid until the next one.
         """
         self.segment = segment
-        self._buffer = memoryview(buffer) if buffer is not None else None
+        self._buffers = buffers
         try:
             self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
@@ -165,8 +165,7 @@ class SegmentFile:
     def _read(self, reads: Reads) -> tuple[memoryview, list[tuple[int, int]]]:
         """What the reads bring, one after the other, and the ranges of it that the file was too short for."""
         size = reads.size
-        own = self._buffer is None or size > len(self._buffer)
-        data = np.empty(size, dtype=np.uint8).data if own or self._buffer is None else self._buffer[:size]
+        data = np.empty(size, dtype=np.uint8).data if self._buffers is None else self._buffers.one(size)
         missing: list[tuple[int, int]] = []
         begin = 0
         for offset, wanted in zip(reads.offsets, reads.sizes, strict=True):
@@ -187,12 +186,11 @@ def _raise(error: CorruptEntryError) -> None:
     raise error
 
 
-def picked_batches(picked: Iterable[tuple[SegmentIndex, RowArray]], pace: Pace) -> Iterator[Batch]:
+def picked_batches(picked: Iterable[tuple[SegmentIndex, RowArray]], pace: Pace, buffers: Buffers) -> Iterator[Batch]:
     """The records at the given rows of each segment, as checked batches; each is only valid until the next."""
-    buffer = bytearray(CHUNK_BYTES)
     for segment, rows in picked:
         if rows.size:
-            with closing(SegmentFile(segment, buffer=buffer)) as file:
+            with closing(SegmentFile(segment, buffers=buffers)) as file:
                 yield from file.batches(rows, pace=pace)
 
 
