@@ -14,7 +14,7 @@ from compaction.api.conditions import set_complete, set_ready
 from compaction.api.enums import JobState, StoreKind
 from compaction.api.job import CompactionJob, CompactionJobStatus
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
-from compaction.api.values import Timestamp, timestamp_from_epoch
+from compaction.api.times import Timestamp, timestamp_from_epoch
 from compaction.local.admin import Answer
 from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
 

@@ -18,7 +18,8 @@ from compaction.api.enums import JobReason
 from compaction.api.job import CompactionJob, JobReceipt, SkippedSource
 from compaction.api.manifest import load_policies
 from compaction.api.secret_documents import load_secrets
-from compaction.api.values import Duration, Quantity, Timestamp, format_timestamp
+from compaction.api.times import Timestamp, format_timestamp
+from compaction.api.values import Duration, Quantity
 from compaction.cli.blocks_secrets import options_of_file
 from compaction.kube.config import from_kubeconfig
 from compaction.kube.gather import job_lease, worker_lease

@@ -11,7 +11,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import PlanApproval
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy import CompactionPolicy, PlanStatus
-from compaction.api.values import timestamp_from_epoch
+from compaction.api.times import timestamp_from_epoch
 from compaction.reconcile import approval, creating
 from compaction.reconcile.creating import CREATED_AT_ONCE
 from support.cluster.world import Crash, PlainCluster

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
-from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.api.times import format_timestamp, timestamp_from_epoch
 from reconcile.test_bisection import run as run_jobs
 from support.cluster.world import PlainCluster
 

@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from compaction.api.policy import CompactionPolicy
-from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.api.times import format_timestamp, timestamp_from_epoch
 from compaction.kube.metrics import Metrics
 from compaction.kube.term import StopRequest
 from compaction.reconcile.allowance import OperatorLimits

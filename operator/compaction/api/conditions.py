@@ -15,7 +15,7 @@ from compaction.api.base import ApiModel
 from compaction.api.bounds import Message
 from compaction.api.enums import ConditionStatus, ConditionType
 from compaction.api.text import INT64_MAX
-from compaction.api.values import Timestamp, to_timestamp
+from compaction.api.times import Timestamp, to_timestamp
 
 
 class Condition(ApiModel):

@@ -14,7 +14,7 @@ from compaction.api.plan_status import Waiting
 from compaction.api.policy_status import MAX_CONDITIONS
 from compaction.api.schema_hints import list_atomic, list_map
 from compaction.api.store_spec import MAX_SOURCES_PER_GROUP
-from compaction.api.values import Timestamp
+from compaction.api.times import Timestamp
 
 MAX_ATTEMPTS_KEPT = 32
 MAX_SKIPPED = 256

@@ -8,7 +8,7 @@ from compaction.api.base import ApiModel
 from compaction.api.bounds import Count, Message, Path, Word, keeping_first
 from compaction.api.enums import PlanApproval
 from compaction.api.schema_hints import list_atomic
-from compaction.api.values import Timestamp
+from compaction.api.times import Timestamp
 
 MAX_LEFT_OUT = 64
 MAX_PLANNED_WORK = 64

@@ -16,7 +16,7 @@ from compaction.api.enums import StoreKind, WorkerState
 from compaction.api.formatting import format_age, format_bytes
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount, Waiting
 from compaction.api.schema_hints import list_atomic, list_map
-from compaction.api.values import Timestamp
+from compaction.api.times import Timestamp
 
 MAX_CONDITIONS = 16
 MAX_LOG_ERRORS = 128

@@ -1,25 +1,22 @@
-"""Durations, quantities and times as they are written in the resources.
+"""Durations and quantities as they are written in the resources.
 
 Each value is a number that remembers its text: `Duration("1m30s") == 90.0` seconds, `Quantity("1Gi") == 1 << 30`, and
 both serialise as they were written, so an object that is read and written back does not change. What a policy may say
 is a subset of what Go and Kubernetes parse, small enough that the API server's CEL and this module agree on every
 string.
+
+Commands are given such values too, without any model: pydantic is imported where a model asks for it, and not before.
 """
 
-import re
-from datetime import UTC, datetime
-from decimal import ROUND_CEILING, Decimal
-from typing import Annotated, Any, ClassVar, Final, Self
+from __future__ import annotations
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    PlainSerializer,
-    WithJsonSchema,
-)
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 MAX_DURATION_TEXT: Final = 20
 DURATION_PATTERN: Final = r"^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$"
@@ -68,14 +65,18 @@ class Duration(float):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(
             cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.text)
         )
 
     @classmethod
-    def _validate(cls, value: object) -> "Duration":
+    def _validate(cls, value: object) -> Duration:
         if isinstance(value, Duration):
             return value
+        from pydantic_core import PydanticCustomError
+
         if isinstance(value, str):
             try:
                 return cls(value)
@@ -128,6 +129,8 @@ class _Written(int):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(
             cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_json())
         )
@@ -136,6 +139,8 @@ class _Written(int):
     def _validate(cls, value: object) -> Self:
         if isinstance(value, cls):
             return value
+        from pydantic_core import PydanticCustomError
+
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             try:
                 return cls(value)
@@ -187,31 +192,3 @@ class Cpu(_Written):
     def count(cls, written: str) -> int:
         """Thousandths of a processor."""
         return int(written[:-1]) if written.endswith("m") else int(Decimal(written) * 1000)
-
-
-def to_timestamp(moment: datetime) -> datetime:
-    """The moment as metav1.Time keeps it: UTC, whole seconds (the rest is cut off). ValueError out of range."""
-    try:
-        return moment.astimezone(UTC).replace(microsecond=0)
-    except OverflowError as error:
-        raise ValueError("a time must lie between the years 1 and 9999 in UTC") from error
-
-
-def format_timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC with whole seconds: `2026-11-21T03:36:00Z`."""
-    # Not strftime: it writes years before 1000 with fewer than four digits.
-    return to_timestamp(moment).replace(tzinfo=None).isoformat() + "Z"
-
-
-def timestamp_from_epoch(seconds: float) -> datetime:
-    """The time of that many seconds since 1970 UTC."""
-    return to_timestamp(datetime.fromtimestamp(seconds, tz=UTC))
-
-
-Timestamp = Annotated[
-    AwareDatetime,
-    AfterValidator(to_timestamp),
-    PlainSerializer(format_timestamp, return_type=str),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
-]
-"""A time in status: an aware datetime in UTC, to the second."""

@@ -15,7 +15,7 @@ from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
-from compaction.api.values import format_timestamp
+from compaction.api.times import format_timestamp
 from compaction.cli.cluster import Cluster, ask, cluster_options
 from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table

@@ -15,7 +15,7 @@ from compaction.api.formatting import format_age, plural
 from compaction.api.names import ANNOTATION_RELEASE
 from compaction.api.policy import CompactionPolicy
 from compaction.api.text import mark_of
-from compaction.api.values import format_timestamp
+from compaction.api.times import format_timestamp
 from compaction.cli.cluster import Cluster, ask, cluster_options, nothing_found
 from compaction.cli.cluster_flags import Target, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table

@@ -13,7 +13,7 @@ from compaction.api.enums import ConditionType, JobState, PlanApproval
 from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
-from compaction.api.values import format_timestamp
+from compaction.api.times import format_timestamp
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
 from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
 from compaction.explain.policy_words import LIVE_ENTRIES_MISSING

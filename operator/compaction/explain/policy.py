@@ -11,7 +11,7 @@ from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyRe
 from compaction.api.formatting import format_age, format_bytes, plural
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.values import format_timestamp
+from compaction.api.times import format_timestamp
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, Telling, first_of
 from compaction.explain.job import progress_of, why_parked

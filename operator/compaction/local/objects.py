@@ -10,7 +10,7 @@ from compaction.api.job import CompactionJob, CompactionJobSpec, CompactionJobSt
 from compaction.api.metadata import ObjectMeta, OwnerReference
 from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.values import to_timestamp
+from compaction.api.times import to_timestamp
 from compaction.planning.reading import Reading
 from compaction.reconcile.observations import (
     Identity,

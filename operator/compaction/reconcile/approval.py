@@ -15,7 +15,7 @@ from compaction.api.enums import PlanApproval
 from compaction.api.names import name_stem
 from compaction.api.plan_status import MAX_PLANNED_WORK
 from compaction.api.policy import CompactionPolicy, LeftOut, PlannedWork, PlanStatus
-from compaction.api.values import timestamp_from_epoch
+from compaction.api.times import timestamp_from_epoch
 from compaction.planning.planner import Plan
 from compaction.reconcile.observations import Moment
 

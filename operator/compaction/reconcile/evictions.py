@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from compaction.api.policy_status import CompactionPolicyStatus, EvictedJob
-from compaction.api.values import timestamp_from_epoch
+from compaction.api.times import timestamp_from_epoch
 from compaction.reconcile.observations import Memory, Moment, frozen
 
 EVICTED_FOR: Final = 600.0

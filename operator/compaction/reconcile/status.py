@@ -22,7 +22,7 @@ from compaction.api.policy import (
 )
 from compaction.api.policy_status import WorkerStatus
 from compaction.api.standing import conditions_for
-from compaction.api.values import timestamp_from_epoch
+from compaction.api.times import timestamp_from_epoch
 from compaction.planning.debt import Debt, debt_of
 from compaction.reconcile import evictions
 from compaction.reconcile.counting import Totals

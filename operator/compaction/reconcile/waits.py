@@ -13,7 +13,7 @@ from compaction.api.formatting import format_work, plural
 from compaction.api.plan_status import MAX_WAITS, PlanStatus, WaitCount
 from compaction.api.policy import CompactionPolicy
 from compaction.api.text import cut, printable
-from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.api.times import format_timestamp, timestamp_from_epoch
 from compaction.planning.planner import PlannedJob
 from compaction.reconcile.approval import is_pending
 from compaction.reconcile.observations import Memory, Moment, frozen

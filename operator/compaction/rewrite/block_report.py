@@ -13,7 +13,7 @@ from compaction.api.enums import JobReason
 from compaction.api.formatting import format_merge
 from compaction.api.job import JobReceipt, SkippedSource
 from compaction.api.text import cut, printable
-from compaction.api.values import timestamp_from_epoch
+from compaction.api.times import timestamp_from_epoch
 from compaction.rewrite.block_task import MergeFailure
 from compaction.rewrite.receipts import JobReport, Outcome, verdict
 from compaction.stores.blocks.culprits import Culprit

@@ -21,7 +21,7 @@ import structlog
 from compaction.api.job import ClumpReceipt as JobClumpReceipt
 from compaction.api.job import JobReceipt
 from compaction.api.job_spec import MAX_GROUPS_PER_JOB
-from compaction.api.values import timestamp_from_epoch
+from compaction.api.times import timestamp_from_epoch
 from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.receipts import JobReport

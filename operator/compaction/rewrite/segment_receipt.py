@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from compaction.api.job import JobReceipt
-from compaction.api.values import timestamp_from_epoch
+from compaction.api.times import timestamp_from_epoch
 from compaction.stores.segments.names import group_key
 from compaction.stores.segments.records import GroupReceipt, Tombstone
 

@@ -20,7 +20,7 @@ from compaction.stores.segments.plan import plan_log
 from compaction.stores.segments.reader import Batch
 from compaction.stores.segments.records import RewrittenGroup
 from compaction.stores.segments.view import open_log
-from support.segment_logs import leftovers
+from support.stores.segment_logs import leftovers
 
 SLOT = SLOT_BYTES[2]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from compaction.api.job import CompactionJob
 from compaction.api.policy import CompactionPolicy
-from compaction.api.values import format_timestamp
+from compaction.api.times import format_timestamp
 from compaction.leases.record import Lease, LeaseRecord
 from support.cluster.manifests import job_object, policy_object
 

@@ -15,7 +15,7 @@ from compaction.api.enums import JobState, WorkerEnding, WorkerTrouble
 from compaction.api.job import CompactionJob, CompactionJobStatus
 from compaction.api.names import API_VERSION, GROUP, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.values import format_timestamp, timestamp_from_epoch
+from compaction.api.times import format_timestamp, timestamp_from_epoch
 from compaction.leases.tokens import next_token
 from compaction.planning.candidates import Candidate, GroupCandidate, UnreferencedCandidate
 from compaction.planning.reading import LogProblem, Reading
