@@ -187,6 +187,13 @@ class ApiError(CompactionError):
 class NotFoundError(ApiError):
     """404: the object, or its kind, does not exist."""
 
+    @property
+    def is_of_kind(self) -> bool:
+        """Whether it is the kind that does not exist: a server without a handler for the path processes nothing, and
+        answers with no Status, so there is no reason.
+        """
+        return not self.reason
+
 
 class AlreadyExistsError(ApiError):
     """409 AlreadyExists: a create met an object of the same name."""

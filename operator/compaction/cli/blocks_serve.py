@@ -13,6 +13,7 @@ import click
 
 from compaction.api.values import Quantity
 from compaction.cli.blocks_options import StorePlace, store_options
+from compaction.cli.cluster_flags import kubeconfig_option
 from compaction.ingest.access import Gate, TenantRules
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews
 from compaction.ingest.running import Address, TlsFiles, serve
@@ -76,7 +77,7 @@ class Callers:
     show_default=True,
     help="For whom tokens of service accounts must be made.",
 )
-@click.option("--kubeconfig", type=_FILE, help="Default: KUBECONFIG, then the pod's service account, ~/.kube/config.")
+@kubeconfig_option()
 @click.option(
     "--tenants",
     type=_FILE,

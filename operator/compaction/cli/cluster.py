@@ -144,8 +144,8 @@ class Cluster:
         try:
             body = await self._client.get(resource, name, namespace=self.namespace)
         except NotFoundError as error:
-            if not error.reason:
-                raise  # not about an object: there is no such kind
+            if error.is_of_kind:
+                raise
             return None
         try:
             return model.from_object(body)

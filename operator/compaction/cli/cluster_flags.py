@@ -34,22 +34,30 @@ class Target:
     groups: tuple[str, ...] = ()
 
 
+def namespace_option(help: str) -> Callable[[Command], Command]:
+    """`-n`, for a command that says what it does in that namespace."""
+    return click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        shell_complete=lambda context, _, unfinished: _names("namespaces", context, unfinished),
+        help=help,
+    )
+
+
+def kubeconfig_option(
+    help: str = "Default: KUBECONFIG, then the pod's service account, then ~/.kube/config.", *, exists: bool = False
+) -> Callable[[Command], Command]:
+    """`--kubeconfig`; `exists`: the file must, because without it the command does something else."""
+    return click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path, exists=exists), help=help)
+
+
 def cluster_flags(*, all_namespaces: bool) -> Callable[[Command], Command]:
     """The flags as options of a click command or group; with `-A` where a command can read all namespaces."""
     options = [
-        click.option(
-            "-n",
-            "--namespace",
-            metavar="NAME",
-            shell_complete=lambda context, _, unfinished: _names("namespaces", context, unfinished),
-            help="Namespace; default: that of the context.",
-        ),
+        namespace_option("Namespace; default: that of the context."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one."),
-        click.option(
-            "--kubeconfig",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="Default: KUBECONFIG, then the pod's service account, then ~/.kube/config.",
-        ),
+        kubeconfig_option(),
         click.option("--as", "user", metavar="USER", help="User to impersonate, as with kubectl."),
         click.option(
             "--as-group",

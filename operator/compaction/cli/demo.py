@@ -10,6 +10,7 @@ from types import FrameType
 import click
 from rich.console import Console
 
+from compaction.cli.cluster_flags import kubeconfig_option
 from compaction.local.demo.blocks.run import show as show_blocks
 from compaction.local.demo.run import show as show_logs
 from compaction.local.demo.stage import Stage
@@ -41,10 +42,9 @@ class DemoStore(StrEnum):
     show_default=True,
     help="What is compacted: segment logs in files, or a block store on versitygw (S3) and PostgreSQL.",
 )
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Use this cluster instead of a control plane of our own; definitions and a namespace are created in it.",
+@kubeconfig_option(
+    "Use this cluster instead of a control plane of our own; definitions and a namespace are created in it.",
+    exists=True,
 )
 def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Path | None) -> int:
     """Make a store, apply a policy, watch the operator compact it, and prove that nothing was lost.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from compaction.cli.cluster_flags import kubeconfig_option, namespace_option
 from compaction.drill.fencing import DrillSettings, FencingDrill
 from compaction.local.check import Check
 
@@ -19,12 +20,8 @@ def group() -> None:
 
 
 @group.command()
-@click.option("--namespace", "-n", help="Where the scratch Lease is made. Default: the kubeconfig's.")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Default: KUBECONFIG, then the pod's service account, then ~/.kube/config.",
-)
+@namespace_option("Where the scratch Lease is made. Default: the kubeconfig's.")
+@kubeconfig_option()
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False, writable=True),

@@ -9,6 +9,7 @@ import click
 
 from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
 from compaction.api.values import Quantity
+from compaction.cli.cluster_flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
 from compaction.kube.config import runs_in_a_pod
@@ -39,13 +40,9 @@ class Bytes(click.ParamType[int]):
 
 
 @click.command("operator")
-@click.option("--namespace", "-n", help="Watch this namespace.")
+@namespace_option("Watch this namespace.")
 @click.option("--all-namespaces", "-A", is_flag=True, help="Watch all namespaces.")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Default: KUBECONFIG, then the pod's service account, then ~/.kube/config.",
-)
+@kubeconfig_option()
 @click.option("--identity", default=None, help="Name of this replica in the Lease (unique; default: host, pid, uuid).")
 @click.option("--lease-namespace", help="Namespace of the election's Lease. Default: the watched one.")
 @click.option("--lease-name", default=COORDINATOR_LEASE, show_default=True, help="Name of the election's Lease.")

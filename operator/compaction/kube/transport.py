@@ -197,7 +197,7 @@ def _pause(error: errors.ApiError, *, method: str, attempt: int) -> float | None
 
 def _unserved(error: errors.ApiError, method: str) -> bool:
     """Whether the server has no handler for the path of a creation: it processed nothing."""
-    return method == "POST" and isinstance(error, errors.NotFoundError) and not error.reason
+    return method == "POST" and isinstance(error, errors.NotFoundError) and error.is_of_kind
 
 
 _BY_REASON: Final[Mapping[str, type[errors.ApiError]]] = {

@@ -143,7 +143,7 @@ class ObjectLauncher:
             raise LaunchUncertainError(f"the {kind.kind} of worker {request.name}: {error}") from error
         except ApiError as error:
             message = f"the {kind.kind} of worker {request.name} could not be made: {error}"
-            if isinstance(error, NotFoundError) and not error.reason:
+            if isinstance(error, NotFoundError) and error.is_of_kind:
                 self._asked_at = float("-inf")  # discovery lags behind what is served: ask again
                 raise KindNotServedError(message) from error
             raise LaunchError(message) from error
