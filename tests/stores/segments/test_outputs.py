@@ -126,6 +126,20 @@ def test_an_index_that_says_something_else_of_the_payloads_is_found(
     assert leftovers(log) == []
 
 
+def test_an_index_that_points_elsewhere_is_found(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_head = kernel.full_head
+
+    def wrong(**columns: Any) -> list[bytes]:
+        header, records = full_head(**columns)
+        changed = bytearray(records)
+        changed[SLOT * 3 + 23] ^= 1
+        return [header, bytes(changed)]
+
+    monkeypatch.setattr(kernel, "full_head", wrong)
+    with pytest.raises(VerificationFailedError, match="does not read back"):
+        rewrite(log)
+
+
 def without_last(batches: list[Batch]) -> list[Batch]:
     return batches[:-1]
 
