@@ -212,7 +212,14 @@ class TooManyRequestsError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """403: the credentials lack a permission."""
+    """403: the credentials lack a permission, or the API server takes no such object now."""
+
+    @property
+    def is_of_kind(self) -> bool:
+        """Whether the kind goes away: its definition is being deleted, and takes no new objects. Nothing but the words
+        of the API server tells this from a missing permission.
+        """
+        return "custom resource definition is terminating" in str(self)
 
 
 class UnauthorizedError(ApiError):

@@ -6,6 +6,7 @@ The test writes their states to the status in their operators' place.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -30,9 +31,10 @@ from compaction.kube.launchers.kubeflow_rules import REFUSED_CONF
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.spark_conf import SPARK_VERSION
-from compaction.kube.resources import PODS
+from compaction.kube.resources import PODS, Obj
 from kube.launchers.pods import FULL, IMAGE, request_of, terminated
 from kube.launchers.spark_operators import define
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.xdist_group("definitions of Spark operators")
 
@@ -295,6 +297,45 @@ def test_auto_takes_the_next_kind_when_the_offered_one_has_just_gone(
                 await launcher.launch(request_of({"launcher": "kubeflow"}, name="logs-w-2", namespace=restricted))
 
     asyncio.run(work())
+
+
+def test_auto_takes_the_next_kind_while_the_definition_of_the_offered_one_is_being_deleted(
+    control_plane: Any, restricted: str, tmp_path: Path, spark_operators: None
+) -> None:
+    """An application that somebody holds keeps its definition: listed and served, but nothing new is taken."""
+    kubectl, definition = control_plane.kubectl, "sparkapplications.sparkoperator.k8s.io"
+    held = BACKENDS[Launcher.KUBEFLOW].build(request_of({}, name="held", namespace=restricted), "w")
+    held["metadata"]["finalizers"] = ["example.com/held"]
+    kubectl("create", "-f", "-", input=json.dumps(held))
+
+    async def work() -> None:
+        async with ApiClient(load_connection(control_plane.kubeconfig), deadline=5) as client:
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w")
+            launcher = AutoLauncher(ProcessLauncher(tmp_path), objects, in_pod=True)
+            assert await objects.offer() == dict.fromkeys(KINDS, Availability.USABLE)
+            ref = await launcher.launch(request_of({}, name="logs-w-1", namespace=restricted))
+            assert ref.detail == "SparkApplication, launcher apache"
+            with pytest.raises(LaunchError, match=rf"does not serve {definition}"):
+                await launcher.launch(request_of({"launcher": "kubeflow"}, name="logs-w-2", namespace=restricted))
+
+    kubectl("delete", "crd", definition, "--wait=false")
+    try:
+        kubectl("wait", "crd", definition, "--for=condition=Terminating", "--timeout=60s")
+        eventually(lambda: "is terminating" in _refusal(control_plane, held), "the server takes no more of them")
+        asyncio.run(work())
+    finally:
+        kubectl(
+            "patch", definition, "held", "--type=merge", "-p", '{"metadata":{"finalizers":null}}', namespace=restricted
+        )
+        kubectl("wait", "crd", definition, "--for=delete", "--timeout=60s")
+
+
+def _refusal(control_plane: Any, body: Obj) -> str:
+    """What the API server says to one more object like this, which it would not keep."""
+    another = body | {"metadata": body["metadata"] | {"name": "another", "finalizers": []}}
+    return str(
+        control_plane.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(another), check=False).stderr
+    )
 
 
 def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is_is_named(

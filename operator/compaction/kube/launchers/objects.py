@@ -137,14 +137,14 @@ class ObjectLauncher:
             made = await self._client.create(kind, body, strict=True)
         except AlreadyExistsError as error:
             raise LaunchError(f"worker {request.name} was launched before; names are used once") from error
-        except (ForbiddenError, InvalidObjectError) as error:
-            raise LaunchError(f"the {kind.kind} of worker {request.name} was refused: {error}") from error
         except ApiUnavailableError as error:
             raise LaunchUncertainError(f"the {kind.kind} of worker {request.name}: {error}") from error
         except ApiError as error:
-            message = f"the {kind.kind} of worker {request.name} could not be made: {error}"
-            if isinstance(error, NotFoundError) and error.is_of_kind:
-                self._asked_at = float("-inf")  # discovery lags behind what is served: ask again
+            refused = "was refused" if isinstance(error, ForbiddenError | InvalidObjectError) else "could not be made"
+            message = f"the {kind.kind} of worker {request.name} {refused}: {error}"
+            if isinstance(error, NotFoundError | ForbiddenError) and error.is_of_kind:
+                # Discovery lags behind what is served, and lists a kind that goes away: this answer is truer.
+                self._kinds = {**self._kinds, launcher: Availability.ABSENT}
                 raise KindNotServedError(message) from error
             raise LaunchError(message) from error
         key = request.policy.namespace, request.name
