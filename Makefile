@@ -72,6 +72,7 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 	@$(BIN)/ruff format --check operator tests
 	@$(BIN)/mypy
 	@$(BIN)/compactor crds --check crds
+	@$(BIN)/python -m compaction.local.shipped --check .
 	@$(BIN)/python -m pytest -q tests/house
 
 simulate: setup ## Schedules of the simulator (N=20000 how many, FROM=0 the first seed), or SEED=... to replay and shrink one
@@ -100,7 +101,7 @@ crds: setup ## Write crds/*.yaml again from the models
 	@$(BIN)/compactor crds --write crds
 
 manifests: crds ## Write manifests/install.yaml, the dashboard and the table in docs/metrics.md again
-	@PYTHONPATH=tests $(BIN)/python -m support.written
+	@$(BIN)/python -m compaction.local.shipped --write .
 
 lock: setup ## Pin every dependency again, with hashes
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['build'], sep='\n')" \

@@ -581,6 +581,10 @@ class CrdDriftError(CompactionError):
     """The committed resource definitions differ from the models; names the files and the command that writes them."""
 
 
+class ShippedFilesError(CompactionError):
+    """A file of a checkout that is made from others cannot be made; says which and why."""
+
+
 class RecoveryNeededError(SegmentLogError):
     """A log with a half-done compaction: it is settled before anything is planned. `outlook`: what recovery will do."""
 

@@ -13,8 +13,9 @@ import pytest
 
 from compaction.local.binaries import Binaries
 from compaction.local.control_plane import start_control_plane
+from compaction.local.shipped.files import render
 from support.cluster.control_plane import ControlPlane
-from support.cluster.rendered import documents, render
+from support.cluster.rendered import documents
 
 Rendered = Callable[[Path], list[dict[str, Any]]]
 

@@ -1,4 +1,4 @@
-"""The dashboard asks for what is exported, in PromQL that parses, and the file is the one the code makes."""
+"""The dashboard asks for what is exported, in PromQL that parses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from prometheus_client import Metric
 
 from compaction.kube.metrics import Metrics
 from compaction.local.promtool import ensure_promtool
+from compaction.local.shipped import dashboard
 from manifests.promrules import Promtool
-from support import dashboard, metrics_page
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 OURS = ("compaction_", "workqueue_", "rest_client_", "leader_election_")
@@ -23,19 +23,11 @@ def exported() -> set[str]:
     return {family.name + suffix for family in families for suffix in SUFFIXES[family.type]}
 
 
-def test_the_file_is_what_the_code_makes() -> None:
-    assert dashboard.DASHBOARD.read_text() == dashboard.text(), "run `make manifests`"
-
-
 @pytest.mark.parametrize("query", dashboard.queries())
 def test_a_query_names_metrics_that_are_exported(query: str) -> None:
     named = {word for word in WORD.findall(query) if word.startswith(OURS)}
     assert named
     assert named <= exported()
-
-
-def test_the_page_of_metrics_is_what_the_code_makes() -> None:
-    assert metrics_page.PAGE.read_text() == metrics_page.page(), "run `make manifests`"
 
 
 def test_what_is_exported_is_shown() -> None:

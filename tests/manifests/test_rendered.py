@@ -14,8 +14,6 @@ from compaction.kube.launchers.objects import VERBS
 from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, SECRETS
 from support.cluster.rendered import (
     CLUSTER,
-    HEADER,
-    INSTALL,
     MANIFESTS,
     NAMESPACED,
     ROOT,
@@ -45,12 +43,6 @@ def one(objects: list[Object], kind: str, name: str = "compaction-operator") -> 
 def pod_of(objects: list[Object]) -> Object:
     template: Object = one(objects, "Deployment")["spec"]["template"]
     return template
-
-
-def test_install_yaml_is_the_namespaced_overlay(rendered: Rendered) -> None:
-    text = INSTALL.read_text()
-    assert text.startswith(HEADER)
-    assert documents(text) == rendered(NAMESPACED), "run `make manifests`"
 
 
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(MANIFESTS)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 MANIFESTS = ROOT / "manifests"
-INSTALL = MANIFESTS / "install.yaml"
 NAMESPACED = MANIFESTS / "overlays" / "namespaced"
 CLUSTER = MANIFESTS / "overlays" / "cluster"
-
-HEADER = """\
-# Everything for an operator that looks after the policies of the namespace compaction-system. Rendered from
-# manifests/overlays/namespaced by `make manifests`; docs/install.md says how it is used and how it is changed.
-#
-#   kubectl apply --server-side -f install.yaml
-"""
-
-
-def render(kubectl: str | Path, directory: Path) -> str:
-    """The YAML documents of a kustomization. Raises RuntimeError with kustomize's own words."""
-    answer = subprocess.run([str(kubectl), "kustomize", str(directory)], capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        raise RuntimeError(f"kubectl kustomize {directory}: {answer.stderr}")
-    return answer.stdout
 
 
 def documents(text: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""docs/metrics.md: the table of what /metrics exports, made from the metrics themselves by `make manifests`."""
+"""The table in docs/metrics.md of what /metrics exports, made from the metrics themselves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric
 
+from compaction.exceptions import ShippedFilesError
 from compaction.kube.metrics import Metrics
-from support.cluster.rendered import ROOT
 
-PAGE = ROOT / "docs" / "metrics.md"
 BEGIN, END = "<!-- metrics -->\n", "<!-- end -->\n"
 _ENDINGS = {"counter": "_total", "info": "_info"}
 
@@ -25,12 +24,12 @@ def table() -> str:
     return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
 
 
-def page() -> str:
-    """The page with its table up to date. ValueError without the marks."""
-    head, begin, rest = PAGE.read_text().partition(BEGIN)
+def page(text: str) -> str:
+    """The page's text with its table up to date. Raises ShippedFilesError without the marks around the table."""
+    head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{PAGE} has no place for the table: {BEGIN.strip()} ... {END.strip()}")
+        raise ShippedFilesError(f"the page of metrics has no place for its table: {BEGIN.strip()} ... {END.strip()}")
     return f"{head}{BEGIN}{table()}{END}{tail}"
 
 

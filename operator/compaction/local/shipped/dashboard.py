@@ -1,4 +1,4 @@
-"""The Grafana dashboard, from a table of panels. `make manifests` writes it to manifests/components/grafana."""
+"""The Grafana dashboard, from a table of panels; it is kept in manifests/components/grafana."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from support.cluster.rendered import MANIFESTS
-
-DASHBOARD = MANIFESTS / "components" / "grafana" / "dashboard.json"
 COLUMNS, WIDTH, HEIGHT = 24, 8, 8
 OF_POLICY = 'namespace=~"$namespace", policy=~"$policy"'
 BY_POLICY = "{{namespace}}/{{policy}}"
