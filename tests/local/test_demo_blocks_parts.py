@@ -187,7 +187,8 @@ def test_leaks_are_found_in_objects_logs_and_processes(tmp_path: Path, monkeypat
     here = ProcessId.of("us", int(Path("/proc/self").resolve().name))
     assert here is not None
     assert find_leaks(["s3cret"], cluster, tmp_path, [here]) == [str(tmp_path / "state" / "worker.log")]
-    (argument,) = find_leaks(["pytest"], cluster, tmp_path / "state", [here])[:1]
+    program = Path("/proc/self/cmdline").read_bytes().partition(b"\0")[0].decode()
+    (argument,) = find_leaks([program], cluster, tmp_path / "state", [here])[:1]
     assert argument == "cmdline of us"
     monkeypatch.setattr(Cluster, "run", lambda *_, **__: '{"message": "s3cret"}')
     assert find_leaks(["s3cret"], cluster, tmp_path / "nothing", [])[0].startswith("kubectl get")
