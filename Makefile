@@ -50,7 +50,7 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 
 # Tests mostly wait: more workers than cores. What is selected runs in one process, where a debugger and -s work.
 WORKERS ?= $(if $(ARGS),0,4)
-PARALLEL := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in how many processes)
 test-deep: setup ## The same at full depth, as before a release: every example, schedule and crash point

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.parallel import COMPUTING, TESTS, WAITING, in_turns
+from support.parallel import COMPUTING, TESTS, TOGETHER, WAITING, group, in_turns
 from support.timing import Cost, Timing, report_lines, sum_by
 
 
@@ -37,3 +37,10 @@ def test_the_summary_says_what_all_of_it_took_and_names_the_slowest() -> None:
 def test_tests_of_several_folders_may_run_together(pytestconfig: pytest.Config) -> None:
     """Where their conftest files differ, pytest looks each plugin up in a set."""
     assert {Timing(pytestconfig), Timing(pytestconfig)}
+
+
+def test_the_files_that_run_together_are_still_there_and_all_others_are_groups_of_their_own() -> None:
+    named = [file for files in TOGETHER.values() for file in files]
+    assert [file for file in named if not (TESTS / file).is_file()] == []
+    assert {group(f"tests/{file}::test_it[a::b]") for file in named} == set(TOGETHER)
+    assert group("tests/api/test_text.py::Test::test_it") == "api/test_text.py"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -12,6 +14,17 @@ TESTS = Path(__file__).resolve().parents[1]
 # file of each in turn, so that the cores are busy while others wait, and what is short fills the gaps at the end.
 WAITING = ("e2e", "chaos", "local", "drill", "kube/launchers", "cli")
 COMPUTING = ("simulation", "crash", "stores/blocks", "rewrite", "bench", "fuzz", "contract")
+
+# Files that share an API server to which somebody adds what takes it long.
+TOGETHER = {
+    "definitions of Spark operators": (
+        "kube/launchers/test_applications.py",
+        "kube/launchers/test_hazard_rows.py",
+        "kube/launchers/test_played_operator.py",
+        "kube/launchers/test_pod_launcher.py",
+        "kube/launchers/test_store_secrets.py",
+    )
+}
 
 
 def place(item: pytest.Item) -> str:
@@ -41,6 +54,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = in_turns(list(dict.fromkeys(place(item) for item in items)))
     order = {file: index for index, file in enumerate(files)}
     items.sort(key=lambda item: order[place(item)])
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(place(item)))
+
+
+def group(nodeid: str) -> str:
+    """What runs in one process, one after the other: the tests of a file, and those of files that share more."""
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return next((name for name, files in TOGETHER.items() if file in files), file)
+
+
+class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out one group after the other to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    """Groups by name of the file: marks (`--dist loadgroup` of pytest-xdist 3.8) are not seen with pytest 9.2."""
+    return ByGroup(config, log)

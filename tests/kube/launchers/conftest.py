@@ -1,4 +1,4 @@
-"""A namespace that enforces `restricted`, and the definitions of both Spark operators on the server."""
+"""An API server of the folder's own for the definitions of both Spark operators; a namespace that is `restricted`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
+from compaction.local.binaries import Binaries
+from compaction.local.control_plane import start_control_plane
 from kube.launchers.spark_operators import DEFINITIONS, define, is_served
+from support.cluster.control_plane import ControlPlane, with_definitions
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[ControlPlane]:
+    """With the definitions of Spark operators on a server `auto` chooses otherwise for everybody, and to put them there
+    and to take them away takes it seconds: so they are on one of these tests alone.
+    """
+    with start_control_plane(tmp_path_factory.mktemp("spark-operators"), binaries, audit=True) as running:
+        yield with_definitions(running, binaries)
 
 
 @pytest.fixture
@@ -19,18 +31,8 @@ def restricted(control_plane: Any, namespace: str) -> Iterator[str]:
     control_plane.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", namespace=namespace, check=False)
 
 
-@pytest.fixture(scope="package")
-def spark_operators_go(control_plane: Any) -> Iterator[None]:
-    """Their definitions go with the last test of this folder: with them on the server, `auto` chooses otherwise for
-    everybody. To put them there and to take them away takes the server seconds: the files that use them run in one
-    process, one after the other (`xdist_group`).
-    """
-    yield
-    control_plane.kubectl("delete", "crd", "--ignore-not-found", "--timeout=60s", *DEFINITIONS)
-
-
 @pytest.fixture
-def spark_operators(control_plane: Any, shared_fixtures: Path, spark_operators_go: None) -> None:
+def spark_operators(control_plane: Any, shared_fixtures: Path) -> None:
     """Both definitions are served."""
     if not all(is_served(control_plane.admin, name) for name in DEFINITIONS):
         define(control_plane.kubectl, shared_fixtures)

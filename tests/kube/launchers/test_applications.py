@@ -36,8 +36,6 @@ from kube.launchers.pods import FULL, IMAGE, request_of, terminated
 from kube.launchers.spark_operators import define
 from support.time.waiting import eventually
 
-pytestmark = pytest.mark.xdist_group("definitions of Spark operators")
-
 NAME = "logs-w-abcd-12345"
 BOTH = pytest.mark.parametrize("launcher", [Launcher.KUBEFLOW, Launcher.APACHE])
 Work = Callable[["Bench"], Awaitable[None]]
@@ -339,7 +337,7 @@ def _refusal(control_plane: Any, body: Obj) -> str:
 
 
 def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is_is_named(
-    control_plane: Any, restricted: str, shared_fixtures: Path, spark_operators_go: None
+    control_plane: Any, restricted: str, shared_fixtures: Path
 ) -> None:
     """Discovery lists a new definition before the server answers on its path."""
     kubectl = control_plane.kubectl

@@ -19,8 +19,6 @@ from compaction.kube.resources import Obj
 from kube.launchers.played_cluster import RUNNING, Cluster, played
 from kube.own_coordinator import Bench
 
-pytestmark = pytest.mark.xdist_group("definitions of Spark operators")
-
 LAUNCHERS = (Launcher.KUBEFLOW, Launcher.APACHE, Launcher.POD)
 Row = Callable[[Bench, Cluster], Awaitable[None]]
 Play = Callable[[Row], None]

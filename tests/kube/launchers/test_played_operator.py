@@ -25,8 +25,6 @@ from compaction.kube.resources import KUBEFLOW_APPLICATIONS, Obj
 from kube.own_coordinator import Bench
 from kube.tiny_worker import TinyWorker, nothing
 
-pytestmark = pytest.mark.xdist_group("definitions of Spark operators")
-
 Test = Callable[[Bench, "PlayedOperator"], Awaitable[None]]
 
 

@@ -20,8 +20,6 @@ from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.resources import PODS, Obj
 from kube.launchers.pods import BLOCKS, FULL, request_of
 
-pytestmark = pytest.mark.xdist_group("definitions of Spark operators")
-
 NAME = "logs-w-abcd-12345"
 AT = "/var/run/compaction/secrets"
 EXECUTORS = {"executor": {"instances": 2}}
