@@ -279,7 +279,7 @@ def test_an_output_that_says_something_else_of_its_entries_is_thrown_away(
     monkeypatch.setattr(outputs, "encode_records", of_the_next_term)
     store = SegmentLogStore(root)
     todo = store.prepare("a", job="j", groups=[store.plan("a").groups[0].sources], snapshot_index=0)
-    with pytest.raises(VerificationFailedError, match="read back with fingerprint"):
+    with pytest.raises(VerificationFailedError, match="does not read back: 32 entries with fingerprint"):
         store.rewrite("a", group=todo.groups[0], live=todo.live, job="j", token=1)
     assert leftovers(root / "a") == []
 
