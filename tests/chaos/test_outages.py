@@ -17,6 +17,7 @@ from support.time.waiting import eventually
 
 LEASE = 5
 AWAY = at_depth(short=4 * LEASE, deep=60)
+REQUESTS = 5
 WORKERS = {"max": 2, "slots": 2, "idleSeconds": 2, "sparkMaster": "local[1]"}
 
 
@@ -32,15 +33,22 @@ def at_work(fleet: OperatorFleet, cluster: Cluster, logs: Logs) -> None:
 
 
 def assert_led_soon(cluster: Cluster) -> None:
-    """Somebody leads again, no later than a lease and five seconds after the API server is back."""
+    """Somebody leads again, no later than a lease and five seconds after the API server is back. An election is a few
+    requests, which on a busy machine take as long as ours do.
+    """
     back_at = time.time()
+    slowest = 0.0
 
     def renewed_at() -> float:
+        nonlocal slowest
+        asked_at = time.monotonic()
         spec = lease_of_the_coordinator(cluster)["spec"]
+        slowest = max(slowest, time.monotonic() - asked_at)
         renewed = datetime.fromisoformat(spec["renewTime"]).timestamp()
         return renewed if spec.get("holderIdentity") and renewed > back_at else 0.0
 
-    assert eventually(renewed_at, "a leader", pause=0.1) - back_at <= LEASE + 5
+    took = eventually(renewed_at, "a leader", pause=0.1) - back_at
+    assert took <= LEASE + 5 + REQUESTS * slowest
 
 
 def test_the_api_server_is_away_for_longer_than_every_lease(
