@@ -16,8 +16,7 @@ import pytest
 
 from compaction.local.admin import AdminClient
 from compaction.local.binaries import Binaries, ensure_binaries
-from compaction.local.control_plane import start_control_plane
-from support.cluster.control_plane import ControlPlane, with_definitions
+from support.cluster.control_plane import ControlPlane, audited_control_plane
 
 pytest_plugins = (
     "support.depth",
@@ -88,10 +87,9 @@ def binaries() -> Binaries:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[ControlPlane]:
-    """etcd and kube-apiserver for the whole session, our resource definitions applied; audited, stopped at the end."""
-    directory = tmp_path_factory.mktemp("control-plane")
-    with start_control_plane(directory, binaries, audit=True) as running:
-        yield with_definitions(running, binaries)
+    """etcd and kube-apiserver for the whole session, our definitions served."""
+    with audited_control_plane(tmp_path_factory.mktemp("control-plane"), binaries) as plane:
+        yield plane
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,8 @@ def in_turns(files: list[str]) -> list[str]:
     """Files in the order in which workers take them: waiting and computing in turns, the others last."""
     waiting = sorted((rank, file) for file in files if (rank := _rank(file, WAITING)) is not None)
     computing = sorted((rank, file) for file in files if (rank := _rank(file, COMPUTING)) is not None)
-    turns: list[str] = []
-    for index in range(max(len(waiting), len(computing))):
-        turns += [queue[index][1] for queue in (waiting, computing) if index < len(queue)]
-    return turns + [file for file in files if file not in set(turns)]
+    turns = (one[1] for pair in zip_longest(waiting, computing) for one in pair if one is not None)
+    return list(dict.fromkeys([*turns, *files]))
 
 
 @pytest.hookimpl(trylast=True)

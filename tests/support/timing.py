@@ -59,14 +59,14 @@ class Timing:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         now = cpu_seconds()
-        report.user_properties = [(CPU, now - item.stash.get(_SINCE, now))]
+        report.user_properties.append((CPU, now - item.stash.get(_SINCE, now)))
         item.stash[_SINCE] = now
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         cpu = dict(report.user_properties).get(CPU, 0.0)
         assert isinstance(cpu, float)
-        self.tests[report.nodeid.partition("@")[0]].add(report.when == "call", report.duration, cpu)
+        self.tests[report.nodeid].add(report.when == "call", report.duration, cpu)
 
     def pytest_sessionfinish(self) -> None:
         sent: dict[str, Any] | None = getattr(self.config, "workeroutput", None)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from compaction.local.binaries import Binaries
-from compaction.local.control_plane import start_control_plane
 from kube.launchers.spark_operators import DEFINITIONS, define, is_served
-from support.cluster.control_plane import ControlPlane, with_definitions
+from support.cluster.control_plane import ControlPlane, audited_control_plane
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +18,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) 
     """With the definitions of Spark operators on a server `auto` chooses otherwise for everybody, and to put them there
     and to take them away takes it seconds: so they are on one of these tests alone.
     """
-    with start_control_plane(tmp_path_factory.mktemp("spark-operators"), binaries, audit=True) as running:
-        yield with_definitions(running, binaries)
+    with audited_control_plane(tmp_path_factory.mktemp("spark-operators"), binaries) as plane:
+        yield plane
 
 
 @pytest.fixture

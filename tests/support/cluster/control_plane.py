@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from compaction.local.admin import AdminClient
 from compaction.local.binaries import Binaries
-from compaction.local.control_plane import RunningControlPlane
+from compaction.local.control_plane import RunningControlPlane, start_control_plane
 from support.time.waiting import eventually
 
 DEFINITIONS = Path(__file__).resolve().parents[3] / "crds"
@@ -40,6 +42,13 @@ class ControlPlane:
         if check and answer.returncode != 0:
             pytest.fail(f"kubectl {' '.join(args)} ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}")
         return answer
+
+
+@contextmanager
+def audited_control_plane(directory: Path, binaries: Binaries) -> Iterator[ControlPlane]:
+    """etcd and kube-apiserver with their state in `directory`, our definitions served; audited, stopped at the end."""
+    with start_control_plane(directory, binaries, audit=True) as running:
+        yield with_definitions(running, binaries)
 
 
 def with_definitions(running: RunningControlPlane, binaries: Binaries) -> ControlPlane:

@@ -48,17 +48,20 @@ def drifted(root: Path, files: Iterable[ShippedFile]) -> list[Path]:
     Raises:
         ShippedFilesError: one cannot be made (says of which, and why).
     """
-    return [one.path for one in files if _present(root / one.path) != one.text(root)]
+    return list(_differing(root, files))
 
 
 def write_files(root: Path, files: Iterable[ShippedFile]) -> list[Path]:
     """Write those that differ; returns them. Raises as `drifted`."""
-    files = list(files)
-    changed = drifted(root, files)
-    for one in files:
-        if one.path in changed:
-            (root / one.path).write_text(one.text(root), encoding="utf-8")
-    return changed
+    differing = _differing(root, files)
+    for path, text in differing.items():
+        (root / path).write_text(text, encoding="utf-8")
+    return list(differing)
+
+
+def _differing(root: Path, files: Iterable[ShippedFile]) -> dict[Path, str]:
+    """The texts of those that differ: made once, because kustomize takes its time."""
+    return {one.path: text for one in files if (text := one.text(root)) != _present(root / one.path)}
 
 
 def install(kubectl: Path, root: Path) -> str:
