@@ -48,14 +48,17 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 ##@ Develop
 .PHONY: test test-deep e2e check simulate mutate bench bench-fleet fuzz format crds manifests lock
 
-# Tests mostly wait: more workers than cores. What is selected runs in one process, where a debugger and -s work.
-WORKERS ?= $(if $(ARGS),0,4)
+# Tests mostly wait: more workers than cores, each with servers of its own. What is selected runs in one process, where a
+# debugger and -s work.
+WORKERS ?= $(if $(ARGS),0,3)
 PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in how many processes)
 test-deep: setup ## The same at full depth, as before a release: every example, schedule and crash point
 test-deep: export COMPACTION_TEST_DEPTH := deep
 test-deep: PARALLEL += --override-ini timeout=1800
+# The servers of a test live for minutes and hold little: collecting their garbage would be a fifth of what they cost.
+test test-deep: export GOGC := 400
 test test-deep:
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m compaction.local.promtool

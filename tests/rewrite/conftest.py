@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.local.spark_archive import archive_directory
 from compaction.rewrite.session import SparkEngine
 from compaction.rewrite.spark_settings import SparkSettings
 from compaction.stores.segments import fence
@@ -46,7 +47,8 @@ def engine() -> Iterator[ThreadEngine]:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
     """A real Spark application on two cores, for all tests of a module."""
-    with SparkEngine(
-        SparkSettings(master="local[2]", jobs=4, scratch_parent=tmp_path_factory.mktemp("spark"))
-    ) as engine:
+    settings = SparkSettings(
+        master="local[2]", jobs=4, scratch_parent=tmp_path_factory.mktemp("spark"), archives=archive_directory()
+    )
+    with SparkEngine(settings) as engine:
         yield engine

@@ -50,7 +50,7 @@ def examples(deep: int) -> int:
 
 def schedules() -> int:
     """How many schedules of the simulator run."""
-    return at_depth(short=SCHEDULES // 10, deep=SCHEDULES)
+    return at_depth(short=SCHEDULES // 16, deep=SCHEDULES)
 
 
 def one_of_each(points: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:
