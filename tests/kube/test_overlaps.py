@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compaction.api.policy import CompactionPolicy
 from compaction.kube.cache import ObjectKey
 from compaction.kube.overlaps import Overlaps
+from compaction.reconcile.overlap import Claimant, share_a_store
 from support.cluster.manifests import policy_object
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -14,7 +19,11 @@ FIRST, SECOND, THIRD = (ObjectKey("storage", name) for name in ("first", "second
 
 
 def policy(key: ObjectKey, root: str, *, age: int = 0, generation: int = 1) -> CompactionPolicy:
-    document = policy_object(key.name, store={"segmentLogs": {"root": root}})
+    return policy_of(key, {"segmentLogs": {"root": root}}, age=age, generation=generation)
+
+
+def policy_of(key: ObjectKey, store: dict[str, Any], *, age: int, generation: int) -> CompactionPolicy:
+    document = policy_object(key.name, store=store)
     document["metadata"] |= {
         "namespace": key.namespace,
         "uid": f"uid-{key.name}",
@@ -46,3 +55,36 @@ def test_a_spec_that_stays_asks_nobody() -> None:
     overlaps.note(SECOND, policy(SECOND, "/data", age=5))
     assert overlaps.note(FIRST, policy(FIRST, "/data")) == frozenset()
     assert "storage/first" in overlaps.held_by(SECOND)
+
+
+PARTS = st.lists(st.sampled_from(("a", "b", "ab", ".", "")), max_size=4)
+LOGS = PARTS.map(lambda parts: {"segmentLogs": {"root": "/".join(("/data", *parts))}})
+URLS = st.tuples(st.sampled_from(("s3://one", "s3://two", "file:///one")), st.lists(st.sampled_from("ab"), max_size=3))
+BLOCKS = st.tuples(URLS, st.sampled_from(("first", "second", "third"))).map(
+    lambda pair: {"blockStore": {"url": "/".join((pair[0][0], *pair[0][1])), "index": {"secretName": pair[1]}}}
+)
+KEYS = st.builds(ObjectKey, st.sampled_from(("storage", "tenants")), st.sampled_from(("x", "y", "z", "w")))
+
+
+@given(st.lists(st.tuples(KEYS, st.one_of(st.none(), LOGS, BLOCKS)), max_size=25))
+def test_whoever_shares_a_store_is_found_without_a_look_at_the_others(
+    notes: list[tuple[ObjectKey, dict[str, Any] | None]],
+) -> None:
+    overlaps = Overlaps()
+    known: dict[ObjectKey, CompactionPolicy] = {}
+
+    def sharing(key: ObjectKey) -> set[ObjectKey]:
+        if key not in known:
+            return set()
+        mine = Claimant.of(known[key])
+        return {other for other, one in known.items() if other != key and share_a_store(mine, Claimant.of(one))}
+
+    for generation, (key, store) in enumerate(notes):
+        before = sharing(key)
+        known.pop(key, None)
+        if store is not None:
+            known[key] = policy_of(key, store, age=generation, generation=generation)
+        assert overlaps.note(key, known.get(key)) == before | sharing(key)
+    for key, one in known.items():
+        older = [other for other in sharing(key) if Claimant.of(known[other]).age < Claimant.of(one).age]
+        assert bool(overlaps.held_by(key)) is bool(older)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
 from compaction.api.policy import CompactionPolicy
 from compaction.kube.cache import ObjectKey
 from compaction.reconcile.overlap import Claimant, older_owner, said, share_a_store
 
 
 class Overlaps:
-    """Owned by the controller. A change of a spec costs one comparison with each other policy; a question one with each
-    policy that shares the store.
+    """Owned by the controller. A change of a spec costs one comparison with each policy whose store lies at, around or
+    inside its own, however many others there are; a question one with each policy that shares the store.
     """
 
     def __init__(self) -> None:
         self._claimants: dict[ObjectKey, Claimant] = {}
         self._versions: dict[ObjectKey, tuple[str, int]] = {}
         self._neighbours: dict[ObjectKey, set[ObjectKey]] = {}
+        self._places = _Places()
 
     def note(self, key: ObjectKey, policy: CompactionPolicy | None) -> frozenset[ObjectKey]:
         """Take what a policy is now (None: gone, or not valid); returns the others for which that changes something."""
@@ -25,14 +29,16 @@ class Overlaps:
         before = self._neighbours.pop(key, set())
         for other in before:
             self._neighbours[other].discard(key)
-        self._claimants.pop(key, None)
+        if (known := self._claimants.pop(key, None)) is not None:
+            self._places.remove(key, known.places)
         self._versions.pop(key, None)
         if policy is None or version is None:
             return frozenset(before)
         mine = Claimant.of(policy)
-        after = {other for other, claimant in self._claimants.items() if share_a_store(mine, claimant)}
+        after = {other for other in self._places.near(mine.places) if share_a_store(mine, self._claimants[other])}
         for other in after:
             self._neighbours[other].add(key)
+        self._places.add(key, mine.places)
         self._claimants[key], self._versions[key], self._neighbours[key] = mine, version, after
         return frozenset(before | after)
 
@@ -43,3 +49,42 @@ class Overlaps:
             return ""
         owner = older_owner(mine, [self._claimants[other] for other in self._neighbours[key]])
         return said(mine, owner) if owner is not None else ""
+
+
+class _Places:
+    """Who has which places (`Claimant.places`), found by the paths around and inside of one."""
+
+    def __init__(self) -> None:
+        self._at: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        self._inside: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+
+    def add(self, key: ObjectKey, places: Iterable[str]) -> None:
+        for place in places:
+            self._at[place].add(key)
+            for around in _around(place):
+                self._inside[around].add(key)
+
+    def remove(self, key: ObjectKey, places: Iterable[str]) -> None:
+        for place in places:
+            _discard(self._at, place, key)
+            for around in _around(place):
+                _discard(self._inside, around, key)
+
+    def near(self, places: Iterable[str]) -> set[ObjectKey]:
+        found: set[ObjectKey] = set()
+        for place in places:
+            found.update(self._inside.get(place, ()), *(self._at.get(one, ()) for one in (place, *_around(place))))
+        return found
+
+
+def _around(place: str) -> Iterator[str]:
+    end = place.rfind("/")
+    while end >= 0:
+        yield place[:end]
+        end = place.rfind("/", 0, end)
+
+
+def _discard(places: defaultdict[str, set[ObjectKey]], place: str, key: ObjectKey) -> None:
+    places[place].discard(key)
+    if not places[place]:
+        del places[place]

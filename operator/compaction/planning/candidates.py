@@ -137,14 +137,14 @@ def relative_to(root: str, path: str) -> str | None:
 
     Both are absolute and without `..`. Every reconcile asks this of every job: `pathlib` takes ten times as long.
     """
-    root, path = _plain(root), _plain(path)
+    root, path = plain_path(root), plain_path(path)
     if path == root:
         return ""
     inside = f"{root.rstrip('/')}/"
     return path[len(inside) :] if path.startswith(inside) else None
 
 
-def _plain(path: str) -> str:
+def plain_path(path: str) -> str:
     """Without what means nothing: `//`, `/./` and a slash at the end."""
     if "//" in path or "/." in path or path.endswith("/"):
         return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))

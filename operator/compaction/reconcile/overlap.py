@@ -14,7 +14,7 @@ from functools import lru_cache
 from compaction.api.block_store_spec import BlockStore
 from compaction.api.policy import CompactionPolicy
 from compaction.api.store_spec import SegmentLogsStore, StoreSpec
-from compaction.planning.candidates import relative_to
+from compaction.planning.candidates import plain_path, relative_to
 from compaction.planning.glob_overlap import Selection, overlap
 
 _PAIRS_KEPT = 4096
@@ -40,6 +40,18 @@ class Claimant:
     def age(self) -> tuple[float, str, str]:
         """What orders policies: the oldest first; of the same second, by namespace and name."""
         return self.created, self.namespace, self.name
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its store lies, in paths of parts between slashes. Who shares a store with it has a place that is the
+        same, around or inside one of these; most that have none need not be compared.
+        """
+        if (logs := self.store.segment_logs) is not None:
+            return (f"logs:{plain_path(logs.root)}".rstrip("/"),)
+        if (blocks := self.store.block_store) is not None:
+            index = f"index:{self.namespace}:{blocks.index.secret_name}:{blocks.index.key}"
+            return f"blocks:{blocks.url}".rstrip("/"), index
+        return ()
 
 
 def older_owner(policy: Claimant, others: Iterable[Claimant]) -> Claimant | None:
