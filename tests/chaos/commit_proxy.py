@@ -47,6 +47,7 @@ class CommitProxy:
         # A listener that is closed under accept() may sleep on: it is woken by a connection.
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+        self._listener.shutdown(socket.SHUT_RDWR)  # or accept() would never hear of it
         self._listener.close()
         self.go_away()
         for thread in self._threads:

@@ -111,15 +111,20 @@ def test_a_forked_child_touches_no_file_that_got_the_locks_number(tmp_path: Path
     """Its copy of the descriptor is closed; the number is reused; then it leaves the block as well."""
     other = tmp_path / "other"
     other.write_text("precious")
-    with lock.hold(tmp_path, holder="parent") as held:
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-        else:
-            assert os.open(other, os.O_RDWR) == held.fd
-    if not child:
-        os.fstat(held.fd)
-        os._exit(0)
+    status, child = 1, -1
+    try:
+        with lock.hold(tmp_path, holder="parent") as held:
+            child = os.fork()
+            if child:
+                _, ended = os.waitpid(child, 0)
+            else:
+                os.dup2(os.open(other, os.O_RDWR), held.fd)  # which number is free depends on who else has files open
+        if not child:
+            status = 0 if os.path.samestat(os.fstat(held.fd), os.stat(other)) else 2
+    finally:
+        if not child:
+            os._exit(status)  # whatever happened: a second pytest would go on with the tests
+    assert os.waitstatus_to_exitcode(ended) == 0
     assert other.read_text() == "precious"
 
 

@@ -185,16 +185,18 @@ def test_an_unreadable_directory_is_named(root: Path) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reader)
-        if os.geteuid() == 0:
-            os.setgid(65534)
-            os.setuid(65534)
-        else:
-            (root / "team").chmod(0)
-        result = sense.sense_root(root, SenseSettings())
-        words = ";".join(f"{e.path.name}={e.reason}" for e in result.errors)
-        os.write(writer, f"{words} {[log.path.name for log in result.logs]}".encode())
-        os._exit(0)
+        try:
+            os.close(reader)
+            if os.geteuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            else:
+                (root / "team").chmod(0)
+            result = sense.sense_root(root, SenseSettings())
+            words = ";".join(f"{e.path.name}={e.reason}" for e in result.errors)
+            os.write(writer, f"{words} {[log.path.name for log in result.logs]}".encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
         assert answer.read() == "team=PermissionDenied ['a']"

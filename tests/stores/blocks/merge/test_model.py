@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.stores.blocks.fingerprint import fingerprint
-from compaction.stores.blocks.merge import budget, encodings, keys
+from compaction.stores.blocks.merge import budget, kernel, keys, repeating
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
 from support.depth import examples
@@ -114,7 +114,8 @@ def one_file(
 
 @contextmanager
 def small(rows: int, runs: int, sample: int, *, whole: bool) -> Iterator[None]:
-    """Windows, fan-in and sample as small as they get, so that a few rows take many rounds, levels and row groups.
+    """Windows, fan-in, sample and memos as small as they get, so that a few rows take many rounds, levels and row
+    groups, and columns are given up on the way.
     `whole`: row groups are read as they are, else in batches; rounds are merged, else sorted.
     """
     with (
@@ -124,7 +125,9 @@ def small(rows: int, runs: int, sample: int, *, whole: bool) -> Iterator[None]:
         mock.patch.object(budget.Budget, "chunk", 16 * rows),
         mock.patch.object(budget.Budget, "reads_whole", return_value=whole),
         mock.patch.object(keys, "_RUN_ROWS", 0 if whole else 1 << 40),
-        mock.patch.object(encodings, "SAMPLE_ROWS", sample),
+        mock.patch.object(kernel, "sample_rows", return_value=sample),
+        mock.patch.object(repeating, "ROWS_PER_VALUE", 1),
+        mock.patch.object(kernel, "most_values", return_value=rows),
     ):
         yield
 

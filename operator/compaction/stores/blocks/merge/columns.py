@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,13 +49,22 @@ class Rows:
         return sum(column.nbytes for column in self.columns)
 
 
-class Memo:
-    """The values of one coded column: at most `limit` bytes, each once, in the order in which they came."""
+class MemoLimits(NamedTuple):
+    """What a memo may grow to: bytes and number of its values. The number bounds what looking up a dictionary costs, so
+    a column of ever new values is given up early.
+    """
 
-    def __init__(self, kind: pa.DataType, *, limit: int) -> None:
+    bytes: int
+    values: int
+
+
+class Memo:
+    """The values of one coded column, each once, in the order in which they came."""
+
+    def __init__(self, kind: pa.DataType, *, most: MemoLimits) -> None:
         self.values = pa.array([], kind)
         self.full = False
-        self._limit = limit
+        self._most = most
         self._ranks: Words = np.empty(0, np.uint64)
         self._last: dict[int, tuple[pa.Array, pa.Array]] = {}
 
@@ -80,14 +89,19 @@ class Memo:
         self._last.pop(source, None)
 
     def _mapping(self, values: pa.Array) -> pa.Array | None:
+        self.full = len(values) > self._most.values
+        if self.full:
+            return None
         at = pc.index_in(values, value_set=self.values)
         if at.null_count:
             new = pc.unique(pc.filter(values, pc.and_(pc.is_null(at), pc.is_valid(values))))
-            if self.values.nbytes + new.nbytes > self._limit:
-                self.full = True
+            size, count = self.values.nbytes + new.nbytes, len(self.values) + len(new)
+            self.full = size > self._most.bytes or count > self._most.values
+            if self.full:
                 return None
+            added = pc.add(pc.index_in(values, value_set=new), len(self.values))
             self.values = pa.concat_arrays([self.values, new])
-            at = pc.index_in(values, value_set=self.values)
+            at = pc.coalesce(at, added)
         return at.cast(CODE)
 
     def decode(self, codes: pa.Array) -> pa.Array:
@@ -114,8 +128,8 @@ class Columns:
     memos: dict[int, Memo] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, schema: pa.Schema, sort_key: Sequence[str], *, coded: Sequence[str], memo_bytes: int) -> Self:
-        """`coded`: names of the columns that are coded (strings and binaries only), `memo_bytes` for all their memos.
+    def of(cls, schema: pa.Schema, sort_key: Sequence[str], *, coded: Sequence[str], most: MemoLimits) -> Self:
+        """`coded`: names of the columns that are coded (strings and binaries only), `most`: of the memo of each.
 
         Raises SortKeyError.
         """
@@ -125,7 +139,7 @@ class Columns:
             if not _has_order(schema.field(name).type):
                 raise SortKeyError(f"sort key column {name}: values of type {schema.field(name).type} have no order")
         memos = {
-            place: Memo(field.type, limit=memo_bytes // len(coded))
+            place: Memo(field.type, most=most)
             for place, field in enumerate(schema)
             if field.name in coded and is_codable(field.type)
         }

@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 from compaction.stores.blocks.merge.schema import without_dictionary
 
 DICTIONARY: Final = "DICTIONARY"
-SAMPLE_ROWS: Final = 1 << 16
+_MOST_SAMPLE_ROWS: Final = 1 << 16
+_LEAST_SAMPLE_ROWS: Final = 1 << 12
+_SAMPLE_SHARE: Final = 16
 _WORTH: Final = 0.97
 """An encoding that is further down the list must be that much smaller than the best before it."""
 _COMPRESSES: Final = 0.95
@@ -59,15 +61,13 @@ def candidates(kind: pa.DataType) -> tuple[str, ...]:
 
 
 def candidates_of(declared: pa.Field, *, coded: bool) -> tuple[str, ...]:
-    """The same for a column that readers are told is `declared`. `coded`: its values repeat.
+    """The same for a column that readers are told is `declared`. `coded`: its values repeat, so nothing is tried.
 
     What is declared as a dictionary is read as one: pyarrow cannot do that with DELTA_BYTE_ARRAY, older versions of
     Polars can only where the values lie in one.
     """
     allowed = candidates(without_dictionary(declared.type))
-    if coded:
-        allowed = tuple(one for one in allowed if one != "PLAIN")
-    if pa.types.is_dictionary(declared.type):
+    if coded or pa.types.is_dictionary(declared.type):
         allowed = tuple(one for one in allowed if one == DICTIONARY)
     return allowed
 
@@ -109,6 +109,11 @@ def _try(column: pa.Table, encoding: str, *, level: int) -> ColumnEncoding:
     large = sum(chunk.total_uncompressed_size for chunk in chunks)
     compressed = small < _COMPRESSES * large
     return ColumnEncoding(encoding, compressed, (small if compressed else large) / max(1, column.num_rows))
+
+
+def sample_rows(rows: int) -> int:
+    """How many of so many rows the encodings are tried on: to try them all costs as much as to write them thrice."""
+    return max(_LEAST_SAMPLE_ROWS, min(_MOST_SAMPLE_ROWS, rows // _SAMPLE_SHARE))
 
 
 def batch_rows(sample: pa.Table) -> int:

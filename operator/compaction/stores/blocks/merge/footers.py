@@ -7,7 +7,7 @@ Everything here is a hint for speed and memory, except the schema: order is chec
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -40,12 +40,15 @@ def reading(block: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for."""
+    """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for. `leaves`:
+    numbers of the top-level columns that are not nested, among the leaves of the schema.
+    """
 
     input: MergeInput
     metadata: pq.FileMetaData
     schema: pa.Schema
     groups: tuple[int, ...]
+    leaves: Mapping[str, int]
 
     @property
     def rows(self) -> int:
@@ -66,7 +69,7 @@ class Footer:
 
     def leaf(self, column: str) -> int | None:
         """The number of the column among the leaves of the schema."""
-        return _leaf(self.metadata, column)
+        return self.leaves.get(column)
 
     def is_sorted_by(self, key: Sequence[str]) -> bool:
         """Whether the rows are said to be sorted by the key: by who gave the input, else by every row group."""
@@ -94,17 +97,7 @@ class Footer:
 
     def bounds(self, group: int, column: str) -> tuple[Bound, Bound] | None:
         """Smallest and largest value of a row group's column, nulls left out, as the file has them."""
-        return _bounds(self.metadata, self.schema, group, column)
-
-    def is_repetitive(self, column: str) -> bool:
-        """Whether the values of the column lie in dictionaries that are small beside its data."""
-        dictionaries = data = 0
-        for chunk in self.chunks(column):
-            if not chunk.has_dictionary_page or chunk.encodings.count("PLAIN") > 1:
-                return False
-            dictionaries += max(0, chunk.data_page_offset - (chunk.dictionary_page_offset or 0))
-            data += chunk.total_compressed_size
-        return 2 * dictionaries <= data or data < _SMALL
+        return _bounds(self.metadata, self.schema, group, column, self.leaf(column))
 
     def largest_group(self) -> int:
         """Bytes of the largest row group, as pages before decompression and after it."""
@@ -125,10 +118,6 @@ class Footer:
         )
 
 
-_SMALL: Final = 1 << 16
-"""Bytes of a column in a file below which it does not matter how it is read."""
-
-
 def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
     """Read an input's metadata; without a sort key, of the whole file. Raises UnreadableBlockError."""
     with reading(block.name):
@@ -138,13 +127,12 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
             schema = arrow_schema(metadata, file.schema_arrow, source)
             if not isinstance(source, str):
                 source.close()
-        groups = [
-            group
-            for group in range(metadata.num_row_groups)
-            if metadata.row_group(group).num_rows
-            and (not sort_key or _may_hold(block, _bounds(metadata, schema, group, sort_key[0])))
-        ]
-    return Footer(block, metadata, schema, tuple(groups))
+        leaves = _leaves(metadata)
+        groups = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
+        if sort_key:
+            key, leaf = sort_key[0], leaves.get(sort_key[0])
+            groups = [group for group in groups if _may_hold(block, _bounds(metadata, schema, group, key, leaf))]
+    return Footer(block, metadata, schema, tuple(groups), leaves)
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:
@@ -156,8 +144,9 @@ def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:
     return not (after or before)
 
 
-def _bounds(metadata: pq.FileMetaData, schema: pa.Schema, group: int, column: str) -> tuple[Bound, Bound] | None:
-    leaf = _leaf(metadata, column)
+def _bounds(
+    metadata: pq.FileMetaData, schema: pa.Schema, group: int, column: str, leaf: int | None
+) -> tuple[Bound, Bound] | None:
     if leaf is None or not has_bounds(schema.field(column).type):
         return None
     statistics = metadata.row_group(group).column(leaf).statistics
@@ -187,13 +176,17 @@ def _as_stored(metadata: pq.FileMetaData, leaf: int, kind: pa.DataType) -> bool:
     return bool(_UNITS.get(logical.get("timeUnit", "")) == kind.unit)
 
 
-def _leaf(metadata: pq.FileMetaData, column: str) -> int | None:
-    found = [
-        leaf
-        for leaf in range(metadata.num_columns)
-        if metadata.schema.column(leaf).path == column and metadata.schema.column(leaf).max_repetition_level == 0
-    ]
-    return found[0] if len(found) == 1 else None
+def _leaves(metadata: pq.FileMetaData) -> dict[str, int]:
+    """Of the columns whose path names one leaf only, and that is not repeated."""
+    found: dict[str, int] = {}
+    twice = set()
+    for leaf in range(metadata.num_columns):
+        column = metadata.schema.column(leaf)
+        if column.max_repetition_level == 0:
+            if column.path in found:
+                twice.add(column.path)
+            found[column.path] = leaf
+    return {path: leaf for path, leaf in found.items() if path not in twice}
 
 
 def _compressed(group: pq.RowGroupMetaData) -> int:

@@ -21,10 +21,12 @@ from typing import IO
 from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.int96 import has_int96, has_other_timestamps
 from compaction.stores.blocks.merge.budget import Budget, is_measured, row_bytes
-from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
+from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
 from compaction.stores.blocks.merge.dedup import KeepLast
+from compaction.stores.blocks.merge.encodings import sample_rows
 from compaction.stores.blocks.merge.footers import Footer, bloom_columns, read_footer
 from compaction.stores.blocks.merge.output import Declared, Output
+from compaction.stores.blocks.merge.repeating import most_values, repeating
 from compaction.stores.blocks.merge.rounds import Rounds
 from compaction.stores.blocks.merge.runs import ParquetRun, Run, Spiller
 from compaction.stores.blocks.merge.schema import declared, unified
@@ -62,10 +64,11 @@ def merge(
     footers = [read_footer(block, settings.sort_key) for block in inputs]
     named = [(footer.input.name, footer.schema) for footer in footers]
     schema = unified(named)
-    coded = [field.name for field in schema if is_codable(field.type) and _repeats(field.name, footers)]
+    coded = repeating(schema, footers)
     measured = is_measured(schema, coded, footers)
     budget = Budget(settings.memory_bytes, row_bytes(schema, coded, footers), measured)
-    columns = Columns.of(schema, settings.sort_key, coded=coded, memo_bytes=budget.memos)
+    most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))
+    columns = Columns.of(schema, settings.sort_key, coded=coded, most=most)
     with ExitStack() as resources:
         scratch = Path(tempfile.mkdtemp(prefix="merge-", dir=settings.scratch))
         resources.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -74,7 +77,15 @@ def merge(
         told = Declared(
             declared(named, schema), stored=any(footer.has_arrow_schema for footer in footers), int96=_as_int96(footers)
         )
-        sink = Output(output, columns, settings, told, pending_bytes=budget.pending, bloom=bloom_columns(footers))
+        sink = Output(
+            output,
+            columns,
+            settings,
+            told,
+            pending_bytes=budget.pending,
+            sample_rows=sample_rows(sum(footer.rows for footer in footers)),
+            bloom=bloom_columns(footers),
+        )
         resources.callback(sink.abort)
         for rows in work.rows():
             sink.add(rows)
@@ -85,12 +96,6 @@ def _as_int96(footers: Sequence[Footer]) -> bool:
     """Whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a file)."""
     found = [footer.metadata for footer in footers]
     return any(has_int96(one) for one in found) and not any(has_other_timestamps(one) for one in found)
-
-
-def _repeats(column: str, footers: Sequence[Footer]) -> bool:
-    """Whether the column is coded: its values repeat in every input that has any."""
-    having = [footer for footer in footers if footer.groups and column in footer.schema.names]
-    return bool(having) and all(footer.is_repetitive(column) for footer in having)
 
 
 @dataclass(slots=True)

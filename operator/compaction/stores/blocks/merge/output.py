@@ -47,7 +47,8 @@ class Declared:
 
 
 class Output:
-    """One file. `pending_bytes`: how much Arrow memory may wait for its row group to be full.
+    """One file. `pending_bytes`: how much Arrow memory may wait for its row group to be full. `sample_rows`: on how
+    many rows the layout is chosen.
 
     `bloom`: paths of the columns that get a bloom filter.
     """
@@ -60,6 +61,7 @@ class Output:
         declared: Declared,
         *,
         pending_bytes: int,
+        sample_rows: int,
         bloom: Sequence[str] = (),
     ) -> None:
         self.row_groups = 0
@@ -69,6 +71,7 @@ class Output:
         self._settings = settings
         self._declared = declared
         self._pending_bytes = pending_bytes
+        self._sample_rows = sample_rows
         self._bloom = bloom
         self._pending: list[Rows] = []
         self._count = 0
@@ -80,7 +83,7 @@ class Output:
         self._pending.append(rows)
         self._count += rows.count
         if self.layout is None:
-            if self._count < encodings.SAMPLE_ROWS and self._waiting_bytes() < self._pending_bytes // 2:
+            if self._count < self._sample_rows and self._waiting_bytes() < self._pending_bytes // 2:
                 return
             self._begin()
         assert self.layout is not None
@@ -147,7 +150,7 @@ class Output:
 
     def _sample(self) -> pa.Table:
         """Rows from the middle of what has arrived, as they would be written."""
-        count = min(self._count, encodings.SAMPLE_ROWS)
+        count = min(self._count, self._sample_rows)
         joined = self._columns.join(self._pending) if self._pending else None
         if joined is None:
             return self._columns.schema.empty_table()

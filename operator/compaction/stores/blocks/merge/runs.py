@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -95,9 +96,27 @@ class ParquetRun:
             raise UnreadableBlockError(self.name, f"{read} rows where the footer promises {self.footer.rows}")
 
     def _decoded(self, rows: int, *, whole: bool) -> Iterator[pa.RecordBatch]:
-        block, schema = self.footer.input, self.columns.schema
-        names = [schema.names[place] for place, memo in self.columns.memos.items() if not memo.full]
-        coded = [name for name in names if self.footer.leaf(name) is not None]  # an older file may lack the column
+        """Opened anew where a column outgrew its codes: its dictionaries would be decoded for nothing."""
+        steady = SteadyDictionaries()
+        left = list(self.footer.groups)
+        while left:
+            coded = self._coded()
+            in_whole = whole and not any(memo.full for memo in self.columns.memos.values())
+            with self._opened(coded) as file:
+                while left and self._coded() == coded:
+                    count = 1 if coded or in_whole else len(left)
+                    groups, left = left[:count], left[count:]
+                    for batch in self._batches(file, rows, groups, whole=in_whole):
+                        yield steady.of(batch)
+
+    def _coded(self) -> list[str]:
+        """Columns of the file that are coded now; an older file may lack one."""
+        names = (self.columns.schema.names[place] for place, memo in self.columns.memos.items() if not memo.full)
+        return [name for name in names if self.footer.leaf(name) is not None]
+
+    @contextmanager
+    def _opened(self, coded: Sequence[str]) -> Iterator[pq.ParquetFile]:
+        block = self.footer.input
         with reading(block.name):
             source = block.open()
             file = pq.ParquetFile(
@@ -108,31 +127,28 @@ class ParquetRun:
                 page_checksum_verification=True,
                 **read_options(self.footer.metadata),
             )
-        steady = SteadyDictionaries()
         with file:
-            batches = self._by_group(file, rows) if whole else self._in_batches(file, rows, self.footer.groups)
-            while True:
-                with reading(block.name):
-                    batch = next(batches, None)
-                if batch is None:
-                    break
-                yield steady.of(batch)
+            yield file
         if not isinstance(source, str):
             source.close()
 
-    def _by_group(self, file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
-        """Twice as fast as batches of it: no dictionary is copied for each."""
-        for group in self.footer.groups:
-            if any(memo.full for memo in self.columns.memos.values()):
-                yield from self._in_batches(file, rows, (group,))
-            else:
-                yield from file.read_row_group(group, use_threads=False).to_batches()
-
-    def _in_batches(self, file: pq.ParquetFile, rows: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(
-            batch_size=rows, row_groups=list(groups), use_threads=False
-        )
-        return batches
+    def _batches(
+        self, file: pq.ParquetFile, rows: int, groups: Sequence[int], *, whole: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of row groups; `whole`: of one, at once. Twice as fast: no dictionary is copied for each batch."""
+        name = self.footer.input.name
+        if whole:
+            with reading(name):
+                table = file.read_row_group(groups[0], use_threads=False)
+            yield from table.to_batches()
+            return
+        batches = file.iter_batches(batch_size=rows, row_groups=list(groups), use_threads=False)
+        while True:
+            with reading(name):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def _in_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows within the bounds of the part that is asked for."""
