@@ -15,7 +15,7 @@ import xxhash
 
 Words = npt.NDArray[np.uint64]
 
-SHORT: Final = 96
+SHORT: Final = 320
 _WORD: Final = 8
 _FIRST: Final = np.uint64(0x9E3779B185EBCA87)
 _SECOND: Final = np.uint64(0xC2B2AE3D27D4EB4F)

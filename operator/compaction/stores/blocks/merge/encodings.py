@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compaction.stores.blocks.merge.schema import without_dictionary
@@ -19,6 +21,7 @@ DICTIONARY: Final = "DICTIONARY"
 _MOST_SAMPLE_ROWS: Final = 1 << 16
 _LEAST_SAMPLE_ROWS: Final = 1 << 12
 _SAMPLE_SHARE: Final = 16
+_ROWS_PER_VALUE: Final = 4
 _WORTH: Final = 0.97
 """An encoding that is further down the list must be that much smaller than the best before it."""
 _COMPRESSES: Final = 0.95
@@ -76,39 +79,49 @@ def choose(sample: pa.Table, declared: pa.Schema, *, level: int, int96: bool = F
     """An encoding for each column of the sample, by name. `declared`: what readers are told that the columns are.
     `int96`: timestamps are stored so, which is no number that differences could be taken of.
     """
-    chosen = {}
-    for field in sample.schema:
-        allowed = candidates_of(declared.field(field.name), coded=pa.types.is_dictionary(field.type))
-        if int96 and pa.types.is_timestamp(field.type):
-            allowed = tuple(one for one in allowed if one != "DELTA_BINARY_PACKED")
-        chosen[field.name] = _best(sample.select([field.name]), allowed, level=level)
+    allowed = {field.name: _allowed(sample, field, declared, int96=int96) for field in sample.schema}
+    chosen: dict[str, ColumnEncoding] = {}
+    for turn in range(max(map(len, allowed.values()), default=0)):
+        trial = {name: encodings[turn] for name, encodings in allowed.items() if turn < len(encodings)}
+        for name, tried in _try(sample.select(list(trial)), trial, level=level).items():
+            if name not in chosen or tried.bytes_per_row < chosen[name].bytes_per_row * _WORTH:
+                chosen[name] = tried
     return chosen
 
 
-def _best(column: pa.Table, encodings: Sequence[str], *, level: int) -> ColumnEncoding:
-    best: ColumnEncoding | None = None
-    for encoding in encodings or ("",):
-        tried = _try(column, encoding, level=level)
-        if best is None or tried.bytes_per_row < best.bytes_per_row * _WORTH:
-            best = tried
-    assert best is not None
-    return best
+def _allowed(sample: pa.Table, field: pa.Field, declared: pa.Schema, *, int96: bool) -> tuple[str, ...]:
+    """What is tried on a column of the sample; the empty encoding is the writer's choice."""
+    allowed = candidates_of(declared.field(field.name), coded=pa.types.is_dictionary(field.type))
+    if int96 and pa.types.is_timestamp(field.type):
+        allowed = tuple(one for one in allowed if one != "DELTA_BINARY_PACKED")
+    if len(allowed) > 1 and not _repeats(sample.column(field.name)):
+        allowed = tuple(one for one in allowed if one != DICTIONARY)
+    return allowed or ("",)
 
 
-def _try(column: pa.Table, encoding: str, *, level: int) -> ColumnEncoding:
-    """Write the column into memory."""
-    if encoding != DICTIONARY and pa.types.is_dictionary(column.schema.field(0).type):
-        column = column.cast(pa.schema([column.schema.field(0).with_type(column.schema.field(0).type.value_type)]))
+def _repeats(column: pa.ChunkedArray) -> bool:
+    """Whether a dictionary is worth trying: to fill one, and to read it, costs for each value that it has."""
+    return int(pc.count_distinct(column).as_py()) * _ROWS_PER_VALUE <= len(column)
+
+
+def _try(columns: pa.Table, encodings: Mapping[str, str], *, level: int) -> dict[str, ColumnEncoding]:
+    """Write all of them into memory, each in its encoding."""
     sink = pa.BufferOutputStream()
-    options = _options({column.schema.names[0]: encoding})
-    with pq.ParquetWriter(sink, column.schema, compression="zstd", compression_level=level, **options) as writer:
-        writer.write_table(column, row_group_size=max(1, column.num_rows))
+    with pq.ParquetWriter(
+        sink, columns.schema, compression="zstd", compression_level=level, **_options(encodings)
+    ) as writer:
+        writer.write_table(columns, row_group_size=max(1, columns.num_rows))
     group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
-    chunks = [group.column(leaf) for leaf in range(group.num_columns)]
-    small = sum(chunk.total_compressed_size for chunk in chunks)
-    large = sum(chunk.total_uncompressed_size for chunk in chunks)
-    compressed = small < _COMPRESSES * large
-    return ColumnEncoding(encoding, compressed, (small if compressed else large) / max(1, column.num_rows))
+    chunks = iter([group.column(leaf) for leaf in range(group.num_columns)])
+    found = {}
+    for field in columns.schema:
+        mine = list(islice(chunks, len(leaf_paths(field))))
+        small = sum(chunk.total_compressed_size for chunk in mine)
+        large = sum(chunk.total_uncompressed_size for chunk in mine)
+        compressed = small < _COMPRESSES * large
+        size = (small if compressed else large) / max(1, columns.num_rows)
+        found[field.name] = ColumnEncoding(encodings[field.name], compressed, size)
+    return found
 
 
 def sample_rows(rows: int) -> int:
