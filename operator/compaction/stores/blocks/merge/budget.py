@@ -71,23 +71,40 @@ class Budget:
         """Rows of one batch when so many runs are open."""
         return max(_LEAST_ROWS, min(_MOST_ROWS, self.batch_bytes(runs) // self.row_bytes))
 
-    def groups(self, runs: Sequence[Run]) -> list[list[Run]]:
-        """The runs in their order, cut into groups that can be merged at the same time.
+    def to_spill(self, runs: Sequence[Run]) -> slice | None:
+        """Which neighbours are merged into a spilled run first, so that all can be merged at once; None when they can.
 
-        Raises MergeMemoryError when not even two fit.
+        The fewest bytes after which that is so, as long as they themselves can be merged at once; where no neighbours
+        are enough, the most of them, from among those that were merged least often.
+
+        Raises MergeMemoryError for a run that is too large by itself.
         """
-        most = max(2, min(_MOST_RUNS, self.buffers // (2 * _FEWEST_GOOD_ROWS * self.row_bytes)))
-        groups: list[list[Run]] = []
-        cost = 0
         for run in runs:
             if run.cost > self.pages:
                 raise MergeMemoryError(run.name, run.cost, self.pages)
-            if not groups or cost + run.cost > self.pages or len(groups[-1]) >= most:
-                groups.append([])
-                cost = 0
-            groups[-1].append(run)
-            cost += run.cost
-        return groups
+        if sum(run.cost for run in runs) <= self.pages and len(runs) <= self.most_runs:
+            return None
+        windows = [window for start in range(len(runs)) if (window := self._window(runs, start)) is not None]
+        return min(windows, key=lambda one: one[:2])[2]
+
+    @property
+    def most_runs(self) -> int:
+        """How many can be merged at once, whatever they cost: each has rows that wait."""
+        return max(2, min(_MOST_RUNS, self.buffers // (2 * _FEWEST_GOOD_ROWS * self.row_bytes)))
+
+    def _window(self, runs: Sequence[Run], start: int) -> tuple[int, int, slice] | None:
+        """The fewest neighbours from there on that are enough, else as many as can be merged at once; before it what
+        to choose by: how often they were merged (-1: they are enough), then bytes, or how few they are.
+        """
+        excess = sum(run.cost for run in runs) - self.pages
+        cost = size = merged = count = 0
+        for run in runs[start : start + self.most_runs]:
+            if cost + run.cost > self.pages:
+                break
+            cost, size, merged, count = cost + run.cost, size + run.size, max(merged, run.merged), count + 1
+            if (cost or count > 1) and cost >= excess and len(runs) - count < self.most_runs:
+                return -1, size, slice(start, start + count)
+        return (merged, -count, slice(start, start + count)) if cost or count > 1 else None
 
 
 def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> bool:

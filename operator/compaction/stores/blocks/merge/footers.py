@@ -104,6 +104,10 @@ class Footer:
         groups = [self.metadata.row_group(group) for group in self.groups]
         return max((group.total_byte_size + _compressed(group) for group in groups), default=0)
 
+    def total_bytes(self) -> int:
+        """Bytes of the row groups' pages after decompression."""
+        return sum(self.metadata.row_group(group).total_byte_size for group in self.groups)
+
     def largest_group_rows(self) -> int:
         """Rows of the largest row group."""
         return max((self.metadata.row_group(group).num_rows for group in self.groups), default=0)

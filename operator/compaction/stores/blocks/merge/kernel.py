@@ -115,11 +115,11 @@ class _Merge:
     def rows(self) -> Iterator[Rows]:
         """The merged rows, in order."""
         self.sources = tuple(self._source(number, footer) for number, footer in enumerate(self.footers))
-        groups = self.budget.groups(self._runs())
-        while len(groups) > 1:
-            self.passes += 1
-            groups = self.budget.groups([self._spilled(group) for group in groups])
-        rounds = self._rounds(groups[0] if groups else [])
+        runs = self._runs()
+        while (window := self.budget.to_spill(runs)) is not None:
+            runs[window] = [self._spilled(runs[window])]
+        self.passes += max((run.merged for run in runs), default=0)
+        rounds = self._rounds(runs)
         if self.settings.deduplicate:
             self.deduplication = KeepLast(self.columns)
             return self.deduplication.of(rounds)
@@ -148,10 +148,9 @@ class _Merge:
             )
         return [run for run in runs if not isinstance(run, ParquetRun) or run.footer.groups]
 
-    def _spilled(self, group: Sequence[Run]) -> Run:
-        if len(group) == 1 and not isinstance(group[0], ParquetRun):
-            return group[0]
-        return self.spiller.spill(group[0].name, (emitted.rows for emitted in self._rounds(group)))
+    def _spilled(self, runs: Sequence[Run]) -> Run:
+        merged = 1 + max(run.merged for run in runs)
+        return self.spiller.spill(runs[0].name, (emitted.rows for emitted in self._rounds(runs)), merged=merged)
 
     def _rounds(self, runs: Sequence[Run]) -> Rounds:
         return Rounds(

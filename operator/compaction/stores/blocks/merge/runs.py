@@ -40,6 +40,14 @@ class Run(Protocol):
     def group_rows(self) -> int:
         """Rows that are read at a time when whole row groups are."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of its rows, about."""
+
+    @property
+    def merged(self) -> int:
+        """How often its rows were merged."""
+
     def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
         """The rows, at most so many at a time; `whole`: a row group at a time."""
 
@@ -74,6 +82,14 @@ class ParquetRun:
     @property
     def group_rows(self) -> int:
         return self.footer.largest_group_rows()
+
+    @property
+    def size(self) -> int:
+        return self.footer.total_bytes()
+
+    @property
+    def merged(self) -> int:
+        return 0
 
     def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
         """Raises UnreadableBlockError. A column that outgrew its dictionary takes more memory than row groups were
@@ -185,7 +201,9 @@ class SpilledRun:
 
     name: str
     columns: Columns
-    files: list[Path]
+    merged: int
+    files: list[Path] = field(default_factory=list)
+    size: int = 0
 
     @property
     def least(self) -> Bound | None:
@@ -220,9 +238,9 @@ class Spiller:
         self._batch_rows = batch_rows
         self._files = 0
 
-    def spill(self, name: str, parts: Iterable[Rows]) -> SpilledRun:
+    def spill(self, name: str, parts: Iterable[Rows], *, merged: int = 0) -> SpilledRun:
         """Write the rows of a run, which are in order. A file ends where a coded column becomes a plain one."""
-        run = SpilledRun(name, self._columns, [])
+        run = SpilledRun(name, self._columns, merged)
         kinds: list[pa.DataType] = []
         writer: pa.RecordBatchStreamWriter | None = None
         try:
@@ -236,7 +254,8 @@ class Spiller:
         finally:
             if writer is not None:
                 writer.close()
-        self.bytes += sum(path.stat().st_size for path in run.files)
+        run.size = sum(path.stat().st_size for path in run.files)
+        self.bytes += run.size
         return run
 
     def _open(self, run: SpilledRun, kinds: Sequence[pa.DataType]) -> pa.RecordBatchStreamWriter:

@@ -1,0 +1,88 @@
+"""Which runs are spilled so that all can be merged at once: no more than must be, always neighbours, always an end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.exceptions import MergeMemoryError
+from compaction.stores.blocks.merge import budget
+from compaction.stores.blocks.merge.budget import Budget
+from compaction.stores.blocks.merge.runs import Run
+
+MEBIBYTE = 1 << 20
+PAGES = 100
+"""Everything here is in mebibytes."""
+ROOM = Budget(limit=3 * PAGES * MEBIBYTE, row_bytes=1, measured=True)
+
+
+@dataclass
+class Planned:
+    """A run of which only its figures are there; `holds`: numbers of the inputs that are in it."""
+
+    cost: int
+    size: int
+    holds: tuple[int, ...]
+    merged: int = 0
+    name: str = "block"
+    least: None = None
+    group_rows: int = 0
+
+    def batches(self, rows: int, *, whole: bool = False) -> None:
+        raise AssertionError("nothing is read to plan")
+
+
+def inputs(*sizes: int) -> list[Run]:
+    return [Planned(size * MEBIBYTE, size, (number,)) for number, size in enumerate(sizes)]  # type: ignore[list-item,misc]
+
+
+def spilled(runs: list[Run]) -> Planned:
+    parts = [run for run in runs if isinstance(run, Planned)]
+    holds = tuple(number for run in parts for number in run.holds)
+    return Planned(0, sum(run.size for run in parts), holds, 1 + max(run.merged for run in parts))
+
+
+def test_what_fits_is_merged_as_it_is() -> None:
+    assert ROOM.to_spill(inputs(50, 25, 25)) is None
+    assert ROOM.to_spill([]) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chosen"),
+    [
+        ((60, 30, 30), slice(1, 2)),
+        ((30, 30, 60), slice(0, 1)),
+        ((40, 40, 40, 40), slice(0, 2)),
+        ((90, 10, 10, 10), slice(1, 3)),
+        ((100, 100), slice(0, 1)),
+    ],
+)
+def test_the_fewest_bytes_are_spilled(sizes: tuple[int, ...], chosen: slice) -> None:
+    assert ROOM.to_spill(inputs(*sizes)) == chosen
+
+
+def test_a_run_that_is_too_large_is_named() -> None:
+    with pytest.raises(MergeMemoryError, match="block"):
+        ROOM.to_spill(inputs(10, PAGES + 1))
+
+
+@given(st.lists(st.integers(0, PAGES), max_size=40), st.integers(2, 6))
+def test_it_ends_with_neighbours_in_their_order_and_never_merges_more_than_fits(sizes: list[int], most: int) -> None:
+    runs = inputs(*sizes)
+    with mock.patch.object(budget.Budget, "most_runs", most):
+        for _ in range(2 * len(sizes) + 1):
+            if (window := ROOM.to_spill(runs)) is None:
+                break
+            assert len(runs[window]) <= most
+            assert sum(run.cost for run in runs[window]) <= PAGES * MEBIBYTE
+            runs[window] = [spilled(runs[window])]  # type: ignore[list-item]
+        else:
+            raise AssertionError("it does not end")
+    assert [number for run in runs for number in run.holds] == list(range(len(sizes)))  # type: ignore[attr-defined]
+    assert sum(run.cost for run in runs) <= PAGES * MEBIBYTE
+    assert len(runs) <= most
+    assert max((run.merged for run in runs), default=0) <= 1 + len(sizes).bit_length()
