@@ -7,18 +7,12 @@ fingerprint) is measured beside the merge that it proves. DuckDB and Polars run 
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench.harness import Fact, Sample, Workspace
-from support.stores.block_engines import ENGINES, generate
+from support.stores.block_engines import Work, generate, measured
 
-TESTS = Path(__file__).resolve().parents[1]
 RIVALS = ("duckdb", "polars", "spark")
 OURS = ("ours", "known", "verification")
 """What a round runs: verification reads the output of the merge before it."""
@@ -32,11 +26,12 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
     generate(inputs, files=files, rows=workspace.pick(640_000, 500))
     size = sum(path.stat().st_size for path in inputs.iterdir()) / MEGA
     yield Fact("inputs", f"{files} files, {size:,.1f} MB")
+    work = Work(sorted(map(str, inputs.iterdir())), str(workspace.directory / "output.parquet"))
     engines = (*OURS, *workspace.pick(RIVALS, ("duckdb", "polars")))
     rounds: list[dict[str, Sample]] = []
     for number in range(workspace.pick(3, 1)):
         order = engines if number % 2 == 0 else (*engines[len(OURS) :], *OURS)
-        rounds.append({engine: run(engine, inputs, workspace.directory / "output.parquet") for engine in order})
+        rounds.append({engine: Sample(*measured(engine, work)) for engine in order})
     for engine in engines:
         yield _rate(engine, [one[engine] for one in rounds], size)
     for engine in engines[len(OURS) :]:
@@ -45,16 +40,6 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
         yield Fact(f"{engine}: CPU seconds beside the merge's", f"{ratio:.1f}x", target, met)
     share = statistics.median(one["verification"].cpu / max(one["ours"].cpu, 1e-9) for one in rounds)
     yield Fact("verification beside the merge, CPU", f"{100 * share:.0f} %", "<= 20 %", share <= 0.2)
-
-
-def run(engine: str, inputs: Path, output: Path) -> Sample:
-    """One run, in a process of its own."""
-    assert engine in ENGINES
-    command = [sys.executable, "-m", "support.stores.block_engines", engine, str(inputs), str(output)]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    found = json.loads(answer.stdout.splitlines()[-1])
-    return Sample(found["wall"], found["cpu"], found["peak"])
 
 
 def _rate(engine: str, samples: list[Sample], size: float) -> Fact:

@@ -124,19 +124,19 @@ class KindStore:
 
     def upsert(self, body: Obj) -> Delta | None:
         """Take an object as the server gave it; None when it says nothing new (older, the same, or deleted)."""
-        new, key = project(body), key_of(body)
-        uid = new["metadata"]["uid"]
+        key, uid = key_of(body), body["metadata"]["uid"]
         if uid in self._deleted:
             return None
         old = self._objects.get(key)
         if old is not None:
             known = version_order(old["metadata"]["resourceVersion"])
             # Also across a delete and recreate of one name: the later object has the later version.
-            if version_order(new["metadata"]["resourceVersion"]) <= known:
+            if version_order(body["metadata"]["resourceVersion"]) <= known:
                 return None
             self._unindex(key, old)
             if old["metadata"]["uid"] != uid:
                 self._bury(old["metadata"]["uid"])
+        new = project(body)  # only what is kept: lists tell again what is known, and Kopf's watches list now and then
         self._objects[key] = new
         self._index(key, new)
         return Delta(Change.UPDATED if old is not None else Change.ADDED, key, old, new)

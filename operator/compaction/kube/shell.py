@@ -163,7 +163,9 @@ def build_settings(*, rng: random.Random | None = None) -> kopf.OperatorSettings
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.persistence.progress_storage = _NoProgress()
     settings.scanning.disabled = True  # else it needs to watch CRDs and namespaces in the whole cluster
-    server_timeout = 300 + rng.randint(-30, 30)  # whole seconds (the API refuses others); spread over streams
+    # Whole seconds (the API refuses others), spread over streams. What a stream that ends has told is listed once more;
+    # one that is dead without an end is repaired by the resync.
+    server_timeout = 600 + rng.randint(-60, 60)
     settings.watching.server_timeout = server_timeout
     settings.watching.client_timeout = server_timeout + 15
     settings.watching.connect_timeout = 30

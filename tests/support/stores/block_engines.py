@@ -5,19 +5,23 @@ What is measured is the work: not the start of Python, nor of Spark's JVM (whose
 
 from __future__ import annotations
 
-import glob
 import json
+import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+TESTS = Path(__file__).resolve().parents[2]
 KEY = ("service", "timestamp")
 STRINGS = ("service", "pod", "type", "function")
 LEVEL = 3
@@ -60,54 +64,90 @@ def generate(directory: Path, *, files: int, rows: int) -> None:
         )
 
 
-def ours(sources: list[str], output: str) -> Callable[[], object]:
-    """The merge, the rows of the inputs hashed on the way."""
-    from compaction.stores.blocks.merge.kernel import merge
-    from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+class Measured(NamedTuple):
+    """Seconds of wall and CPU time of the work, and the largest resident set of the process in bytes."""
 
-    inputs = [MergeInput(name=path, open=lambda path=path: path) for path in sources]  # type: ignore[misc]
-    return lambda: merge(inputs, output, MergeSettings(sort_key=KEY, compression_level=LEVEL))
+    wall: float
+    cpu: float
+    peak: int
 
 
-def known(sources: list[str], output: str) -> Callable[[], object]:
-    """The merge of blocks whose fingerprints are registered, as outputs of a compaction are."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Files to be made one, sorted by `key`. `level`: of zstd, None is what the engine has by itself. `memory`: bytes
+    that it may hold, None likewise.
+    """
+
+    sources: list[str]
+    output: str
+    key: tuple[str, ...] = KEY
+    level: int | None = LEVEL
+    memory: int | None = None
+
+
+def _merging(work: Work, *, known: bool) -> Callable[[], object]:
     from compaction.stores.blocks.merge.kernel import merge
     from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
     from compaction.stores.blocks.model import Fingerprint
 
-    inputs = [MergeInput(name=path, open=lambda path=path: path, fingerprint=Fingerprint()) for path in sources]  # type: ignore[misc]
-    return lambda: merge(inputs, output, MergeSettings(sort_key=KEY, compression_level=LEVEL))
+    fingerprint = Fingerprint() if known else None
+    inputs = [MergeInput(name=path, open=lambda path=path: path, fingerprint=fingerprint) for path in work.sources]  # type: ignore[misc]
+    settings = MergeSettings(sort_key=work.key)
+    if work.level is not None:
+        settings = replace(settings, compression_level=work.level)
+    if work.memory is not None:
+        settings = replace(settings, memory_bytes=work.memory)
+    return lambda: merge(inputs, work.output, settings)
 
 
-def verification(sources: list[str], output: str) -> Callable[[], object]:
+def ours(work: Work) -> Callable[[], object]:
+    """The merge, the rows of the inputs hashed on the way."""
+    return _merging(work, known=False)
+
+
+def known(work: Work) -> Callable[[], object]:
+    """The merge of blocks whose fingerprints are registered, as outputs of a compaction are."""
+    return _merging(work, known=True)
+
+
+def verification(work: Work) -> Callable[[], object]:
     """The output read again and hashed."""
     from compaction.stores.blocks.verify import read_back
 
-    return lambda: read_back(output, lambda: output)
+    return lambda: read_back(work.output, lambda: work.output)
 
 
-def duckdb(sources: list[str], output: str) -> Callable[[], object]:
+def proved(work: Work) -> Callable[[], object]:
+    """What a job does: the merge of blocks whose fingerprints are registered, and then the verification."""
+    steps = known(work), verification(work)
+    return lambda: [step() for step in steps]
+
+
+def duckdb(work: Work) -> Callable[[], object]:
     """COPY ... ORDER BY, one thread."""
     import duckdb
 
     connection = duckdb.connect()
     connection.execute("SET threads = 1")
+    if work.memory is not None:
+        connection.execute(f"SET memory_limit = '{work.memory}B'")
+    level = "" if work.level is None else f", COMPRESSION_LEVEL {work.level}"
     query = (
-        f"COPY (SELECT * FROM read_parquet({sources!r}) ORDER BY {', '.join(KEY)}) "
-        f"TO '{output}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {LEVEL})"
+        f"COPY (SELECT * FROM read_parquet({work.sources!r}) ORDER BY {', '.join(work.key)}) "
+        f"TO '{work.output}' (FORMAT parquet, COMPRESSION zstd{level})"
     )
     return lambda: connection.execute(query)
 
 
-def polars(sources: list[str], output: str) -> Callable[[], object]:
+def polars(work: Work) -> Callable[[], object]:
     """Scan, sort, sink."""
     import polars
 
-    scan = polars.scan_parquet(sources).sort(*KEY, maintain_order=True)
-    return lambda: scan.sink_parquet(output, compression="zstd", compression_level=LEVEL)
+    scan = polars.scan_parquet(work.sources).sort(*work.key, maintain_order=True)
+    return lambda: scan.sink_parquet(work.output, compression="zstd", compression_level=work.level)
 
 
-def spark(sources: list[str], output: str) -> Callable[[], object]:
+def spark(work: Work) -> Callable[[], object]:
     """Read, orderBy, write one file; two threads."""
     from pyspark.sql import SparkSession
 
@@ -121,17 +161,17 @@ def spark(sources: list[str], output: str) -> Callable[[], object]:
     )
     session.sparkContext.setLogLevel("ERROR")
     session.range(1).count()
-    frame = session.read.parquet(*sources)
+    frame = session.read.parquet(*work.sources)
     return lambda: (
         frame.coalesce(1)
-        .sortWithinPartitions(*KEY)
+        .sortWithinPartitions(*work.key)
         .write.option("compression", "zstd")
         .mode("overwrite")
-        .parquet(output + ".spark")
+        .parquet(work.output + ".spark")
     )
 
 
-ENGINES = {one.__name__: one for one in (ours, known, verification, duckdb, polars, spark)}
+ENGINES = {one.__name__: one for one in (ours, known, verification, proved, duckdb, polars, spark)}
 
 
 def cpu_and_peak() -> tuple[float, int]:
@@ -144,14 +184,23 @@ def cpu_and_peak() -> tuple[float, int]:
     return cpu, peak
 
 
-def main(engine: str, directory: str, output: str) -> None:
-    """Prints {wall, cpu, peak} as JSON."""
-    run = ENGINES[engine](sorted(glob.glob(f"{directory}/*.parquet")), output)
+def main(engine: str, said: str) -> None:
+    """Prints {wall, cpu, peak} as JSON; `said`: the `Work`, as JSON."""
+    work = json.loads(said)
+    run = ENGINES[engine](Work(**work | {"key": tuple(work["key"])}))
     before, began = cpu_and_peak()[0], time.perf_counter()
     run()
     wall = time.perf_counter() - began
     cpu, peak = cpu_and_peak()
     print(json.dumps({"wall": wall, "cpu": cpu - before, "peak": peak}))
+
+
+def measured(engine: str, work: Work) -> Measured:
+    """One run, in a process of its own."""
+    command = [sys.executable, "-m", "support.stores.block_engines", engine, json.dumps(asdict(work))]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return Measured(**json.loads(answer.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""The merge of blocks on every shape of data, beside DuckDB and Polars: what one CPU-second is worth, proof included.
+
+A cell is a shape (what columns hold), an arrangement (how the files lie in time) and a size. Ours is what a job does
+with blocks whose fingerprints are registered: the merge, and the verification that reads the output again; the others
+sort, write and prove nothing. Every run is a process of its own, one thread each, the engines in turn, and each
+compresses with zstd as it does by itself. From a gigabyte on all have 512 MiB of memory. `--sizes` are megabytes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.harness import Fact, Workspace, fitted_exponent
+from support.stores.block_engines import Measured, Work, measured
+from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
+
+ENGINES = ("proved", "duckdb", "polars")
+FILES = 8
+LARGE, MEMORY = 1000, 512 << 20
+"""Megabytes from which on everybody has so many bytes of memory."""
+LEAST_RATIO, MOST_EXPONENT = 1.5, 1.05
+
+
+def measure(workspace: Workspace) -> Iterator[Fact]:
+    """See the module."""
+    sizes = workspace.sizes or workspace.pick((50, 500), (1,))
+    arrangements = workspace.pick(tuple(Arrangement), (Arrangement.UNSORTED,))
+    for shape in workspace.pick(tuple(SHAPES), ("many ids", "nested")):
+        costs: dict[int, float] = {}
+        for size in sizes:
+            for arrangement in arrangements:
+                inputs = workspace.directory / "inputs"
+                generate(inputs, shape, arrangement, files=FILES, megabytes=size)
+                fact, cost = _cell(workspace, f"{shape}, {arrangement}, {size:,} MB", inputs, size)
+                shutil.rmtree(inputs)
+                yield fact
+                if arrangement is Arrangement.OVERLAPPING:
+                    costs[size] = cost
+        if len(costs) > 1:
+            exponent = fitted_exponent(costs)
+            met = exponent <= MOST_EXPONENT
+            yield Fact(f"{shape}: exponent of cost over size", f"{exponent:.2f}", f"<= {MOST_EXPONENT}", met)
+
+
+def _cell(workspace: Workspace, title: str, inputs: Path, size: int) -> tuple[Fact, float]:
+    """The fact of one cell, and the CPU seconds of ours."""
+    sources = sorted(map(str, inputs.iterdir()))
+    outputs = {engine: workspace.directory / f"{engine}.parquet" for engine in ENGINES}
+    memory = MEMORY if size >= LARGE else None
+    rounds: list[dict[str, Measured]] = []
+    for number in range(workspace.pick(3, 1)):
+        order = ENGINES if number % 2 == 0 else ENGINES[::-1]
+        works = {one: Work(sources, str(outputs[one]), KEY, None, memory) for one in order}
+        rounds.append({one: measured(one, work) for one, work in works.items()})
+    ratios = {
+        rival: statistics.median(one[rival].cpu / max(one[ENGINES[0]].cpu, 1e-9) for one in rounds)
+        for rival in ENGINES[1:]
+    }
+    told = [_told(engine, [one[engine] for one in rounds], outputs[engine]) for engine in ENGINES]
+    compared = ", ".join(f"{rival} {ratio:.2f}" for rival, ratio in ratios.items())
+    met = min(ratios.values()) >= LEAST_RATIO
+    cost = statistics.median(one[ENGINES[0]].cpu for one in rounds)
+    return Fact(title, f"{'; '.join(told)}; CPU beside ours: {compared}", f">= {LEAST_RATIO}", met), cost
+
+
+def _told(engine: str, samples: list[Measured], output: Path) -> str:
+    cpu = statistics.median(one.cpu for one in samples)
+    peak = max(one.peak for one in samples) >> 20
+    return f"{engine}: {cpu:.2f} CPU-s, {peak} MiB, output {output.stat().st_size / 1e6:.1f} MB"
