@@ -57,7 +57,7 @@ test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in
 test-deep: setup ## The same at full depth, as before a release: every example, schedule and crash point
 test-deep: export COMPACTION_TEST_DEPTH := deep
 test-deep: PARALLEL += --override-ini timeout=1800
-# Memory for time: a start of the API server costs a quarter less CPU.
+# Memory for time: Go's servers collect their garbage half as often.
 test test-deep: export GOGC := 200
 test test-deep:
 	@$(BIN)/compactor local check
