@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import SLICE_ROWS, Fingerprinter
 from compaction.stores.blocks.freed import keep_freed
-from compaction.stores.blocks.int96 import read_options
 from compaction.stores.blocks.merge.footers import read_footer, reading
 from compaction.stores.blocks.merge.settings import MergeInput, OpenFile
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
@@ -35,20 +34,9 @@ def read_back(name: str, open_file: OpenFile) -> Fingerprint:
     footer = read_footer(MergeInput(name=name, open=open_file), ())
     coded = [column for column in footer.schema.names if _has_dictionaries(footer.chunks(column))]
     hasher, steady = Fingerprinter(), SteadyDictionaries()
-    with reading(name):
-        source = open_file()
-        with pq.ParquetFile(
-            source,
-            metadata=footer.metadata,
-            read_dictionary=coded,
-            pre_buffer=False,
-            page_checksum_verification=True,
-            **read_options(footer.metadata),
-        ) as file:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
-                hasher.update(steady.of(batch))
-    if not isinstance(source, str):
-        source.close()
+    with reading(name), footer.opened(coded) as file:
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
+            hasher.update(steady.of(batch))
     if hasher.value.rows != footer.metadata.num_rows:
         raise UnreadableBlockError(name, f"{hasher.value.rows} rows, its footer says {footer.metadata.num_rows}")
     return hasher.value

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +25,14 @@ _LEAST_ROWS: Final = 256
 _FEWEST_GOOD_ROWS: Final = 1024
 _MOST_RUNS: Final = 512
 """More are merged in two levels anyway: each has an open file."""
+
+
+class _Needs(NamedTuple):
+    """Of a run: bytes to have it open, bytes of its rows, how often they were merged."""
+
+    cost: int
+    size: int
+    merged: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +87,14 @@ class Budget:
 
         Raises MergeMemoryError for a run that is too large by itself.
         """
-        for run in runs:
-            if run.cost > self.pages:
-                raise MergeMemoryError(run.name, run.cost, self.pages)
-        if sum(run.cost for run in runs) <= self.pages and len(runs) <= self.most_runs:
+        needs = [_Needs(run.cost, run.size, run.merged) for run in runs]  # a cost is added up from the whole footer
+        for run, one in zip(runs, needs, strict=True):
+            if one.cost > self.pages:
+                raise MergeMemoryError(run.name, one.cost, self.pages)
+        excess = sum(one.cost for one in needs) - self.pages
+        if excess <= 0 and len(runs) <= self.most_runs:
             return None
-        windows = [window for start in range(len(runs)) if (window := self._window(runs, start)) is not None]
+        windows = [found for start in range(len(needs)) if (found := self._window(needs, start, excess)) is not None]
         return min(windows, key=lambda one: one[:2])[2]
 
     @property
@@ -92,17 +102,16 @@ class Budget:
         """How many can be merged at once, whatever they cost: each has rows that wait."""
         return max(2, min(_MOST_RUNS, self.buffers // (2 * _FEWEST_GOOD_ROWS * self.row_bytes)))
 
-    def _window(self, runs: Sequence[Run], start: int) -> tuple[int, int, slice] | None:
+    def _window(self, needs: Sequence[_Needs], start: int, excess: int) -> tuple[int, int, slice] | None:
         """The fewest neighbours from there on that are enough, else as many as can be merged at once; before it what
         to choose by: how often they were merged (-1: they are enough), then bytes, or how few they are.
         """
-        excess = sum(run.cost for run in runs) - self.pages
         cost = size = merged = count = 0
-        for run in runs[start : start + self.most_runs]:
-            if cost + run.cost > self.pages:
+        for one in needs[start : start + self.most_runs]:
+            if cost + one.cost > self.pages:
                 break
-            cost, size, merged, count = cost + run.cost, size + run.size, max(merged, run.merged), count + 1
-            if (cost or count > 1) and cost >= excess and len(runs) - count < self.most_runs:
+            cost, size, merged, count = cost + one.cost, size + one.size, max(merged, one.merged), count + 1
+            if (cost or count > 1) and cost >= excess and len(needs) - count < self.most_runs:
                 return -1, size, slice(start, start + count)
         return (merged, -count, slice(start, start + count)) if cost or count > 1 else None
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
-from compaction.stores.blocks.int96 import arrow_schema
+from compaction.stores.blocks.int96 import arrow_schema, read_options
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.schema import without_dictionary
 from compaction.stores.blocks.merge.settings import MergeInput
@@ -103,6 +103,30 @@ class Footer:
         """Bytes of the largest row group, as pages before decompression and after it."""
         groups = [self.metadata.row_group(group) for group in self.groups]
         return max((group.total_byte_size + _compressed(group) for group in groups), default=0)
+
+    @contextmanager
+    def opened(self, coded: Sequence[str]) -> Iterator[pq.ParquetFile]:
+        """The file, to be read page by page with their checksums; `coded`: columns that come as dictionaries.
+
+        Raises UnreadableBlockError where it cannot be opened; what reading it raises is the caller's (`reading`).
+        """
+        with reading(self.input.name):
+            source = self.input.open()
+        try:
+            with reading(self.input.name):
+                file = pq.ParquetFile(
+                    source,
+                    metadata=self.metadata,
+                    read_dictionary=list(coded),
+                    pre_buffer=False,
+                    page_checksum_verification=True,
+                    **read_options(self.metadata),
+                )
+            with file:
+                yield file
+        finally:
+            if not isinstance(source, str):
+                source.close()
 
     def total_bytes(self) -> int:
         """Bytes of the row groups' pages after decompression."""

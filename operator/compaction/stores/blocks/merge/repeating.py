@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.footers import Footer, reading
@@ -56,21 +55,8 @@ def _repeating_in(footer: Footer, names: Sequence[str]) -> list[str]:
         return list(names)
     group = footer.groups[0]
     rows = footer.metadata.row_group(group).num_rows
-    with reading(footer.input.name):
-        source = footer.input.open()
-        try:
-            with pq.ParquetFile(
-                source,
-                metadata=footer.metadata,
-                read_dictionary=present,
-                pre_buffer=False,
-                page_checksum_verification=True,
-            ) as file:
-                batches = file.iter_batches(_PAGE_ROWS, row_groups=[group], columns=present, use_threads=False)
-                batch = next(batches, None)
-        finally:
-            if not isinstance(source, str):
-                source.close()
+    with reading(footer.input.name), footer.opened(present) as file:
+        batch = next(file.iter_batches(_PAGE_ROWS, row_groups=[group], columns=present, use_threads=False), None)
     if batch is None:
         return list(names)
     few = max(rows // ROWS_PER_VALUE, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +13,6 @@ import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
 from compaction.stores.blocks.fingerprint import Fingerprinter
-from compaction.stores.blocks.int96 import read_options
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.footers import Bound, Footer, reading
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
@@ -118,7 +116,7 @@ class ParquetRun:
         while left:
             coded = self._coded()
             in_whole = whole and not any(memo.full for memo in self.columns.memos.values())
-            with self._opened(coded) as file:
+            with self.footer.opened(coded) as file:
                 while left and self._coded() == coded:
                     count = 1 if coded or in_whole else len(left)
                     groups, left = left[:count], left[count:]
@@ -129,24 +127,6 @@ class ParquetRun:
         """Columns of the file that are coded now; an older file may lack one."""
         names = (self.columns.schema.names[place] for place, memo in self.columns.memos.items() if not memo.full)
         return [name for name in names if self.footer.leaf(name) is not None]
-
-    @contextmanager
-    def _opened(self, coded: Sequence[str]) -> Iterator[pq.ParquetFile]:
-        block = self.footer.input
-        with reading(block.name):
-            source = block.open()
-            file = pq.ParquetFile(
-                source,
-                metadata=self.footer.metadata,
-                read_dictionary=coded,
-                pre_buffer=False,
-                page_checksum_verification=True,
-                **read_options(self.footer.metadata),
-            )
-        with file:
-            yield file
-        if not isinstance(source, str):
-            source.close()
 
     def _batches(
         self, file: pq.ParquetFile, rows: int, groups: Sequence[int], *, whole: bool
