@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +64,30 @@ def share_out(limit: int, line: Sequence[Claim]) -> tuple[Grant, ...]:
     """What each may have, in line order: shares; what is free to those that stand first; what has to be given back by
     those that have too much, the last in line first.
     """
+    holds = [claim.holds for claim in line]
     fair = shares(limit, [claim.wants for claim in line])
-    held = sum(claim.holds for claim in line)
-    lacking = sum(max(0, share - claim.holds) for share, claim in zip(fair, line, strict=True))
+    held = sum(holds)
+    may_hold = [min(pair) for pair in zip(fair, holds, strict=True)]
+    lacking = sum(fair) - sum(may_hold)
     free = max(0, limit - held)
-    may_hold: list[int] = []
-    for share, claim in zip(fair, line, strict=True):
-        more = min(free, max(0, share - claim.holds))
+    for place in range(len(line)) if lacking else ():
+        if free <= 0:
+            break
+        more = min(free, fair[place] - may_hold[place])
         free -= more
-        may_hold.append(min(share, claim.holds + more))
+        may_hold[place] += more
     needed = max(0, held + lacking - limit)
-    may_keep = [max(claim.holds, most) for claim, most in zip(line, may_hold, strict=True)]
+    may_keep = [max(pair) for pair in zip(holds, may_hold, strict=True)]
     for place in reversed(range(len(line))):
-        back = min(needed, max(0, line[place].holds - fair[place]))
+        if needed <= 0:
+            break
+        back = min(needed, max(0, holds[place] - fair[place]))
         may_keep[place] -= back
         needed -= back
-    return tuple(Grant(*one) for one in zip(fair, may_hold, may_keep, strict=True))
+    return tuple(map(_grant, fair, may_hold, may_keep))
+
+
+@lru_cache(maxsize=4096)
+def _grant(share: int, may_hold: int, may_keep: int) -> Grant:
+    """One object for all that may have the same: of a thousand in line most may have nothing."""
+    return Grant(share, may_hold, may_keep)

@@ -11,8 +11,9 @@ none; whoever has had a turn of `TURN` seconds while others had nothing goes to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from compaction.api.enums import WaitReason
@@ -95,9 +96,10 @@ class Commons(Generic[Key]):
             return ()
         self._changed = settling  # what was held back is shared out when everybody was heard
         line = sorted(self._members, key=lambda key: (self._members[key].joined, key))
-        before, self._allowances = self._allowances, dict(self._grants(line, settling=settling))
+        before, self._allowances = self._allowances, self._grants(line, settling=settling)
         self._begin_turns(line, now)
-        return tuple(key for key in line if self._matters(key, before.get(key, self._nothing)))
+        others = (key for key in line if self._allowances[key] is not before.get(key))
+        return tuple(key for key in others if self._matters(key, before.get(key, self._nothing)))
 
     def _matters(self, key: Key, before: Allowance) -> bool:
         """Whether a policy can do anything new now. Shares of many change with each that comes; few can act on it."""
@@ -112,11 +114,12 @@ class Commons(Generic[Key]):
         whole = now.bytes.may_hold == now.bytes.share and before.bytes.may_hold < before.bytes.share
         return some or (whole and now.bytes.may_hold > wish.granted)
 
-    def _grants(self, line: list[Key], *, settling: bool) -> Iterable[tuple[Key, Allowance]]:
+    def _grants(self, line: list[Key], *, settling: bool) -> dict[Key, Allowance]:
+        """The allowance of each in line; the same object as before where nothing is different."""
         wishes = [self._members[key].wish for key in line]
         workers: list[Grant | None] = [None] * len(line)
         if self._limits.max_workers is not None:
-            claims = [Claim(wish.workers, wish.holds) for wish in wishes]
+            claims = [_workers_claim(wish.workers, wish.holds) for wish in wishes]
             workers = list(share_out(self._limits.max_workers, claims))
             if settling:
                 workers = [_first_only(grant, claim) for grant, claim in zip(workers, claims, strict=True) if grant]
@@ -125,8 +128,12 @@ class Commons(Generic[Key]):
             limit = self._limits.bytes_per_second
             pairs = zip(wishes, workers, strict=True)
             rates = list(share_out(limit, [_bytes_claim(wish, grant, limit) for wish, grant in pairs]))
-        for key, *grants in zip(line, workers, rates, strict=True):
-            yield key, Allowance(self._limits, *grants)
+        allowances: dict[Key, Allowance] = {}
+        for key, worker, rate in zip(line, workers, rates, strict=True):
+            was = self._allowances.get(key)
+            same = was is not None and (was.workers, was.bytes) == (worker, rate)
+            allowances[key] = was if was is not None and same else Allowance(self._limits, worker, rate)
+        return allowances
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -134,11 +141,12 @@ class Commons(Generic[Key]):
         """Turns are counted only while somebody has nothing."""
         if self._limits.max_workers is None:
             return
-        shares = {key: grant.share if (grant := self._allowances[key].workers) is not None else 0 for key in line}
-        somebody_waits = any(not shares[key] and self._members[key].wish.wants_work for key in line)
+        shares = (grant.share if (grant := self._allowances[key].workers) is not None else 0 for key in line)
+        pairs = zip(line, shares, strict=True)
+        somebody_waits = any(not share and self._members[key].wish.wants_work for key, share in pairs)
         for key in line:
             member, grant = self._members[key], self._allowances[key].workers
-            has_turn = somebody_waits and grant is not None and bool(grant.share and grant.may_hold)
+            has_turn = somebody_waits and grant is not None and grant.share > 0 and grant.may_hold > 0
             turn = (now if member.turn is None else member.turn) if has_turn else None
             if turn != member.turn:
                 self._members[key] = replace(member, turn=turn)
@@ -159,6 +167,10 @@ def waited_for_worker(policy: CompactionPolicy, now: Moment) -> float:
 
 def _fields(limits: OperatorLimits) -> tuple[int | None, int | None]:
     return limits.max_workers, limits.bytes_per_second
+
+
+_workers_claim: Final = lru_cache(maxsize=4096)(Claim)
+"""One object for all that want and hold the same."""
 
 
 def _first_only(grant: Grant, claim: Claim) -> Grant:
