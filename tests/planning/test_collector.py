@@ -13,7 +13,9 @@ from compaction.planning.collector import collector_paused
 
 @pytest.fixture(autouse=True)
 def enabled() -> Iterator[None]:
+    """Nothing is frozen: what another test has left so would be taken for somebody else's."""
     assert gc.isenabled()
+    gc.unfreeze()
     yield
     gc.enable()
 

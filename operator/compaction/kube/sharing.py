@@ -18,6 +18,8 @@ from compaction.reconcile.observations import Moment
 
 SHARE_OUT: Final = 0.2
 """Seconds between two sharings: what they cost does not grow with what happens in between."""
+_PAUSES: Final = 200
+"""So many times as long as a sharing took, when it takes long: for thousands of policies they come less often."""
 
 
 class Sharing:
@@ -56,12 +58,15 @@ class Sharing:
         for name, value in asdict(self._limits).items():
             if value is not None:
                 runtime.metrics.limits.labels(name).set(value)
+        took = 0.0
         while self._limits.any:
-            await asyncio.sleep(SHARE_OUT)
+            await asyncio.sleep(max(SHARE_OUT, _PAUSES * took))
+            began = self._monotonic()
             if self._commons is not None:
                 for key in self._commons.share_out(self._monotonic()):
                     runtime.queue.add(key)
                 runtime.metrics.workers_held.set(self._commons.held)
+            took = self._monotonic() - began
 
 
 def _workers_of(runtime: Runtime, key: ObjectKey, observed: tuple[WorkerObservation, ...]) -> int:
