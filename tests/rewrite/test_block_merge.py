@@ -14,6 +14,7 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
+from compaction.rewrite import shares
 from compaction.rewrite.block import BlockMerge, merge_blocks
 from compaction.rewrite.block_store import ObjectsPlace
 from compaction.stores.blocks.fingerprint import fingerprint
@@ -74,6 +75,18 @@ def test_outputs_hold_the_rows_in_order(outputs: int, tmp_path: Path, engine: Th
     order = [(name, "ascending") for name in KEY]
     assert read.select(KEY).equals(whole.sort_by(order).select(KEY))
     assert fingerprint(read) == fingerprint(whole)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_progress_moves_within_a_task(
+    outputs: int, tmp_path: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "TELL_SECONDS", 0.0)
+    work, _, _ = work_of(tmp_path, outputs=outputs)
+    steps: list[float] = []
+    assert merge_blocks(work, engine, FakeLease(), tag="job.1", done=steps.append).succeeded
+    assert sum(steps) == pytest.approx(1.0)
+    assert len(steps) > 3 * outputs
 
 
 def test_damaged_source_is_named_and_nothing_succeeds(tmp_path: Path, engine: ThreadEngine) -> None:

@@ -105,6 +105,7 @@ class InlineEngine:
     """Implements `rewrite.engine.Engine`: a task runs in the job's own thread, and gives way at each system call."""
 
     parallelism = 2
+    address = "127.0.0.1"
 
     def __init__(self, world: SimulatedSystem, process: Process) -> None:
         self._world = world

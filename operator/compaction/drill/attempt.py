@@ -40,6 +40,7 @@ class InlineEngine:
     """Implements `rewrite.engine.Engine` in the calling thread. `finished` counts tasks."""
 
     parallelism = 1
+    address = "127.0.0.1"
 
     def __init__(self) -> None:
         self.finished = 0

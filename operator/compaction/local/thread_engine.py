@@ -20,6 +20,7 @@ class ThreadEngine:
     """
 
     def __init__(self, parallelism: int) -> None:
+        self.address = "127.0.0.1"
         self._parallelism = parallelism
         self._pool = ThreadPoolExecutor(parallelism, thread_name_prefix="task")
         self._lock = threading.Lock()

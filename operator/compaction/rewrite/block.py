@@ -20,6 +20,7 @@ from compaction.rewrite.block_store import ObjectsPlace
 from compaction.rewrite.block_task import MergedPart, MergeFailure, MergeTask, TaskResult, failure_of, opener, run_merge
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.shares import Shares
 from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange, key_ranges
@@ -69,8 +70,8 @@ def merge_blocks(
     tag: str,
     done: Callable[[float], None] = lambda _: None,
 ) -> MergeOutcome:
-    """Run the tasks, a few at a time, while the lease is held; stops at the first failure. `done` is told each part's
-    share of the whole, 0 to 1, when it is there.
+    """Run the tasks, a few at a time, while the lease is held; stops at the first failure. `done` is told by how much
+    what is done of the whole has grown, 0 to 1 in all, from any thread.
 
     Raises LeaseLostError when the lease is lost: then no task runs any more.
     """
@@ -121,14 +122,21 @@ def _run(
     tasks: Sequence[MergeTask], engine: Engine, lease: HeldLease, tag: str, done: Callable[[float], None]
 ) -> list[TaskResult]:
     results: dict[int, TaskResult] = {}
-    with closing(run_tasks(run_merge, tasks, engine=engine, lease=lease, tag=tag)) as running:
-        for arrived in running:
-            for number, result in arrived:
-                results[number] = result
-                done(1 / len(tasks))
-            if any(isinstance(result, MergeFailure) for _, result in arrived):
-                break
+    with Shares(engine.address, len(tasks), done) as shares:
+        telling = [replace(task, tell=shares.teller(number, _moves(task))) for number, task in enumerate(tasks)]
+        with closing(run_tasks(run_merge, telling, engine=engine, lease=lease, tag=tag)) as running:
+            for arrived in running:
+                for number, result in arrived:
+                    results[number] = result
+                    shares.finish(number)
+                if any(isinstance(result, MergeFailure) for _, result in arrived):
+                    break
     return [results[number] for number in sorted(results)]
+
+
+def _moves(task: MergeTask) -> int:
+    """How many rows a task tells, about: each of its part of the sources' is read, merged and proved."""
+    return 3 * sum(source.rows for source in task.sources) // task.said.parts
 
 
 def _check_sources(work: BlockMerge, parts: Sequence[MergedPart]) -> None:

@@ -84,7 +84,7 @@ class Rounds:
                 self.engine,
                 self.lease,
                 tag=tag,
-                done=lambda share, to=progress: to.add(round(_STEPS * share)),  # type: ignore[misc]
+                done=lambda share, to=progress: to.add(_STEPS * share),  # type: ignore[misc]
             )
             if outcome.succeeded:
                 return Merged(work, outcome.parts)

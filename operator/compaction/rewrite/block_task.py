@@ -29,10 +29,11 @@ from compaction.exceptions import (
 )
 from compaction.rewrite.block_pace import PacedFile
 from compaction.rewrite.block_store import ObjectsPlace
+from compaction.rewrite.shares import Teller
 from compaction.stores.blocks.culprits import Culprit, SourceFault, culprit_of
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
-from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile
+from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.objects import ObjectInfo, Objects
@@ -46,7 +47,8 @@ class MergeTask:
 
     `objects`: what was looked at, by path; another version of a source is not merged. `output`: path of the object to
     write. `said`: what it says of itself, but for the fingerprint. `unsorted`: sources that turned out not to be sorted
-    as they say. `bytes_per_second`: this task's share of what the job may read and write.
+    as they say. `bytes_per_second`: this task's share of what the job may read and write. `tell` is told each row as it
+    is read, merged and proved.
     """
 
     store: ObjectsPlace
@@ -58,6 +60,7 @@ class MergeTask:
     said: BlockMetadata = field(default_factory=BlockMetadata)
     objects: Mapping[str, ObjectInfo] = field(default_factory=dict)
     bytes_per_second: int | None = None
+    tell: Teller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,12 @@ def of_culprit(culprit: Culprit, output: str = "") -> MergeFailure:
 
 def _merge(task: MergeTask, objects: Objects, pace: Pace) -> MergedPart:
     began = time.monotonic()
+    moved = task.tell or nobody
     with TemporaryDirectory(prefix="block-", dir=task.settings.scratch) as scratch:
         path = Path(scratch) / "output.parquet"
         settings = replace(task.settings, scratch=Path(scratch))
         inputs = [_input(task, source, objects, pace) for source in task.sources]
-        result = merge(inputs, str(path), settings, describe=lambda merged: _said(task, merged))
+        result = merge(inputs, str(path), settings, describe=lambda merged: _said(task, merged), moved=moved)
         if result.written.rows == 0 and task.said.parts == 1:
             return MergedPart(task.output, 0, result, time.monotonic() - began, 0.0)
         size = path.stat().st_size
@@ -151,7 +155,7 @@ def _merge(task: MergeTask, objects: Objects, pace: Pace) -> MergedPart:
             with PacedFile(path, pace) as data:
                 objects.put(task.output, data)
     merged = time.monotonic()
-    found = read_back(task.output, opener(objects, task.output, pace))
+    found = read_back(task.output, opener(objects, task.output, pace), moved=moved)
     verify(task.output, [found], expected=result.written)
     now = time.monotonic()
     return MergedPart(task.output, size, result, now - began, now - merged)

@@ -17,6 +17,10 @@ class Engine(Protocol):
     def parallelism(self) -> int:
         """How many tasks can run at the same time, at least 1."""
 
+    @property
+    def address(self) -> str:
+        """Host name or address at which tasks reach this process."""
+
     def submit(self, work: Callable[[Task], Result], task: Task, *, tag: str) -> Future[Result]:
         """Run `work(task)` somewhere. `work` is importable by name, `task` and the result can be pickled.
 

@@ -15,15 +15,15 @@ class Progress:
     def __init__(self, total_bytes: int, tell: Callable[[int], None]) -> None:
         self._total = max(1, total_bytes)
         self._tell = tell
-        self._done = 0
+        self._done = 0.0
         self._lock = threading.Lock()
 
     @property
     def percent(self) -> int:
         """0 to 99."""
-        return min(99, self._done * 100 // self._total)
+        return min(99, int(self._done * 100 / self._total))
 
-    def add(self, done_bytes: int) -> None:
+    def add(self, done_bytes: float) -> None:
         """So many bytes more are settled."""
         with self._lock:
             self._done += done_bytes

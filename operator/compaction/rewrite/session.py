@@ -35,7 +35,7 @@ from compaction.exceptions import (
 )
 from compaction.rewrite.java import Java, find_java
 from compaction.rewrite.scratch import scratch_directory
-from compaction.rewrite.spark_settings import SparkSettings, spark_conf
+from compaction.rewrite.spark_settings import PYTHON_ENVIRONMENT, SparkSettings, spark_conf
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +73,11 @@ class SparkEngine:
     def parallelism(self) -> int:
         """See `engine.Engine`."""
         return self._parallelism
+
+    @property
+    def address(self) -> str:
+        """See `engine.Engine`: where executors find the driver."""
+        return str(self._context.getConf().get("spark.driver.host"))
 
     @property
     def context(self) -> Any:
@@ -202,6 +207,7 @@ class SparkEngine:
             PYSPARK_PYTHON=conf.get("spark.pyspark.python", sys.executable),
             TMPDIR=str(scratch),
             SPARK_LOCAL_IP="127.0.0.1" if self._settings.is_local else None,
+            **PYTHON_ENVIRONMENT,
         ):
             try:
                 self._gateway = launch_gateway(conf, {"stdout": output, "stderr": output})

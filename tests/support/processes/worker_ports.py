@@ -108,6 +108,7 @@ class ThreadEngine:
 
     def __init__(self, *, parallelism: int = 2) -> None:
         self.parallelism = parallelism
+        self.address = "127.0.0.1"
         self.cancelled: list[str] = []
         self.submitted: list[str] = []
         self._pool = ThreadPoolExecutor(parallelism * 4)

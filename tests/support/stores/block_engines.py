@@ -21,6 +21,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compaction.rewrite.spark_settings import PYTHON_ENVIRONMENT
+
 TESTS = Path(__file__).resolve().parents[2]
 KEY = ("service", "timestamp")
 STRINGS = ("service", "pod", "type", "function")
@@ -198,7 +200,7 @@ def main(engine: str, said: str) -> None:
 def measured(engine: str, work: Work) -> Measured:
     """One run, in a process of its own."""
     command = [sys.executable, "-m", "support.stores.block_engines", engine, json.dumps(asdict(work))]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
+    environment = {**os.environ, **PYTHON_ENVIRONMENT, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return Measured(**json.loads(answer.stdout.splitlines()[-1]))
 

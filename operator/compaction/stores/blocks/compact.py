@@ -56,15 +56,20 @@ class _Reader:
 
 def decode(data: bytes) -> Struct:
     """One struct that takes all of `data`, but for the signature of one that says it is signed. Raises FooterError."""
-    reader = _Reader(data)
-    try:
-        value = _struct(reader, 0)
-    except IndexError:
-        raise FooterError("its footer is cut off") from None
-    rest = len(data) - reader.position
+    value, taken = decode_front(data)
+    rest = len(data) - taken
     if rest and not (rest == SIGNATURE_BYTES and ENCRYPTION_ALGORITHM in value):
         raise FooterError(f"its footer has {rest} bytes too many")
     return value
+
+
+def decode_front(data: bytes) -> tuple[Struct, int]:
+    """The struct that `data` begins with, and how many bytes it takes: a page's header. Raises FooterError."""
+    reader = _Reader(data)
+    try:
+        return _struct(reader, 0), reader.position
+    except IndexError:
+        raise FooterError("its footer is cut off") from None
 
 
 def _struct(reader: _Reader, nesting: int) -> Struct:

@@ -16,7 +16,7 @@ from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import SLICE_ROWS, Fingerprinter
 from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.merge.footers import read_footer, reading
-from compaction.stores.blocks.merge.settings import MergeInput, OpenFile
+from compaction.stores.blocks.merge.settings import MergeInput, Moved, OpenFile, nobody
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
 from compaction.stores.blocks.model import Fingerprint
 
@@ -25,8 +25,8 @@ _ARRAYS: Final = 4 << 20
 """More than the arrays of a batch take together."""
 
 
-def read_back(name: str, open_file: OpenFile) -> Fingerprint:
-    """The fingerprint of a Parquet file's rows; memory: a batch, and the pages of a row group.
+def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> Fingerprint:
+    """The fingerprint of a Parquet file's rows; memory: a batch, and the pages of a row group. `moved` is told them.
 
     Raises UnreadableBlockError.
     """
@@ -37,6 +37,7 @@ def read_back(name: str, open_file: OpenFile) -> Fingerprint:
     with reading(name), footer.opened(coded) as file:
         for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
             hasher.update(steady.of(batch))
+            moved(batch.num_rows)
     if hasher.value.rows != footer.metadata.num_rows:
         raise UnreadableBlockError(name, f"{hasher.value.rows} rows, its footer says {footer.metadata.num_rows}")
     return hasher.value

@@ -1,7 +1,8 @@
 """Runs one merge in a process of its own and says how much memory it took: `python -m stores.blocks.merge.memory`.
 
-Arguments: bytes allowed, path of the output, paths of the inputs, which are read, not mapped. Prints {"base", "peak",
-"passes", "read", "rows"} as JSON: anonymous resident memory in bytes, before the merge and at most in it.
+Arguments: bytes allowed, the sort key with commas, path of the output, paths of the inputs, which are read, not mapped.
+Prints {"base", "peak", "passes", "read", "rows"} as JSON: anonymous resident memory in bytes, before the merge and at
+most in it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import pyarrow.parquet as pq
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 
-KEY = ("service", "timestamp")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -41,12 +41,12 @@ class Watch(threading.Thread):
             self.peak = max(self.peak, anonymous())
 
 
-def main(limit: str, output: str, *sources: str) -> None:
+def main(limit: str, key: str, output: str, *sources: str) -> None:
     """See the module."""
     inputs = [MergeInput(name=path, open=partial(open, path, "rb")) for path in sources]
     base, watch = anonymous(), Watch()
     watch.start()
-    result = merge(inputs, output, MergeSettings(sort_key=KEY, memory_bytes=int(limit)))
+    result = merge(inputs, output, MergeSettings(sort_key=tuple(key.split(",")), memory_bytes=int(limit)))
     watch.over.set()
     watch.join()
     said = {"base": base, "peak": watch.peak, "passes": result.passes, "read": str(result.read)}

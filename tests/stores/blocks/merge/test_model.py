@@ -122,7 +122,7 @@ def small(rows: int, runs: int, sample: int, *, whole: bool) -> Iterator[None]:
         mock.patch.object(budget, "_MOST_ROWS", rows),
         mock.patch.object(budget, "_LEAST_ROWS", 1),
         mock.patch.object(budget, "_MOST_RUNS", runs),
-        mock.patch.object(budget.Budget, "chunk", 16 * rows),
+        mock.patch.object(budget.Budget, "round", 16 * rows),
         mock.patch.object(budget.Budget, "reads_whole", return_value=whole),
         mock.patch.object(keys, "_RUN_ROWS", 0 if whole else 1 << 40),
         mock.patch.object(kernel, "sample_rows", return_value=sample),

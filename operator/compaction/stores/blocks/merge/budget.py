@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from compaction.exceptions import MergeMemoryError
+from compaction.stores.blocks.merge.columns import has_width
 from compaction.stores.blocks.merge.footers import Footer
 from compaction.stores.blocks.merge.runs import Run
 
@@ -62,14 +63,17 @@ class Budget:
         return self.limit // 10
 
     @property
-    def chunk(self) -> int:
-        """Of unsorted rows that are sorted at a time."""
+    def round(self) -> int:
+        """Of rows that are sorted or gathered at a time."""
         return self.limit // 6
 
     def reads_whole(self, runs: Sequence[Run]) -> bool:
-        """Whether a row group of each run fits, as rows, and the pages of the one that is being read."""
+        """Whether a row group of each run fits, as rows, with the pages of the one that is being read, and what is left
+        of those before them: half a batch of each.
+        """
         rows = sum(run.group_rows for run in runs) * self.row_bytes
-        return self.measured and rows + max((run.cost for run in runs), default=0) <= self.pages + self.buffers // 4
+        left = self.buffers // 4
+        return self.measured and rows + max((run.cost for run in runs), default=0) <= self.pages + self.buffers - left
 
     def batch_bytes(self, runs: int) -> int:
         """Of one batch when so many runs are open."""
@@ -120,17 +124,10 @@ def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Foote
     """Whether no row can be larger than `row_bytes` says, by much: values of fixed width, codes, or pages that say."""
     return all(
         field.name in coded
-        or (not pa.types.is_nested(field.type) and _has_width(field.type))
+        or (not pa.types.is_nested(field.type) and has_width(field.type))
         or all(footer.is_measured(field.name) for footer in footers if field.name in footer.schema.names)
         for field in schema
     )
-
-
-def _has_width(kind: pa.DataType) -> bool:
-    try:
-        return int(kind.bit_width) > 0
-    except ValueError:
-        return False
 
 
 def row_bytes(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> int:

@@ -209,6 +209,14 @@ def is_codable(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
+def has_width(kind: pa.DataType) -> bool:
+    """Whether each value takes the same memory."""
+    try:
+        return int(kind.bit_width) > 0
+    except ValueError:
+        return False
+
+
 def _has_order(kind: pa.DataType) -> bool:
     if pa.types.is_null(kind):
         return True

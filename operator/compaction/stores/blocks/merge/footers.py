@@ -41,7 +41,8 @@ def reading(block: str) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class Footer:
     """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for. `leaves`:
-    numbers of the top-level columns that are not nested, among the leaves of the schema.
+    numbers of the top-level columns that are not nested, among the leaves of the schema. `reading_bytes`: of memory
+    that it takes to have the file open, besides the rows.
     """
 
     input: MergeInput
@@ -49,6 +50,7 @@ class Footer:
     schema: pa.Schema
     groups: tuple[int, ...]
     leaves: Mapping[str, int]
+    reading_bytes: int
 
     @property
     def rows(self) -> int:
@@ -98,11 +100,6 @@ class Footer:
     def bounds(self, group: int, column: str) -> tuple[Bound, Bound] | None:
         """Smallest and largest value of a row group's column, nulls left out, as the file has them."""
         return _bounds(self.metadata, self.schema, group, column, self.leaf(column))
-
-    def largest_group(self) -> int:
-        """Bytes of the largest row group, as pages before decompression and after it."""
-        groups = [self.metadata.row_group(group) for group in self.groups]
-        return max((group.total_byte_size + _compressed(group) for group in groups), default=0)
 
     @contextmanager
     def opened(self, coded: Sequence[str]) -> Iterator[pq.ParquetFile]:
@@ -160,7 +157,7 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
         if sort_key:
             key, leaf = sort_key[0], leaves.get(sort_key[0])
             groups = [group for group in groups if _may_hold(block, _bounds(metadata, schema, group, key, leaf))]
-    return Footer(block, metadata, schema, tuple(groups), leaves)
+    return Footer(block, metadata, schema, tuple(groups), leaves, _largest_group(metadata, groups))
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:
@@ -215,6 +212,12 @@ def _leaves(metadata: pq.FileMetaData) -> dict[str, int]:
                 twice.add(column.path)
             found[column.path] = leaf
     return {path: leaf for path, leaf in found.items() if path not in twice}
+
+
+def _largest_group(metadata: pq.FileMetaData, numbers: Sequence[int]) -> int:
+    """Bytes of the largest of these row groups, as pages before decompression and after it."""
+    groups = [metadata.row_group(number) for number in numbers]
+    return max((group.total_byte_size + _compressed(group) for group in groups), default=0)
 
 
 def _compressed(group: pq.RowGroupMetaData) -> int:

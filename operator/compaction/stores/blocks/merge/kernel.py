@@ -26,6 +26,7 @@ from compaction.stores.blocks.merge.dedup import KeepLast
 from compaction.stores.blocks.merge.encodings import sample_rows
 from compaction.stores.blocks.merge.footers import Footer, bloom_columns, read_footer
 from compaction.stores.blocks.merge.output import Declared, Output
+from compaction.stores.blocks.merge.pages import paged_bytes
 from compaction.stores.blocks.merge.repeating import most_values, repeating
 from compaction.stores.blocks.merge.rounds import Rounds
 from compaction.stores.blocks.merge.runs import ParquetRun, Run, Spiller
@@ -35,6 +36,8 @@ from compaction.stores.blocks.merge.settings import (
     MergeInput,
     MergeResult,
     MergeSettings,
+    Moved,
+    nobody,
 )
 from compaction.stores.blocks.merge.sorting import sorted_runs
 from compaction.stores.blocks.model import Fingerprint
@@ -49,8 +52,10 @@ def merge(
     settings: MergeSettings,
     *,
     describe: Describe = lambda _: {},
+    moved: Moved = nobody,
 ) -> MergeResult:
-    """Merge the inputs into `output`, a path or a binary file that the caller closes.
+    """Merge the inputs into `output`, a path or a binary file that the caller closes. `moved` is told each row twice:
+    when it is read, and when it is merged.
 
     Raises:
         SchemaConflictError, SortKeyError: the inputs cannot be merged (by this key).
@@ -67,13 +72,15 @@ def merge(
     coded = repeating(schema, footers)
     measured = is_measured(schema, coded, footers)
     budget = Budget(settings.memory_bytes, row_bytes(schema, coded, footers), measured)
+    if sum(footer.reading_bytes for footer in footers) > budget.pages:
+        footers = [replace(footer, reading_bytes=paged_bytes(footer)) for footer in footers]
     most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))
     columns = Columns.of(schema, settings.sort_key, coded=coded, most=most)
     with ExitStack() as resources:
         scratch = Path(tempfile.mkdtemp(prefix="merge-", dir=settings.scratch))
         resources.callback(shutil.rmtree, scratch, ignore_errors=True)
         spiller = Spiller(scratch, columns, budget.batch_rows(1))
-        work = _Merge(footers, columns, settings, budget, spiller)
+        work = _Merge(footers, columns, settings, budget, spiller, moved)
         told = Declared(
             declared(named, schema), stored=any(footer.has_arrow_schema for footer in footers), int96=_as_int96(footers)
         )
@@ -89,6 +96,7 @@ def merge(
         resources.callback(sink.abort)
         for rows in work.rows():
             sink.add(rows)
+            moved(rows.count)
         return work.finish(sink, describe)
 
 
@@ -107,6 +115,7 @@ class _Merge:
     settings: MergeSettings
     budget: Budget
     spiller: Spiller
+    moved: Moved
     sources: tuple[ParquetRun, ...] = ()
     sorted_first: tuple[str, ...] = ()
     passes: int = 1
@@ -129,7 +138,7 @@ class _Merge:
         """Known fingerprints are of whole files: they say nothing about a part of one."""
         block = footer.input
         whole = block.first is None and block.last is None
-        return ParquetRun(footer, self.columns, number, block.fingerprint if whole else None)
+        return ParquetRun(footer, self.columns, number, block.fingerprint if whole else None, self.moved)
 
     def _runs(self) -> list[Run]:
         """The inputs as sorted runs; those that are not sorted are sorted now."""
@@ -144,7 +153,7 @@ class _Merge:
                 self.columns,
                 self.spiller,
                 rows=self.budget.batch_rows(1),
-                chunk_bytes=self.budget.chunk,
+                chunk_bytes=self.budget.round,
             )
         return [run for run in runs if not isinstance(run, ParquetRun) or run.footer.groups]
 
@@ -158,6 +167,7 @@ class _Merge:
             runs,
             window=max(1, self.budget.batch_rows(len(runs)) // 2),
             window_bytes=max(1, self.budget.batch_bytes(len(runs)) // 2),
+            round_bytes=self.budget.round,
             whole=self.budget.reads_whole(runs),
         )
 

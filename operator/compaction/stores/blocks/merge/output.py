@@ -25,6 +25,8 @@ from compaction.stores.blocks.merge.settings import MergeSettings
 
 _BLOOM_FPP: Final = 0.05
 _MIN_GROUP_ROWS: Final = 1024
+_MANY_ROWS: Final = 1 << 14
+"""Rows of a part from which on what the writer does once for each costs nothing beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +176,19 @@ class Output:
                 first = first.slice(0, left)
             taken.append(first)
             left -= first.count
-        arrays = []
-        for place in range(len(self._schema)):
-            joined = self._columns.joined(place, [rows.columns[place] for rows in taken])
-            arrays.append(self._as_written(place, joined))
+        arrays = [
+            self._as_written(place, [rows.columns[place] for rows in taken]) for place in range(len(self._schema))
+        ]
         assert self._writer is not None
         self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=count)
         self.row_groups += 1
 
-    def _as_written(self, place: int, part: pa.Array) -> pa.Array:
+    def _as_written(self, place: int, parts: Sequence[pa.Array]) -> pa.Array | pa.ChunkedArray:
+        """Parts of many rows are not copied together first: the writer encodes some rows at a time anyway."""
         wanted = self._schema.field(place).type
+        if not pa.types.is_dictionary(wanted) and len(parts) * _MANY_ROWS <= sum(map(len, parts)):
+            return pa.chunked_array([self._columns.plain(place, part) for part in parts], wanted)
+        part = self._columns.joined(place, parts)
         if pa.types.is_dictionary(wanted):
             return self._compact(place, part) if self._columns.is_coded(place, part) else part.dictionary_encode()
         return self._columns.plain(place, part)

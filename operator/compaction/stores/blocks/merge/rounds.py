@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.exceptions import BlockNotSortedError
-from compaction.stores.blocks.merge.columns import Columns, Rows, Words
+from compaction.stores.blocks.merge.columns import Columns, Rows, Words, has_width
 from compaction.stores.blocks.merge.footers import Bound
 from compaction.stores.blocks.merge.keys import key_numbers, sorting_order
 from compaction.stores.blocks.merge.runs import Run, comparable
@@ -83,6 +83,10 @@ class _Open:
             row -= part.count
         raise IndexError(row)
 
+    def bytes_ahead(self, places: Sequence[int], rows: int) -> int:
+        """Bytes of some columns of the first rows."""
+        return sum(part.nbytes for place in places for part in self.ahead(place, rows))
+
     def drop(self, count: int) -> list[Rows]:
         """Take the first `count` rows out of the buffer."""
         taken = []
@@ -100,15 +104,25 @@ class _Open:
 
 class Rounds:
     """One merge of some runs. `window`: how many rows of each are looked at in a round; `window_bytes`: and what they
-    take at most, about. `whole`: runs are read by row group, else a window at a time.
+    take at most, about. `round_bytes`: of values without a fixed width that a round may emit; where a few are very
+    large, it is as few rows as that takes, one at least. `whole`: runs are read by row group, else a window at a time.
     """
 
     def __init__(
-        self, columns: Columns, runs: Sequence[Run], *, window: int, window_bytes: int, whole: bool = False
+        self,
+        columns: Columns,
+        runs: Sequence[Run],
+        *,
+        window: int,
+        window_bytes: int,
+        round_bytes: int,
+        whole: bool = False,
     ) -> None:
         self._columns = columns
         self._window = window
         self._window_bytes = window_bytes
+        self._round_bytes = round_bytes
+        self._of_any_width = [place for place, one in enumerate(columns.schema) if not has_width(one.type)]
         self._whole = whole
         self._waiting = sorted(
             ((run.least, number, run) for number, run in enumerate(runs)),
@@ -127,12 +141,18 @@ class Rounds:
                     return
                 self._open_next()
                 continue
-            numbers, floor = self._numbers()
+            numbers, floor = self._numbers(self._window)
             cut = self._cut(numbers)
             last = _largest(numbers) if cut is None else cut
             if self._open_before(self._open[last], len(numbers[last])):
                 continue
-            yield self._emit(numbers, floor, cut)
+            counts = _counts(numbers, cut)
+            window = self._window
+            while sum(counts) > 1 and self._bytes_of(counts) > self._round_bytes:
+                window //= 2
+                numbers, floor = self._numbers(max(1, window))
+                counts = _counts(numbers, self._cut(numbers)) if window else _only_first(numbers)
+            yield self._emit(numbers, floor, counts)
 
     def _fill(self) -> None:
         for one in self._open:
@@ -144,19 +164,27 @@ class Rounds:
         self._open.append(_Open(number, run, run.batches(self._window, whole=self._whole)))
         self._open.sort(key=lambda one: one.number)
 
-    def _numbers(self) -> tuple[list[Words], int | None]:
-        """The number of each row's key, by run, and of the row that was emitted last. Checks the order."""
+    def _bytes_of(self, counts: Sequence[int]) -> int:
+        """Of so many rows of each run, in the columns whose values have any width."""
+        return sum(
+            one.bytes_ahead(self._of_any_width, count) for one, count in zip(self._open, counts, strict=True) if count
+        )
+
+    def _numbers(self, window: int) -> tuple[list[Words], int | None]:
+        """The number of the key of each row in the windows, by run, and of the row that was emitted last. Checks the
+        order.
+        """
         key = []
         for place in self._columns.keys:
             parts = [] if self._floor is None else [self._floor.columns[place]]
             for one in self._open:
-                parts += one.ahead(place, self._window)
+                parts += one.ahead(place, window)
             key.append(self._columns.joined(place, parts))
         numbers = key_numbers(self._columns, key)
         least = numbers[0] if self._floor is not None else None
         found, start = [], 0 if self._floor is None else 1
         for one in self._open:
-            mine = numbers[start : start + min(one.count, self._window)]
+            mine = numbers[start : start + min(one.count, window)]
             start += len(mine)
             if (least is not None and mine[0] < least) or np.any(mine[1:] < mine[:-1]):
                 raise BlockNotSortedError(one.run.name)
@@ -189,18 +217,11 @@ class Rounds:
         found: Bound | None = comparable(value)[0].as_py()
         return found
 
-    def _emit(self, numbers: Sequence[Words], floor: int | None, cut: int | None) -> Emitted:
-        parts: list[Rows] = []
-        keys: list[Words] = []
-        sides = 0
-        for place, (one, mine) in enumerate(zip(list(self._open), numbers, strict=True)):
-            count = len(mine) if cut is None else _until(mine, numbers[cut][-1], inclusive=place <= cut)
-            if count:
-                parts += one.drop(count)
-                keys.append(mine[:count])
-                sides += 1
+    def _emit(self, numbers: Sequence[Words], floor: int | None, counts: Sequence[int]) -> Emitted:
+        parts = [part for one, count in zip(self._open, counts, strict=True) if count for part in one.drop(count)]
+        keys = [mine[:count] for mine, count in zip(numbers, counts, strict=True) if count]
         found = np.concatenate(keys)
-        if sides > 1 and np.any(found[1:] < found[:-1]):
+        if len(keys) > 1 and np.any(found[1:] < found[:-1]):
             order = sorting_order(found)
             rows, found = self._in_order(parts, order), found.take(order)
         else:
@@ -226,8 +247,20 @@ def _largest(numbers: Sequence[Words]) -> int:
     return max((mine[-1], place) for place, mine in enumerate(numbers))[1]
 
 
-def _until(numbers: Words, cut: np.uint64, *, inclusive: bool) -> int:
-    return int(np.searchsorted(numbers, cut, side="right" if inclusive else "left"))
+def _counts(numbers: Sequence[Words], cut: int | None) -> list[int]:
+    """How many rows of each run are before the cut."""
+    if cut is None:
+        return [len(mine) for mine in numbers]
+    last = numbers[cut][-1]
+    return [
+        int(np.searchsorted(mine, last, side="right" if place <= cut else "left")) for place, mine in enumerate(numbers)
+    ]
+
+
+def _only_first(numbers: Sequence[Words]) -> list[int]:
+    """One row: the least."""
+    least = min((mine[0], place) for place, mine in enumerate(numbers))[1]
+    return [int(place == least) for place in range(len(numbers))]
 
 
 def _may_begin_by(least: Bound | None, bound: Bound | None) -> bool:

@@ -15,6 +15,7 @@ from compaction.exceptions import UnreadableBlockError
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.footers import Bound, Footer, reading
+from compaction.stores.blocks.merge.settings import Moved, nobody
 from compaction.stores.blocks.merge.steady import SteadyDictionaries
 from compaction.stores.blocks.model import Fingerprint
 
@@ -52,12 +53,13 @@ class Run(Protocol):
 
 @dataclass(slots=True)
 class ParquetRun:
-    """A file. `known`: the fingerprint of its rows; None: it is computed while they are read."""
+    """A file. `known`: the fingerprint of its rows; None: it is computed while they are read. `moved` is told them."""
 
     footer: Footer
     columns: Columns
     number: int
     known: Fingerprint | None
+    moved: Moved = nobody
     hasher: Fingerprinter = field(default_factory=Fingerprinter)
 
     @property
@@ -75,7 +77,7 @@ class ParquetRun:
 
     @property
     def cost(self) -> int:
-        return self.footer.largest_group()
+        return self.footer.reading_bytes
 
     @property
     def group_rows(self) -> int:
@@ -98,6 +100,7 @@ class ParquetRun:
         read = 0
         for batch in self._decoded(rows, whole=whole):
             read += batch.num_rows
+            self.moved(batch.num_rows)
             part = self._in_part(batch)
             if part.num_rows:
                 if self.known is None:

@@ -21,8 +21,14 @@ OWN_MEMORY: Final = 96 * MEBIBYTE
 """What a process takes for a merge besides `memory_bytes`, whatever these are: code, codecs, what allocators keep."""
 
 
+Moved = Callable[[int], None]
+"""Is told numbers of rows as work on them is done."""
 OpenFile = Callable[[], str | IO[bytes] | RawIOBase]
 """Gives a file to read: its path, or an open one that we close."""
+
+
+def nobody(rows: int) -> None:
+    """A `Moved` that tells nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

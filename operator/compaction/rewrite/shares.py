@@ -1,0 +1,131 @@
+"""How far the tasks of a job are while they run: each tells its share, in datagrams to the driver.
+
+Spark says that a task has ended, and nothing before that; what Python accumulates in a task arrives with its result. A
+merge is one task for many minutes. So a task sends its share once a second to a socket of the driver's, which executors
+reach anyway; what is lost or late changes nothing but how smoothly progress moves. Nobody else can say anything: a
+datagram counts when it has the secret that went to the tasks, and a share only ever grows.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+TELL_SECONDS: Final = 1.0
+_LONGEST: Final = 512
+"""Bytes of a datagram."""
+_END: Final = b""
+
+
+@dataclass(slots=True)
+class Teller:
+    """Belongs to one task. Pickled with it; `total`: rows that are moved until the task has ended, about."""
+
+    address: tuple[str, int]
+    secret: str
+    number: int
+    total: int
+    _moved: int = field(default=0, init=False)
+    _told_at: float = field(default=0.0, init=False)
+
+    def __call__(self, rows: int) -> None:
+        """So many rows were moved once more."""
+        self._moved += rows
+        now = time.monotonic()
+        if now - self._told_at < TELL_SECONDS:
+            return
+        self._told_at = now
+        share = min(1.0, self._moved / max(1, self.total))
+        said = json.dumps({"secret": self.secret, "task": self.number, "share": share}).encode()
+        with suppress(OSError):  # the driver is told by the task's result, if by nothing else
+            family, kind, protocol, _, address = socket.getaddrinfo(*self.address, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as sender:
+                sender.sendto(said, address)
+
+
+class Shares:
+    """The driver's side: a context manager that listens. `grown` is told by how much the whole has grown, 0 to 1 in
+    all, whoever says it: a datagram or `finish`.
+    """
+
+    def __init__(self, host: str, tasks: int, grown: Callable[[float], None]) -> None:
+        self._host = host
+        self._grown = grown
+        self._known = [0.0] * tasks
+        self._secret = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._thread = threading.Thread(target=self._listen, name="shares", daemon=True)
+
+    def __enter__(self) -> Self:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(self._host, 0, type=socket.SOCK_DGRAM)[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.bind(address)
+        except OSError as error:
+            log.warning("progress is told only when tasks have ended", host=self._host, error=str(error))
+            self._close()
+        else:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._socket is not None:
+            self._socket.sendto(_END, self._socket.getsockname())
+            self._thread.join()
+        self._close()
+
+    def teller(self, number: int, total: int) -> Teller | None:
+        """What a task tells its share with; None where nobody listens."""
+        if self._socket is None:
+            return None
+        return Teller((self._host, self._socket.getsockname()[1]), self._secret, number, total)
+
+    def finish(self, number: int) -> None:
+        """The task has ended."""
+        self._know(number, 1.0)
+
+    def _listen(self) -> None:
+        assert self._socket is not None
+        mine = self._socket.getsockname()
+        while True:
+            said, sender = self._socket.recvfrom(_LONGEST)
+            if said == _END and sender == mine:
+                return
+            self._hear(said)
+
+    def _hear(self, said: bytes) -> None:
+        """Whatever may arrive at a socket: what is not from a task of ours is no share."""
+        try:
+            found = json.loads(said)
+        except ValueError:
+            return
+        if not isinstance(found, dict) or not secrets.compare_digest(str(found.get("secret")), self._secret):
+            return
+        self._know(int(found["task"]), float(found["share"]))
+
+    def _know(self, number: int, share: float) -> None:
+        with self._lock:
+            more = share - self._known[number]
+            if more > 0:
+                self._known[number] = share
+                self._grown(more / len(self._known))
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
