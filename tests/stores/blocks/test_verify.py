@@ -7,9 +7,10 @@ import pickle
 import struct
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from compaction.exceptions import BlockVerificationError
+from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.verify import read_back, verify
 from support.stores.block_rows import parquet
@@ -46,3 +47,31 @@ def test_a_bit_that_flipped_in_a_page_is_found() -> None:
     data[data.index(struct.pack("<d", 1.5))] ^= 1
     with pytest.raises(BlockVerificationError):
         verify("block", [read_back("block", lambda: io.BytesIO(bytes(data)))], expected=fingerprint(ROWS))
+
+
+def nested(count: int, *, values: int) -> pa.Table:
+    """Lists of structs of texts; `values`: different ones."""
+    entries = [
+        [{"key": f"k{n % 7}", "value": f"value-{(n * 7919 + k) % values}"} for k in range(n % 4)] for n in range(count)
+    ]
+    return pa.table({"ts": pa.array(range(count), pa.int64()), "attributes": entries})
+
+
+@pytest.mark.parametrize("values", [50, 1 << 30])
+@pytest.mark.parametrize("limit", [1 << 20, 2_000])
+def test_nested_texts_read_back_whatever_became_of_their_dictionaries(values: int, limit: int) -> None:
+    """Of few values, of many, and given up half way; each row group has dictionaries of its own."""
+    table = nested(20_000, values=values)
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=6_000, dictionary_pagesize_limit=limit, write_batch_size=100)
+    assert read_back("block", lambda: io.BytesIO(sink.getvalue())) == fingerprint(table)
+
+
+def test_a_nested_page_that_is_damaged_is_an_error_all_the_same() -> None:
+    sink = io.BytesIO()
+    pq.write_table(nested(5_000, values=50), sink, write_page_checksum=True)
+    chunk = pq.read_metadata(sink).row_group(0).column(2)
+    data = bytearray(sink.getvalue())
+    data[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 0x55
+    with pytest.raises(UnreadableBlockError, match="block"):
+        read_back("block", lambda: io.BytesIO(bytes(data)))

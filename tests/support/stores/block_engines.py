@@ -77,7 +77,7 @@ class Measured(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Work:
     """Files to be made one, sorted by `key`. `level`: of zstd, None is what the engine has by itself. `memory`: bytes
-    that it may hold, None likewise.
+    that it may hold, None likewise. `order`: of the files, as registration has found it; None: what they say.
     """
 
     sources: list[str]
@@ -85,6 +85,7 @@ class Work:
     key: tuple[str, ...] = KEY
     level: int | None = LEVEL
     memory: int | None = None
+    order: tuple[str, ...] | None = None
 
 
 def _merging(work: Work, *, known: bool) -> Callable[[], object]:
@@ -93,7 +94,10 @@ def _merging(work: Work, *, known: bool) -> Callable[[], object]:
     from compaction.stores.blocks.model import Fingerprint
 
     fingerprint = Fingerprint() if known else None
-    inputs = [MergeInput(name=path, open=lambda path=path: path, fingerprint=fingerprint) for path in work.sources]  # type: ignore[misc]
+    inputs = [
+        MergeInput(name=path, open=lambda path=path: path, fingerprint=fingerprint, sort_key=work.order)  # type: ignore[misc]
+        for path in work.sources
+    ]
     settings = MergeSettings(sort_key=work.key)
     if work.level is not None:
         settings = replace(settings, compression_level=work.level)
@@ -189,7 +193,8 @@ def cpu_and_peak() -> tuple[float, int]:
 def main(engine: str, said: str) -> None:
     """Prints {wall, cpu, peak} as JSON; `said`: the `Work`, as JSON."""
     work = json.loads(said)
-    run = ENGINES[engine](Work(**work | {"key": tuple(work["key"])}))
+    order = None if work["order"] is None else tuple(work["order"])
+    run = ENGINES[engine](Work(**work | {"key": tuple(work["key"]), "order": order}))
     before, began = cpu_and_peak()[0], time.perf_counter()
     run()
     wall = time.perf_counter() - began

@@ -7,7 +7,7 @@ statistics. A block that says it is another one (id, tenant, shard, level) is re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,8 +27,10 @@ from compaction.exceptions import (
 from compaction.stores.blocks.fingerprint import Fingerprinter
 from compaction.stores.blocks.footer import LIBRARY_FAILURES, Footer, read_footer, short
 from compaction.stores.blocks.int96 import read_options
+from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
 from compaction.stores.blocks.metadata import BlockMetadata, decode
 from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.object_reader import ObjectReader
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.order import (
     FoundOrder,
@@ -155,6 +157,20 @@ def describe_footer(
     return Described(found, order)
 
 
+def _batches(reader: ObjectReader, footer: Footer) -> Iterator[pa.RecordBatch]:
+    """One row group after the other: a batch of two has two dictionaries, which the library cannot nest."""
+    options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
+    options |= {"metadata": footer.parquet, **read_options(footer.parquet)}
+    coded = coded_texts(footer.parquet)
+    file = pq.ParquetFile(reader, read_dictionary=coded, **options)
+    if many := not_repeating(file, 0, [name for name in coded if name in footer.schema.names]):
+        file = pq.ParquetFile(reader, read_dictionary=[name for name in coded if name not in many], **options)
+    steady = SteadyDictionaries()
+    for group in range(file.num_row_groups):
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], use_threads=False):
+            yield steady.of(batch)
+
+
 def _identity(path: str, said: BlockMetadata, *, tenant: str, shard: int, level: int, block: str) -> str:
     place = parse_block_path(path)
     wanted: dict[str, str | int | None] = {
@@ -196,10 +212,7 @@ def _read(
     scale = scale_of(footer.schema.field(column).type)
     try:
         with objects.reader(path, info=footer.info) as reader:
-            options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
-            options |= read_options(footer.parquet)
-            file = pq.ParquetFile(reader, metadata=footer.parquet, read_dictionary=footer.coded_texts(), **options)
-            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+            for batch in _batches(reader, footer):
                 # Texts that are none, indices outside of their dictionary: readers do not look.
                 batch.validate(full=True)
                 fingerprinter.update(batch)

@@ -95,21 +95,6 @@ class Footer:
         highs: list[Any] = [one.high for one in valued]
         return Bounds(min(lows), max(highs), nulls)
 
-    def coded_texts(self) -> list[str]:
-        """Top columns of texts whose values lie in dictionaries throughout: only these can be read as dictionaries (the
-        library has no way to do it for some other encodings).
-        """
-        texts = {
-            field.name for field in self.schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)
-        }
-        groups = [self.parquet.row_group(number) for number in range(self.parquet.num_row_groups)]
-        coded = []
-        for leaf in range(self.parquet.num_columns):
-            name = self.parquet.schema.column(leaf).path
-            if name in texts and all(group.column(leaf).has_dictionary_page for group in groups):
-                coded.append(name)
-        return coded
-
     def in_order(self) -> bool:
         """Whether bounds prove that the row groups follow each other by the first column they are sorted by.
 

@@ -14,11 +14,16 @@ import pyarrow as pa
 import xxhash
 
 Words = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.int64]
+Lanes = tuple[Words, Words]
 
 SHORT: Final = 320
 _WORD: Final = 8
 _FIRST: Final = np.uint64(0x9E3779B185EBCA87)
 _SECOND: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+_BLOCK: Final = 4096
+"""Values at a time: their words stay in a core's cache."""
+_BITS: Final = np.uint64(64)
 _SHIFT_FIRST: Final = np.uint64(32)
 _SHIFT_SECOND: Final = np.uint64(29)
 _FULL: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -33,7 +38,8 @@ def text_lanes(array: pa.Array[Any]) -> tuple[Words, Words]:
     b = lengths.view(np.uint64) * _SECOND
     short = lengths <= SHORT
     rows = np.flatnonzero((lengths > 0) & short)
-    _hash_short(a, b, rows=rows, starts=starts, lengths=lengths, data=data)
+    if len(rows):
+        a[rows], b[rows] = _short_lanes(a[rows], b[rows], starts=starts[rows], lengths=lengths[rows], data=data)
     for row in np.flatnonzero(~short):
         digest = xxhash.xxh3_128_intdigest(data[starts[row] : starts[row] + lengths[row]].data)
         a[row] = digest >> 64
@@ -41,52 +47,70 @@ def text_lanes(array: pa.Array[Any]) -> tuple[Words, Words]:
     return a, b
 
 
-def _hash_short(
-    a: Words,
-    b: Words,
-    *,
-    rows: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    data: npt.NDArray[np.uint8],
-) -> None:
-    """Take one word after the other of all rows that still have one."""
-    if len(rows) == 0:
-        return
-    # Every place of the data as the beginning of a word: the last ones need bytes behind the end.
-    words: Words = np.ndarray(shape=(len(data) - _WORD + 1,), dtype="<u8", buffer=data, strides=(1,))
-    place, left = starts[rows], lengths[rows]
-    x, y = a[rows], b[rows]
-    whole = len(rows) == len(a)
-    while True:
-        word = words[place]
-        word &= _KEEP.take(left, mode="clip")
-        x ^= word
-        x *= _FIRST
-        x ^= x >> _SHIFT_FIRST
-        y += word
-        y *= _SECOND
-        y ^= y >> _SHIFT_SECOND
-        more = left > _WORD
-        if bool(more.all()):
-            place = place + _WORD
-            left = left - _WORD
-            continue
-        done = ~more
-        if whole and not more.any():
-            a[:], b[:] = x, y
-            return
-        a[rows[done]], b[rows[done]] = x[done], y[done]
-        rows, place, left, x, y = rows[more], place[more] + _WORD, left[more] - _WORD, x[more], y[more]
-        whole = False
-        if len(rows) == 0:
-            return
+def _short_lanes(x: Words, y: Words, *, starts: Places, lengths: Places, data: npt.NDArray[np.uint8]) -> Lanes:
+    """Take one word after the other of all values that still have one; each has at least one. Changes `x` and `y`.
+
+    The longest come first, so those that still have a word are always the first ones.
+    """
+    counts = (lengths + (_WORD - 1)) >> 3
+    most = int(counts.max())
+    if int(counts.min()) != most:
+        order = np.argsort((most - counts).astype(np.uint16), kind="stable")
+        a, b = x[order], y[order]
+        starts, lengths, counts = starts[order], lengths[order], counts[order]
+    else:
+        order, a, b = None, x, y
+    words = data.view(np.uint64)
+    if most == 1:
+        anywhere: Words = np.ndarray(shape=(len(data) - _WORD + 1,), dtype="<u8", buffer=data, strides=(1,))
+        _mix_in(x, y, anywhere[starts] & _KEEP.take(lengths), np.empty_like(x))
+        return x, y
+    for begin in range(0, len(a), _BLOCK):
+        block = slice(begin, begin + _BLOCK)
+        _take_words(a[block], b[block], words, starts=starts[block], lengths=lengths[block], counts=counts[block])
+    if order is not None:
+        x[order], y[order] = a, b
+    return x, y
 
 
-def _layout(
-    array: pa.Array[Any],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each value starts, how long it is, and the bytes, with at least one word behind the last value."""
+def _take_words(x: Words, y: Words, words: Words, *, starts: Places, lengths: Places, counts: Places) -> None:
+    """A word is made of the two aligned ones that it lies in: to gather unaligned ones costs more than all the rest."""
+    having = len(counts) - np.searchsorted(counts[::-1], np.arange(counts[0] + 1), side="right")
+    place, shift = starts >> 3, ((starts & 7) << 3).view(np.uint64)
+    back, last = _BITS - shift, _KEEP.take(lengths - ((counts - 1) << 3))
+    low, high, word = words.take(place), np.empty_like(x), np.empty_like(x)
+    many = len(x)
+    for turn in range(counts[0]):
+        place += 1
+        words.take(place, out=high, mode="clip")  # behind the last word nothing is needed
+        np.right_shift(low, shift, out=word)
+        np.left_shift(high, back, out=low)
+        word |= low
+        more = int(having[turn + 1])
+        if more < many:
+            word[more:] &= last[more:many]
+        _mix_in(x, y, word, low)
+        low, high = high, low
+        if more < many:
+            many = more
+            x, y, place, shift, back = x[:many], y[:many], place[:many], shift[:many], back[:many]
+            low, high, word = low[:many], high[:many], word[:many]
+
+
+def _mix_in(x: Words, y: Words, word: Words, scratch: Words) -> None:
+    """One more word of each value."""
+    x ^= word
+    x *= _FIRST
+    np.right_shift(x, _SHIFT_FIRST, out=scratch)
+    x ^= scratch
+    y += word
+    y *= _SECOND
+    np.right_shift(y, _SHIFT_SECOND, out=scratch)
+    y ^= scratch
+
+
+def _layout(array: pa.Array[Any]) -> tuple[Places, Places, npt.NDArray[np.uint8]]:
+    """Where each value starts, how long it is, and the bytes: whole words, one of them behind the last value."""
     kind = array.type
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         array = array.cast(pa.large_binary())
@@ -94,22 +118,21 @@ def _layout(
     count = len(array)
     if pa.types.is_fixed_size_binary(kind):
         width = kind.byte_width
-        starts = np.arange(count, dtype=np.int64) * width
-        lengths = np.full(count, width, dtype=np.int64)
-        begin, end, buffer = array.offset * width, (array.offset + count) * width, array.buffers()[1]
+        offsets = (np.arange(count + 1, dtype=np.int64) + array.offset) * width
+        buffer = array.buffers()[1]
     else:
         large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
         width = 8 if large else 4
-        offsets = np.frombuffer(array.buffers()[1], f"<i{width}", count=count + 1, offset=array.offset * width).astype(
-            np.int64
-        )
-        begin, end, buffer = int(offsets[0]), int(offsets[-1]), array.buffers()[2]
-        starts = offsets[:-1] - begin
-        lengths = np.diff(offsets)
-    if buffer is None or end == begin:
+        found = np.frombuffer(array.buffers()[1], f"<i{width}", count=count + 1, offset=array.offset * width)
+        offsets = found.astype(np.int64)
+        buffer = array.buffers()[2]
+    begin, end = int(offsets[0]) // _WORD * _WORD, int(offsets[-1])
+    starts, lengths = offsets[:-1] - begin, np.diff(offsets)
+    if buffer is None or end == int(offsets[0]):
         return starts, lengths, np.zeros(_WORD, np.uint8)
-    if buffer.size >= end + _WORD:
-        return starts, lengths, np.frombuffer(buffer, np.uint8, count=end - begin + _WORD, offset=begin)
-    data = np.zeros(end - begin + _WORD, np.uint8)
+    size = (-(-(end - begin) // _WORD) + 1) * _WORD
+    if buffer.size >= begin + size:
+        return starts, lengths, np.frombuffer(buffer, np.uint8, count=size, offset=begin)
+    data = np.zeros(size, np.uint8)
     data[: end - begin] = np.frombuffer(buffer, np.uint8, count=end - begin, offset=begin)
     return starts, lengths, data

@@ -7,17 +7,15 @@ rows and an order-independent content hash (`fingerprint`), so proofs of several
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-import pyarrow.parquet as pq
 
 from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint import SLICE_ROWS, Fingerprinter
 from compaction.stores.blocks.freed import keep_freed
-from compaction.stores.blocks.merge.footers import read_footer, reading
+from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
+from compaction.stores.blocks.merge.footers import Footer, read_footer, reading
 from compaction.stores.blocks.merge.settings import MergeInput, Moved, OpenFile, nobody
-from compaction.stores.blocks.merge.steady import SteadyDictionaries
 from compaction.stores.blocks.model import Fingerprint
 
 BATCH_ROWS: Final = 4 * SLICE_ROWS
@@ -32,19 +30,25 @@ def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> Finge
     """
     keep_freed(_ARRAYS)
     footer = read_footer(MergeInput(name=name, open=open_file), ())
-    coded = [column for column in footer.schema.names if _has_dictionaries(footer.chunks(column))]
     hasher, steady = Fingerprinter(), SteadyDictionaries()
-    with reading(name), footer.opened(coded) as file:
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
-            hasher.update(steady.of(batch))
-            moved(batch.num_rows)
+    with reading(name), footer.opened(_coded(footer)) as file:
+        for group in footer.groups:  # a batch of two has two dictionaries, which the library cannot nest
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], use_threads=False):
+                hasher.update(steady.of(batch))
+                moved(batch.num_rows)
     if hasher.value.rows != footer.metadata.num_rows:
         raise UnreadableBlockError(name, f"{hasher.value.rows} rows, its footer says {footer.metadata.num_rows}")
     return hasher.value
 
 
-def _has_dictionaries(chunks: Iterable[pq.ColumnChunkMetaData]) -> bool:
-    return any(chunk.has_dictionary_page for chunk in chunks)
+def _coded(footer: Footer) -> list[str]:
+    coded = coded_texts(footer.metadata)
+    top = [name for name in coded if name in footer.schema.names]
+    if not top or not footer.groups:
+        return coded
+    with reading(footer.input.name), footer.opened(coded) as file:
+        many = not_repeating(file, footer.groups[0], top)
+    return [name for name in coded if name not in many]
 
 
 def verify(name: str, found: Sequence[Fingerprint], *, expected: Fingerprint) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.stores.blocks.fingerprint import fingerprint
-from compaction.stores.blocks.merge import budget, kernel, keys, repeating
+from compaction.stores.blocks.merge import budget, dictionaries, kernel, keys
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
 from support.depth import examples
@@ -123,10 +123,11 @@ def small(rows: int, runs: int, sample: int, *, whole: bool) -> Iterator[None]:
         mock.patch.object(budget, "_LEAST_ROWS", 1),
         mock.patch.object(budget, "_MOST_RUNS", runs),
         mock.patch.object(budget.Budget, "round", 16 * rows),
+        mock.patch.object(budget.Budget, "to_hold", return_value=40 * rows),
         mock.patch.object(budget.Budget, "reads_whole", return_value=whole),
         mock.patch.object(keys, "_RUN_ROWS", 0 if whole else 1 << 40),
         mock.patch.object(kernel, "sample_rows", return_value=sample),
-        mock.patch.object(repeating, "ROWS_PER_VALUE", 1),
+        mock.patch.object(dictionaries, "ROWS_PER_VALUE", 1),
         mock.patch.object(kernel, "most_values", return_value=rows),
     ):
         yield

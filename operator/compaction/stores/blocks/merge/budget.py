@@ -72,8 +72,13 @@ class Budget:
         of those before them: half a batch of each.
         """
         rows = sum(run.group_rows for run in runs) * self.row_bytes
-        left = self.buffers // 4
-        return self.measured and rows + max((run.cost for run in runs), default=0) <= self.pages + self.buffers - left
+        held = sum(run.cost for run in runs if not run.group_rows)
+        read = max((run.cost for run in runs if run.group_rows), default=0)
+        return self.measured and rows + held + read <= self.pages + self.buffers - self.buffers // 4
+
+    def to_hold(self, runs: Sequence[Run]) -> int:
+        """Bytes of rows that were sorted and may stay in memory when these runs are open, too."""
+        return max(0, self.pages - sum(run.cost for run in runs))
 
     def batch_bytes(self, runs: int) -> int:
         """Of one batch when so many runs are open."""

@@ -29,7 +29,7 @@ from compaction.stores.blocks.merge.output import Declared, Output
 from compaction.stores.blocks.merge.pages import paged_bytes
 from compaction.stores.blocks.merge.repeating import most_values, repeating
 from compaction.stores.blocks.merge.rounds import Rounds
-from compaction.stores.blocks.merge.runs import ParquetRun, Run, Spiller
+from compaction.stores.blocks.merge.runs import ParquetRun, Run
 from compaction.stores.blocks.merge.schema import declared, unified
 from compaction.stores.blocks.merge.settings import (
     Duplicates,
@@ -40,6 +40,7 @@ from compaction.stores.blocks.merge.settings import (
     nobody,
 )
 from compaction.stores.blocks.merge.sorting import sorted_runs
+from compaction.stores.blocks.merge.spilling import Spiller
 from compaction.stores.blocks.model import Fingerprint
 
 Describe = Callable[[MergeResult], Mapping[str, str]]
@@ -143,18 +144,24 @@ class _Merge:
     def _runs(self) -> list[Run]:
         """The inputs as sorted runs; those that are not sorted are sorted now."""
         runs: list[Run] = []
+        in_order = {source.number for source in self.sources if source.footer.is_sorted_by(self.settings.sort_key)}
+        room = self.budget.to_hold([source for source in self.sources if source.number in in_order])
         for source in self.sources:
-            if source.footer.is_sorted_by(self.settings.sort_key):
+            if source.number in in_order:
                 runs.append(source)
                 continue
             self.sorted_first += (source.name,)
-            runs += sorted_runs(
+            found = sorted_runs(
                 source,
                 self.columns,
                 self.spiller,
                 rows=self.budget.batch_rows(1),
                 chunk_bytes=self.budget.round,
+                room=room,
             )
+            for run in found:
+                room -= run.cost
+                runs.append(run)
         return [run for run in runs if not isinstance(run, ParquetRun) or run.footer.groups]
 
     def _spilled(self, runs: Sequence[Run]) -> Run:

@@ -1,9 +1,8 @@
 """Which columns are coded: those whose values repeat so often within a row group that a dictionary of all of them pays.
 
-The footer says which chunks have a dictionary at all; whether it is small, and was kept to the chunk's end, only the
-dictionary itself says: a writer that gave it up half way has more bytes than it explains. So one page of a few row
-groups is read. A wrong answer costs little: codes are given up when there are too many (`columns.Memo`), and plain
-columns are merged as they are.
+The footer says which chunks have a dictionary at all; the dictionaries of a few row groups are read to see whether
+they are small (`dictionaries`). A wrong answer costs little: codes are given up when there are too many
+(`columns.Memo`), and plain columns are merged as they are.
 """
 
 from __future__ import annotations
@@ -12,19 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from compaction.stores.blocks.merge.columns import CODE, is_codable
+from compaction.stores.blocks.merge.columns import is_codable
+from compaction.stores.blocks.merge.dictionaries import ROWS_PER_VALUE, not_repeating
 from compaction.stores.blocks.merge.footers import Footer, reading
 from compaction.stores.blocks.merge.schema import without_dictionary
 
-ROWS_PER_VALUE: Final = 4
-"""So many rows of a row group share a value, on average, where codes pay."""
 _FEWEST_VALUES: Final = 1024
 _LOOKS: Final = 3
-_PAGE_ROWS: Final = 1024
-_SLACK: Final = 2
-"""A dictionary takes a little more in a file than in memory at most: a text's length has four bytes there, too."""
 
 
 def repeating(schema: pa.Schema, footers: Sequence[Footer]) -> list[str]:
@@ -57,21 +51,6 @@ def _repeating_in(footer: Footer, names: Sequence[str]) -> list[str]:
     present = [name for name in names if name in types and is_codable(types[name])]
     if not present:
         return list(names)
-    group = footer.groups[0]
-    rows = footer.metadata.row_group(group).num_rows
     with reading(footer.input.name), footer.opened(present) as file:
-        batch = next(file.iter_batches(_PAGE_ROWS, row_groups=[group], columns=present, use_threads=False), None)
-    if batch is None:
-        return list(names)
-    dictionaries = {name: batch.column(batch.schema.names.index(name)).dictionary for name in present}
-    chunks = {name: next(footer.chunks(name)) for name in present}
-    few = max(rows // ROWS_PER_VALUE, 1)
-    many = {name for name, one in dictionaries.items() if len(one) > few or _was_given_up(one, chunks[name], rows)}
+        many = not_repeating(file, footer.groups[0], present)
     return [name for name in names if name not in many]
-
-
-def _was_given_up(dictionary: pa.Array, chunk: pq.ColumnChunkMetaData, rows: int) -> bool:
-    """Whether the chunk has more than its dictionary and a place in it for each row: a writer's dictionary is full at a
-    mebibyte or so, and the values that come then stand as they are.
-    """
-    return bool(chunk.total_uncompressed_size > _SLACK * dictionary.nbytes + CODE.bit_width // 8 * rows)

@@ -1,19 +1,24 @@
-"""Rows that are in no order become sorted runs: as many at a time as the memory allows are sorted and spilled."""
+"""Rows in no order become sorted runs: as many at a time as the memory allows are sorted, and held or spilled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.keys import key_numbers, sorting_order
-from compaction.stores.blocks.merge.runs import Run, SpilledRun, Spiller
+from compaction.stores.blocks.merge.runs import Run
+from compaction.stores.blocks.merge.spilling import HeldRun, SpilledRun, Spiller
 
 
-def sorted_runs(run: Run, columns: Columns, spiller: Spiller, *, rows: int, chunk_bytes: int) -> Iterator[SpilledRun]:
+def sorted_runs(
+    run: Run, columns: Columns, spiller: Spiller, *, rows: int, chunk_bytes: int, room: int
+) -> Iterator[HeldRun | SpilledRun]:
     """Read a run whose rows are in any order, at most `rows` at a time. The runs that come out hold about
-    `chunk_bytes`, each is sorted (stable), and among equal keys an earlier run has the earlier rows.
+    `chunk_bytes`, each is sorted (stable), and among equal keys an earlier run has the earlier rows. `room`: bytes of
+    those that stay in memory together; the others are spilled.
     """
     parts: list[Rows] = []
     size = 0
@@ -21,14 +26,23 @@ def sorted_runs(run: Run, columns: Columns, spiller: Spiller, *, rows: int, chun
         parts.append(part)
         size += part.nbytes
         if size >= chunk_bytes:
-            yield spiller.spill(run.name, [_sorted(parts, columns)])
+            made = _made(run.name, _sorted(parts, columns), spiller, room)
+            room -= made.cost
+            yield made
             parts, size = [], 0
     if parts:
-        yield spiller.spill(run.name, [_sorted(parts, columns)])
+        yield _made(run.name, _sorted(parts, columns), spiller, room)
+
+
+def _made(name: str, rows: Rows, spiller: Spiller, room: int) -> HeldRun | SpilledRun:
+    size = rows.nbytes
+    return HeldRun(name, rows, size) if size <= room else spiller.spill(name, [rows])
 
 
 def _sorted(parts: list[Rows], columns: Columns) -> Rows:
     rows = columns.join(parts)
     parts.clear()
-    order = sorting_order(key_numbers(columns, [rows.columns[place] for place in columns.keys]))
-    return rows.take(pa.array(order))
+    numbers = key_numbers(columns, [rows.columns[place] for place in columns.keys])
+    if not np.any(numbers[1:] < numbers[:-1]):
+        return rows
+    return rows.take(pa.array(sorting_order(numbers)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from compaction.stores.blocks.merge.steady import SteadyDictionaries
+from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries
 
 
 def batch(names: list[str], codes: list[int | None]) -> pa.RecordBatch:
