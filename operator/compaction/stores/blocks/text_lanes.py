@@ -21,7 +21,7 @@ SHORT: Final = 320
 _WORD: Final = 8
 _FIRST: Final = np.uint64(0x9E3779B185EBCA87)
 _SECOND: Final = np.uint64(0xC2B2AE3D27D4EB4F)
-_BLOCK: Final = 4096
+_BLOCK: Final = 1 << 14
 """Values at a time: their words stay in a core's cache."""
 _BITS: Final = np.uint64(64)
 _SHIFT_FIRST: Final = np.uint64(32)

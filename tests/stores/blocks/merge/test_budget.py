@@ -29,7 +29,8 @@ class Planned:
     holds: tuple[int, ...]
     merged: int = 0
     name: str = "block"
-    least: None = None
+    least: int | None = None
+    most: int | None = None
     group_rows: int = 0
 
     def batches(self, rows: int, *, whole: bool = False) -> None:
@@ -43,12 +44,20 @@ def inputs(*sizes: int) -> list[Run]:
 def spilled(runs: list[Run]) -> Planned:
     parts = [run for run in runs if isinstance(run, Planned)]
     holds = tuple(number for run in parts for number in run.holds)
-    return Planned(0, sum(run.size for run in parts), holds, 1 + max(run.merged for run in parts))
+    return Planned(ROOM.spilled, sum(run.size for run in parts), holds, 1 + max(run.merged for run in parts))
 
 
 def test_what_fits_is_merged_as_it_is() -> None:
     assert ROOM.to_spill(inputs(50, 25, 25)) is None
     assert ROOM.to_spill([]) is None
+
+
+def test_what_does_not_overlap_is_never_spilled() -> None:
+    runs = [Planned(60 * MEBIBYTE, 60, (n,), least=10 * n, most=10 * n + 9) for n in range(1000)]
+    with mock.patch.object(budget.Budget, "most_runs", 2):
+        assert ROOM.to_spill(runs) is None  # type: ignore[arg-type]
+        assert ROOM.to_spill([*runs, Planned(60, 60, (1000,), least=5, most=9)]) is None  # type: ignore[list-item]
+        assert ROOM.to_spill([*runs, Planned(60 * MEBIBYTE, 60, (1000,), least=5, most=9)]) is not None  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +66,7 @@ def test_what_fits_is_merged_as_it_is() -> None:
         ((60, 30, 30), slice(1, 2)),
         ((30, 30, 60), slice(0, 1)),
         ((40, 40, 40, 40), slice(0, 2)),
-        ((90, 10, 10, 10), slice(1, 3)),
+        ((90, 10, 10, 10), slice(1, 4)),
         ((100, 100), slice(0, 1)),
     ],
 )

@@ -2,6 +2,7 @@
 
 1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in. Where the row groups fit
      as rows, they are read whole and their pages at once let go of: this is several times as fast
+     (runs that do not overlap are not open together: `at_once`)
 1/8  rows that were read and not yet emitted: two batches for each open run
 1/6  the rows of a round, and one column of them twice
 1/5  rows that wait for their row group to be full, and the row group as it is written
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from compaction.exceptions import MergeMemoryError
+from compaction.stores.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.stores.blocks.merge.columns import has_width
 from compaction.stores.blocks.merge.footers import Footer
 from compaction.stores.blocks.merge.runs import Run
@@ -24,6 +26,7 @@ from compaction.stores.blocks.merge.runs import Run
 _MOST_ROWS: Final = 1 << 15
 _LEAST_ROWS: Final = 256
 _FEWEST_GOOD_ROWS: Final = 1024
+_LEAST_SPILLED, _MOST_SPILLED = 64 << 10, 1 << 20
 _MOST_RUNS: Final = 512
 """More are merged in two levels anyway: each has an open file."""
 
@@ -63,6 +66,11 @@ class Budget:
         return self.limit // 10
 
     @property
+    def spilled(self) -> int:
+        """Of a spilled run that is decompressed at a time: as many as may be open at once fit."""
+        return min(_MOST_SPILLED, max(_LEAST_SPILLED, self.pages // _MOST_RUNS))
+
+    @property
     def round(self) -> int:
         """Of rows that are sorted or gathered at a time."""
         return self.limit // 6
@@ -71,14 +79,14 @@ class Budget:
         """Whether a row group of each run fits, as rows, with the pages of the one that is being read, and what is left
         of those before them: half a batch of each.
         """
-        rows = sum(run.group_rows for run in runs) * self.row_bytes
+        rows = most_at_once(runs, lambda run: run.group_rows) * self.row_bytes
         held = sum(run.cost for run in runs if not run.group_rows)
         read = max((run.cost for run in runs if run.group_rows), default=0)
         return self.measured and rows + held + read <= self.pages + self.buffers - self.buffers // 4
 
     def to_hold(self, runs: Sequence[Run]) -> int:
         """Bytes of rows that were sorted and may stay in memory when these runs are open, too."""
-        return max(0, self.pages - sum(run.cost for run in runs))
+        return max(0, self.pages - most_at_once(runs, lambda run: run.cost))
 
     def batch_bytes(self, runs: int) -> int:
         """Of one batch when so many runs are open."""
@@ -100,9 +108,9 @@ class Budget:
         for run, one in zip(runs, needs, strict=True):
             if one.cost > self.pages:
                 raise MergeMemoryError(run.name, one.cost, self.pages)
-        excess = sum(one.cost for one in needs) - self.pages
-        if excess <= 0 and len(runs) <= self.most_runs:
+        if most_at_once(runs, lambda run: run.cost) <= self.pages and open_at_once(runs) <= self.most_runs:
             return None
+        excess = sum(one.cost for one in needs) - self.pages
         windows = [found for start in range(len(needs)) if (found := self._window(needs, start, excess)) is not None]
         return min(windows, key=lambda one: one[:2])[2]
 
@@ -116,13 +124,14 @@ class Budget:
         to choose by: how often they were merged (-1: they are enough), then bytes, or how few they are.
         """
         cost = size = merged = count = 0
+        excess += self.spilled if excess > 0 else 0  # which takes the place of what is spilled
         for one in needs[start : start + self.most_runs]:
             if cost + one.cost > self.pages:
                 break
             cost, size, merged, count = cost + one.cost, size + one.size, max(merged, one.merged), count + 1
-            if (cost or count > 1) and cost >= excess and len(needs) - count < self.most_runs:
+            if (count > 1 or not merged) and cost >= excess and len(needs) - count < self.most_runs:
                 return -1, size, slice(start, start + count)
-        return (merged, -count, slice(start, start + count)) if cost or count > 1 else None
+        return (merged, -count, slice(start, start + count)) if count > 1 or (cost and not merged) else None
 
 
 def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> bool:

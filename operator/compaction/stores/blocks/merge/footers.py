@@ -97,6 +97,16 @@ class Footer:
         least = [bound[0] for bound in bounds if bound is not None]
         return min(least) if least and len(least) == len(bounds) else None
 
+    def most(self, column: str) -> Bound | None:
+        """Nothing in the column is above this; None when that is not known, or there may be nulls, which come last."""
+        bounds = [self.bounds(group, column) for group in self.groups]
+        most = [bound[1] for bound in bounds if bound is not None]
+        return max(most) if most and len(most) == len(bounds) and not self._may_be_null(column) else None
+
+    def _may_be_null(self, column: str) -> bool:
+        found = [chunk.statistics for chunk in self.chunks(column)]
+        return any(one is None or not one.has_null_count or one.null_count > 0 for one in found)
+
     def bounds(self, group: int, column: str) -> tuple[Bound, Bound] | None:
         """Smallest and largest value of a row group's column, nulls left out, as the file has them."""
         return _bounds(self.metadata, self.schema, group, column, self.leaf(column))

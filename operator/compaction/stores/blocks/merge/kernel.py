@@ -20,6 +20,7 @@ from typing import IO
 
 from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.int96 import has_int96, has_other_timestamps
+from compaction.stores.blocks.merge.at_once import open_at_once
 from compaction.stores.blocks.merge.budget import Budget, is_measured, row_bytes
 from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
 from compaction.stores.blocks.merge.dedup import KeepLast
@@ -80,7 +81,7 @@ def merge(
     with ExitStack() as resources:
         scratch = Path(tempfile.mkdtemp(prefix="merge-", dir=settings.scratch))
         resources.callback(shutil.rmtree, scratch, ignore_errors=True)
-        spiller = Spiller(scratch, columns, budget.batch_rows(1))
+        spiller = Spiller(scratch, columns, budget.spilled)
         work = _Merge(footers, columns, settings, budget, spiller, moved)
         told = Declared(
             declared(named, schema), stored=any(footer.has_arrow_schema for footer in footers), int96=_as_int96(footers)
@@ -169,11 +170,12 @@ class _Merge:
         return self.spiller.spill(runs[0].name, (emitted.rows for emitted in self._rounds(runs)), merged=merged)
 
     def _rounds(self, runs: Sequence[Run]) -> Rounds:
+        at_once = open_at_once(runs)
         return Rounds(
             self.columns,
             runs,
-            window=max(1, self.budget.batch_rows(len(runs)) // 2),
-            window_bytes=max(1, self.budget.batch_bytes(len(runs)) // 2),
+            window=max(1, self.budget.batch_rows(at_once) // 2),
+            window_bytes=max(1, self.budget.batch_bytes(at_once) // 2),
             round_bytes=self.budget.round,
             whole=self.budget.reads_whole(runs),
         )

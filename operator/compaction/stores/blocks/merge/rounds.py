@@ -5,12 +5,13 @@ key of the window, number of the run) of the runs that have more behind it: no r
 Everything up to the cut is emitted, in the order of (key, run, row): stable, also across rounds.
 
 Memory: a window and what is read at a time (a batch, or a row group) per open run, and the rows of one round. A run
-whose smallest key is known is opened only when the cut comes near, so runs that do not overlap are read one after the
-other, and are not sorted at all.
+whose smallest key is known is opened only when everything before that was emitted, so runs that do not overlap are read
+one after the other, and are not sorted at all.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.exceptions import BlockNotSortedError
-from compaction.stores.blocks.merge.columns import Columns, Rows, Words, has_width
+from compaction.stores.blocks.merge.columns import CODE, Columns, Rows, Words, has_width
 from compaction.stores.blocks.merge.footers import Bound
 from compaction.stores.blocks.merge.keys import key_numbers, sorting_order
 from compaction.stores.blocks.merge.runs import Run, comparable
@@ -38,12 +39,15 @@ class Emitted:
 
 @dataclass(slots=True)
 class _Open:
-    """A run that is being read: the rows that were read and not yet emitted."""
+    """A run that is being read: the rows that were read and not yet emitted. `start`: of them in the first part; the
+    rows before it are gone.
+    """
 
     number: int
     run: Run
     source: Iterator[Rows]
     parts: list[Rows] = field(default_factory=list)
+    start: int = 0
     count: int = 0
     done: bool = False
 
@@ -51,6 +55,9 @@ class _Open:
         """Read until so many rows or bytes are buffered."""
         if self.done or self.count >= rows:
             return
+        if self.start:
+            self.parts[0] = self.parts[0].slice(self.start, self.parts[0].count - self.start)
+            self.start = 0
         size = sum(part.nbytes for part in self.parts)
         if size < most_bytes:
             self.parts = [part.copy() for part in self.parts]  # or what is left would keep what it was read with
@@ -66,17 +73,18 @@ class _Open:
     def ahead(self, place: int, rows: int) -> list[pa.Array]:
         """A column of the first rows, at most so many."""
         found = []
-        left = min(rows, self.count)
+        start, left = self.start, min(rows, self.count)
         for part in self.parts:
             if not left:
                 break
-            taken = min(part.count, left)
-            found.append(part.columns[place].slice(0, taken))
-            left -= taken
+            taken = min(part.count - start, left)
+            found.append(part.columns[place].slice(start, taken))
+            start, left = 0, left - taken
         return found
 
     def at(self, place: int, row: int) -> pa.Array:
         """One value of a column."""
+        row += self.start
         for part in self.parts:
             if row < part.count:
                 return part.columns[place].slice(row, 1)
@@ -84,21 +92,23 @@ class _Open:
         raise IndexError(row)
 
     def bytes_ahead(self, places: Sequence[int], rows: int) -> int:
-        """Bytes of some columns of the first rows."""
-        return sum(part.nbytes for place in places for part in self.ahead(place, rows))
+        """Bytes of some columns of the first rows, codes left out."""
+        plain = [place for place in places if any(part.columns[place].type.id != CODE.id for part in self.parts)]
+        return sum(part.nbytes for place in plain for part in self.ahead(place, rows))
 
     def drop(self, count: int) -> list[Rows]:
         """Take the first `count` rows out of the buffer."""
         taken = []
         self.count -= count
         while count:
-            first = self.parts.pop(0)
-            if first.count > count:
-                taken.append(first.slice(0, count))
-                self.parts.insert(0, first.slice(count, first.count - count))
-                break
-            taken.append(first)
-            count -= first.count
+            first, start = self.parts[0], self.start
+            here = min(first.count - start, count)
+            taken.append(first if here == first.count else first.slice(start, here))
+            count -= here
+            self.start += here
+            if self.start == first.count:
+                del self.parts[0]
+                self.start = 0
         return taken
 
 
@@ -143,15 +153,19 @@ class Rounds:
                 continue
             numbers, floor = self._numbers(self._window)
             cut = self._cut(numbers)
-            last = _largest(numbers) if cut is None else cut
-            if self._open_before(self._open[last], len(numbers[last])):
-                continue
             counts = _counts(numbers, cut)
+            last = _largest(numbers) if cut is None else cut
+            if self._begins_by(self._first_key(self._open[last], len(numbers[last]) - 1)):
+                counts = self._before_next(counts)
+                if not any(counts):
+                    self._open_next()
+                    continue
             window = self._window
             while sum(counts) > 1 and self._bytes_of(counts) > self._round_bytes:
                 window //= 2
                 numbers, floor = self._numbers(max(1, window))
-                counts = _counts(numbers, self._cut(numbers)) if window else _only_first(numbers)
+                fewer = _counts(numbers, self._cut(numbers)) if window else _only_first(numbers)
+                counts = [min(both) for both in zip(counts, fewer, strict=True)]
             yield self._emit(numbers, floor, counts)
 
     def _fill(self) -> None:
@@ -200,15 +214,20 @@ class Rounds:
         ]
         return min(last)[1] if last else None
 
-    def _open_before(self, one: _Open, rows: int) -> bool:
-        """Open the runs that may begin at or before the last of the first rows of one; whether there were any."""
-        opened = False
-        if self._waiting:
-            bound = self._first_key(one, rows - 1)
-            while self._waiting and _may_begin_by(self._waiting[0][0], bound):
-                self._open_next()
-                opened = True
-        return opened
+    def _begins_by(self, bound: Bound | None) -> bool:
+        """Whether a run that waits may begin at or before this; None is behind everything."""
+        if not self._waiting:
+            return False
+        least = self._waiting[0][0]
+        return least is None or bound is None or least <= bound  # type: ignore[operator]
+
+    def _before_next(self, counts: Sequence[int]) -> list[int]:
+        """How many of the first rows of each run are certainly before the run that waits to be opened next."""
+
+        def before(one: _Open, count: int) -> int:
+            return bisect_left(range(count), True, key=lambda row: self._begins_by(self._first_key(one, row)))
+
+        return [before(one, count) for one, count in zip(self._open, counts, strict=True)]
 
     def _first_key(self, one: _Open, row: int) -> Bound | None:
         """The first key column's value in a row, as bounds are given; None of a null."""
@@ -261,10 +280,6 @@ def _only_first(numbers: Sequence[Words]) -> list[int]:
     """One row: the least."""
     least = min((mine[0], place) for place, mine in enumerate(numbers))[1]
     return [int(place == least) for place in range(len(numbers))]
-
-
-def _may_begin_by(least: Bound | None, bound: Bound | None) -> bool:
-    return least is None or bound is None or least <= bound  # type: ignore[operator]
 
 
 def copy_of_last(rows: Rows) -> Rows:

@@ -31,6 +31,10 @@ class Run(Protocol):
         """Nothing in the first key column is below this; None when that is not known."""
 
     @property
+    def most(self) -> Bound | None:
+        """Nothing in the first key column is above this; None when that is not known."""
+
+    @property
     def cost(self) -> int:
         """Bytes of memory that it takes to have the run open, apart from the rows it has handed out."""
 
@@ -60,6 +64,12 @@ class ParquetRun:
     known: Fingerprint | None
     moved: Moved = nobody
     hasher: Fingerprinter = field(default_factory=Fingerprinter)
+    least: Bound | None = field(init=False)
+    most: Bound | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        first_key = self.columns.schema.names[self.columns.keys[0]]
+        self.least, self.most = self.footer.least(first_key), self.footer.most(first_key)
 
     @property
     def name(self) -> str:
@@ -69,10 +79,6 @@ class ParquetRun:
     def seen(self) -> Fingerprint:
         """Of all its rows, once they have been read."""
         return self.hasher.value if self.known is None else self.known
-
-    @property
-    def least(self) -> Bound | None:
-        return self.footer.least(self.columns.schema.names[self.columns.keys[0]])
 
     @property
     def cost(self) -> int:

@@ -38,6 +38,7 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     kept on which all agree, except what a block says of itself. Raises SchemaConflictError.
     """
     found: dict[str, tuple[str, pa.Field]] = {}
+    schemas = _different(schemas)
     for file, schema in schemas:
         if len(set(schema.names)) != len(schema.names):
             twice = next(name for name in schema.names if schema.names.count(name) > 1)
@@ -59,12 +60,22 @@ def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
     them apart. The order of a dictionary's values is not kept, so it is not declared.
     """
     fields = []
+    schemas = _different(schemas)
     for field in merged:
         kinds = {schema.field(field.name).type for _, schema in schemas if field.name in schema.names}
         kinds.discard(pa.null())
         kind = kinds.pop() if len(kinds) == 1 else field.type
         fields.append(field.with_type(_unordered(kind) if without_dictionary(kind).equals(field.type) else field.type))
     return pa.schema(fields, metadata=merged.metadata)
+
+
+def _different(schemas: Sequence[NamedSchema]) -> list[NamedSchema]:
+    """The first of those that are alike in all, metadata too: wide tables have hundreds of columns to compare."""
+    found: list[NamedSchema] = []
+    for one in schemas:
+        if not any(one[1].equals(other, check_metadata=True) for _, other in found):
+            found.append(one)
+    return found
 
 
 def _unordered(kind: pa.DataType) -> pa.DataType:

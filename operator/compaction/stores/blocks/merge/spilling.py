@@ -1,15 +1,22 @@
-"""Rows that were sorted by us: in memory while there is room for them, else in files in Arrow's own format."""
+"""Rows that were sorted by us: in memory while there is room for them, else compressed in files of Arrow's format."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.footers import Bound
+
+_MOST_TIMES: Final = 4
+"""Batches that are so many times as large as was asked for hold values that are large themselves."""
+_COMPRESSED: Final = ".lz4"
+_WRITING: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READING: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 @dataclass(slots=True)
@@ -27,6 +34,10 @@ class HeldRun:
         return None
 
     @property
+    def most(self) -> Bound | None:
+        return None
+
+    @property
     def cost(self) -> int:
         return self.size
 
@@ -38,30 +49,34 @@ class HeldRun:
 
 @dataclass(slots=True)
 class SpilledRun:
-    """Rows that were sorted by us, in files in Arrow's own format, in order; mapped into memory, not copied."""
+    """Rows that were sorted by us, in files in Arrow's own format, in order. `cost`: bytes of the largest batch that is
+    compressed; what is not is mapped into memory.
+    """
 
     name: str
     columns: Columns
     merged: int
     files: list[Path] = field(default_factory=list)
     size: int = 0
+    cost: int = 0
 
     @property
     def least(self) -> Bound | None:
         return None
 
     @property
-    def cost(self) -> int:
-        return 0
+    def most(self) -> Bound | None:
+        return None
 
     @property
     def group_rows(self) -> int:
         return 0
 
     def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
-        """Files are mapped into memory: there are no row groups to read."""
+        """A batch at a time: there are no row groups to read."""
         for path in self.files:
-            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
+            file = pa.OSFile(str(path)) if path.suffix == _COMPRESSED else pa.memory_map(str(path))
+            with file as source, pa.ipc.open_stream(source, options=_READING) as stream:
                 for batch in stream:
                     for start in range(0, batch.num_rows, rows):
                         part = batch.slice(start, rows)
@@ -70,28 +85,35 @@ class SpilledRun:
 
 
 class Spiller:
-    """Writes runs into a directory that its owner removes; `bytes`: how much it has written."""
+    """Writes runs into a directory that its owner removes, about `batch_bytes` at a time; `bytes`: how much it has
+    written.
+    """
 
-    def __init__(self, directory: Path, columns: Columns, batch_rows: int) -> None:
+    def __init__(self, directory: Path, columns: Columns, batch_bytes: int) -> None:
         self.bytes = 0
         self._directory = directory
         self._columns = columns
-        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._files = 0
 
     def spill(self, name: str, parts: Iterable[Rows], *, merged: int = 0) -> SpilledRun:
-        """Write the rows of a run, which are in order. A file ends where a coded column becomes a plain one."""
+        """Write the rows of a run, which are in order. A file ends where a coded column becomes a plain one, and where
+        values become so large that a batch of them had better not be decompressed into memory.
+        """
         run = SpilledRun(name, self._columns, merged)
-        kinds: list[pa.DataType] = []
+        before: tuple[list[pa.DataType], bool] | None = None
         writer: pa.RecordBatchStreamWriter | None = None
         try:
-            for rows in parts:
-                if kinds != [column.type for column in rows.columns]:
+            for rows in (part for whole in parts for part in self._batches(whole)):
+                size = rows.nbytes
+                kinds, compressed = [column.type for column in rows.columns], size <= _MOST_TIMES * self._batch_bytes
+                if writer is None or before != (kinds, compressed):
                     if writer is not None:
                         writer.close()
-                    kinds = [column.type for column in rows.columns]
-                    writer = self._open(run, kinds)
-                self._write(writer, rows)
+                    before = kinds, compressed
+                    writer = self._open(run, kinds, compressed=compressed)
+                writer.write_batch(pa.RecordBatch.from_arrays(list(rows.columns), schema=_numbered(kinds)))
+                run.cost = max(run.cost, size if compressed else 0)
         finally:
             if writer is not None:
                 writer.close()
@@ -99,18 +121,18 @@ class Spiller:
         self.bytes += run.size
         return run
 
-    def _open(self, run: SpilledRun, kinds: Sequence[pa.DataType]) -> pa.RecordBatchStreamWriter:
+    def _batches(self, rows: Rows) -> Iterator[Rows]:
+        step = max(1, rows.count * self._batch_bytes // max(1, rows.nbytes))
+        for start in range(0, rows.count, step):
+            yield rows.slice(start, min(step, rows.count - start))
+
+    def _open(self, run: SpilledRun, kinds: Sequence[pa.DataType], *, compressed: bool) -> pa.RecordBatchStreamWriter:
         self._files += 1
-        path = self._directory / f"{self._files:06d}.arrows"
+        path = self._directory / f"{self._files:06d}{_COMPRESSED if compressed else '.arrows'}"
         run.files.append(path)
-        return pa.ipc.new_stream(str(path), pa.schema([pa.field(str(n), kind) for n, kind in enumerate(kinds)]))
-
-    def _write(self, writer: pa.RecordBatchStreamWriter, rows: Rows) -> None:
-        for start in range(0, rows.count, self._batch_rows):
-            part = rows.slice(start, min(self._batch_rows, rows.count - start))
-            writer.write_batch(pa.RecordBatch.from_arrays(list(part.columns), schema=writer_schema(part)))
+        return pa.ipc.new_stream(str(path), _numbered(kinds), options=_WRITING if compressed else None)
 
 
-def writer_schema(rows: Rows) -> pa.Schema:
+def _numbered(kinds: Sequence[pa.DataType]) -> pa.Schema:
     """Names of columns in a spilled file are their places."""
-    return pa.schema([pa.field(str(place), column.type) for place, column in enumerate(rows.columns)])
+    return pa.schema([pa.field(str(place), kind) for place, kind in enumerate(kinds)])
