@@ -4,7 +4,7 @@ A cell is a shape (what columns hold), an arrangement (how the files lie in time
 with registered blocks, whose fingerprints and order are known, whatever the files say: the merge, and the verification
 that reads the output again; the others sort, write and prove nothing. Every run is a process of its own, one thread
 each, the engines in turn, and each compresses with zstd as it does by itself. From a gigabyte on all have 512 MiB of
-memory. `--sizes` are megabytes.
+memory, and from half of one on there is one round instead of three. `--sizes` are megabytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
 
 ENGINES = ("proved", "duckdb", "polars")
 FILES = 8
+FEW_ROUNDS = 500
 LARGE, MEMORY = 1000, 512 << 20
 """Megabytes from which on everybody has so many bytes of memory."""
 LEAST_RATIO, MOST_EXPONENT = 1.5, 1.05
@@ -27,7 +28,7 @@ LEAST_RATIO, MOST_EXPONENT = 1.5, 1.05
 
 def measure(workspace: Workspace) -> Iterator[Fact]:
     """See the module."""
-    sizes = workspace.sizes or workspace.pick((50, 500), (1,))
+    sizes = workspace.sizes or workspace.pick((50, 500, 5000), (1,))
     arrangements = workspace.pick(tuple(Arrangement), (Arrangement.UNSORTED,))
     for shape in workspace.pick(tuple(SHAPES), ("many ids", "nested")):
         costs: dict[int, float] = {}
@@ -53,7 +54,7 @@ def _cell(workspace: Workspace, title: str, inputs: Path, size: int, order: tupl
     outputs = {engine: workspace.directory / f"{engine}.parquet" for engine in ENGINES}
     memory = MEMORY if size >= LARGE else None
     rounds: list[dict[str, Measured]] = []
-    for number in range(workspace.pick(3, 1)):
+    for number in range(workspace.pick(3 if size < FEW_ROUNDS else 1, 1)):
         engines = ENGINES if number % 2 == 0 else ENGINES[::-1]
         works = {one: Work(sources, str(outputs[one]), KEY, None, memory, order) for one in engines}
         rounds.append({one: measured(one, work) for one, work in works.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -60,6 +61,24 @@ def test_parts_are_about_equal() -> None:
     footers = [read_footer(block(one), ["key"]) for one in data]
     edges = [0, *(one.last for one in key_ranges(footers, "key", parts=4)[:-1]), 10_000]
     assert all(2_000 < after - before < 3_000 for before, after in pairwise(edges))
+
+
+@given(
+    files=st.lists(
+        st.tuples(st.integers(0, 5000), st.integers(1, 5000), st.integers(100, 400)), min_size=1, max_size=6
+    ),
+    parts=st.integers(2, 5),
+)
+def test_few_large_row_groups_are_cut_too(files: list[tuple[int, int, int]], parts: int) -> None:
+    """Whether they overlap, wholly or not at all: a part is what an even share would be, but for rounding."""
+    keys = [pa.array([start + span * n // (rows - 1) for n in range(rows)]) for start, span, rows in files]
+    data = [parquet(pa.table({"key": one}), key=["key"]) for one in keys]
+    ranges = key_ranges([read_footer(block(one), ["key"]) for one in data], "key", parts=parts)
+    found = [key for one in keys for key in one.to_pylist()]
+    heaviest = max(Counter(found).values())
+    for one in ranges:
+        held = sum((one.first is None or one.first <= key) and (one.last is None or key < one.last) for key in found)
+        assert held <= len(found) / parts + heaviest + 2 * len(files)
 
 
 def test_without_statistics_there_is_one_part() -> None:
