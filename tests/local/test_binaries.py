@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ ALL = ("etcd", "kube-apiserver", "kubectl")
 
 class Recorder:
     """Makers that write small programs and remember what they were asked for; `archive` says whether the download
-    works.
+    works, `until` what must have happened before they write any.
     """
 
-    def __init__(self, *, archive: bool, build: bool = True, seconds: float = 0.0) -> None:
-        self.archive, self.works, self.seconds = archive, build, seconds
+    def __init__(self, *, archive: bool, build: bool = True, until: threading.Event | None = None) -> None:
+        self.archive, self.works, self.until = archive, build, until
         self.calls: list[tuple[str, ...]] = []
 
     @property
@@ -43,7 +42,7 @@ class Recorder:
         self._write(place, programs)
 
     def _write(self, place: Path, programs: tuple[str, ...]) -> None:
-        time.sleep(self.seconds)
+        assert self.until is None or self.until.wait(60)
         for program in programs:
             (place / program).write_text("#!/bin/sh\n")
             (place / program).chmod(0o755)
@@ -135,12 +134,19 @@ def test_what_a_killed_attempt_left_is_removed(machine):
 
 
 def test_two_at_once_make_it_once(machine):
-    recorder = Recorder(archive=True, seconds=0.3)
-    lines: list[str] = []
+    both_wait = threading.Event()
+    recorder = Recorder(archive=True, until=both_wait)
+    waiting: list[str] = []
     results: list[Origin] = []
 
+    def told(line: str) -> None:
+        if "waiting for process" in line:
+            waiting.append(line)
+        if len(waiting) == 2:
+            both_wait.set()
+
     def run() -> None:
-        results.append(ensure_binaries(environment=machine, makers=recorder.makers, report=lines.append).origin)
+        results.append(ensure_binaries(environment=machine, makers=recorder.makers, report=told).origin)
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     for thread in threads:
@@ -149,7 +155,6 @@ def test_two_at_once_make_it_once(machine):
         thread.join()
     assert recorder.calls == [("download",)]
     assert sorted(results) == [Origin.ARCHIVE, Origin.CACHE, Origin.CACHE]
-    assert any("waiting for process" in line for line in lines)
 
 
 def test_a_wrong_directory_is_an_error_and_not_a_detour(machine, programs):

@@ -38,13 +38,13 @@ class Teller:
     number: int
     total: int
     _moved: int = field(default=0, init=False)
-    _told_at: float = field(default=0.0, init=False)
+    _told_at: float | None = field(default=None, init=False)
 
     def __call__(self, rows: int) -> None:
         """So many rows were moved once more."""
         self._moved += rows
         now = time.monotonic()
-        if now - self._told_at < TELL_SECONDS:
+        if self._told_at is not None and now - self._told_at < TELL_SECONDS:
             return
         self._told_at = now
         share = min(1.0, self._moved / max(1, self.total))
