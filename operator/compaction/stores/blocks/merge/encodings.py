@@ -25,6 +25,8 @@ _SAMPLE_SHARE: Final = 16
 _ROWS_PER_VALUE: Final = 4
 _WORTH: Final = 1.1
 """An encoding that is cheaper to write, and to read each time, may be so much larger than the smallest one."""
+_BELOW: Final = 0.99
+"""Of what common encodings take: the rest is for indexes, checksums and what the sample did not show."""
 _PAGE_BYTES: Final = 1 << 20
 _PAGE_ROWS: Final = 20_000
 """Of a page at most, as the writer has it by default."""
@@ -94,7 +96,7 @@ def _within(tried: Mapping[str, Sequence[ColumnEncoding]]) -> dict[str, ColumnEn
     """
     smallest = {name: min(options, key=_size) for name, options in tried.items()}
     cheapest = {name: _cheapest(options) for name, options in tried.items()}
-    room = sum(_common(options) - smallest[name].bytes_per_row for name, options in tried.items())
+    room = sum(_BELOW * _common(options) - smallest[name].bytes_per_row for name, options in tried.items())
     chosen = dict(smallest)
     for name in sorted(tried, key=lambda one: cheapest[one].bytes_per_row - smallest[one].bytes_per_row):
         room -= cheapest[name].bytes_per_row - smallest[name].bytes_per_row
