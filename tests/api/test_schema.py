@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from compaction.api.crd import RESOURCES, crd_files, crd_objects
-from compaction.cli.crds import command
+from compaction.cli.cluster.crds import command
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY_CRD, JOB_CRD = crd_objects()

@@ -147,7 +147,7 @@ def test_a_merge_that_cannot_be_is_refused_in_one_line(
 
 INTERRUPTED = """
 import os, signal, sys, time
-from compaction.cli.blocks_compact import interrupts
+from compaction.cli.blocks.compact import interrupts
 with interrupts():
     try:
         os.kill(os.getpid(), signal.SIGINT)

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from compaction.cli import blocks_options
-from compaction.cli.blocks import group
+from compaction.cli.blocks import options as blocks_options
+from compaction.cli.blocks.commands import group
 from compaction.local.postgres import PostgresServer
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.s3 import S3

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from compaction.cli.blocks_times import time_text
+from compaction.cli.blocks.times import time_text
 from compaction.cli.main import main
 from compaction.stores.blocks.model import SECOND
 from support.stores.block_commands import BlockCommands, block, policy_file

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compaction.cli import blocks_verify
+from compaction.cli.blocks import verify as blocks_verify
 from compaction.stores.blocks.foreign import assigned_id
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.model import Block

@@ -21,7 +21,7 @@ import yaml
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY, COORDINATOR_LEASE
 from compaction.api.policy import CompactionPolicy
 from compaction.api.times import timestamp_from_epoch
-from compaction.cli.cluster import models
+from compaction.cli.cluster.access import models
 from compaction.cli.main import COMMANDS
 from compaction.explain.left_out_words import LOG_WORDS
 from compaction.leases.record import format_micro_time

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from compaction.api.names import ANNOTATION_APPROVE
-from compaction.cli.policy_file import PolicyFile
+from compaction.cli.local.policy_file import PolicyFile
 from support.cluster.manifests import policy_object
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from compaction.cli.status_view import fleet_row, policy_data, show_policy
+from compaction.cli.cluster.status_view import fleet_row, policy_data, show_policy
 from compaction.explain.coordination import Coordination, Leadership
 from support.cluster.explained import NOW, ago, condition, policy_with
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.cli.cluster.why import show
 from compaction.cli.output import print_pairs
-from compaction.cli.why import show
 from compaction.explain.policy import explain_policy
 from support.cluster.explained import NOW, policy_with
 

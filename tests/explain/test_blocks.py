@@ -8,7 +8,7 @@ import pytest
 
 from compaction.api.job import CompactionJob, JobReceipt
 from compaction.api.policy import CompactionPolicy
-from compaction.cli.status_view import job_data, policy_data, show_policy
+from compaction.cli.cluster.status_view import job_data, policy_data, show_policy
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
 from support.cluster.explained import NOW, ago, condition

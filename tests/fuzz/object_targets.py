@@ -20,7 +20,7 @@ from compaction.api.manifest import load_policies
 from compaction.api.secret_documents import load_secrets
 from compaction.api.times import Timestamp, format_timestamp
 from compaction.api.values import Duration, Quantity
-from compaction.cli.blocks_secrets import options_of_file
+from compaction.cli.blocks.policy import options_of_file
 from compaction.kube.config import from_kubeconfig
 from compaction.kube.gather import job_lease, worker_lease
 from compaction.kube.launchers.process import ProcessLauncher

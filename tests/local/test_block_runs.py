@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from compaction.api.enums import JobReason, JobState
+from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.main import main
-from compaction.cli.policy_file import PolicyFile
 from compaction.local.news import News
 from compaction.local.postgres import PostgresServer
 from compaction.local.run import LocalRun
@@ -97,7 +97,7 @@ def test_a_dry_run_plans_and_changes_nothing(
 def test_an_index_that_is_not_there_ends_in_one_line(
     blocks: BlockCommands, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.cli.run.PATIENCE", 0.0)
+    monkeypatch.setattr("compaction.cli.local.run.PATIENCE", 0.0)
     blocks.add(1)
     text = policy_file(tmp_path / "policy.yaml", blocks).read_text()
     (tmp_path / "away.yaml").write_text(

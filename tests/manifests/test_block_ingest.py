@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from compaction.api.manifest import load_policies
-from compaction.cli.blocks_serve import AUDIENCE, command
+from compaction.cli.blocks.serve import AUDIENCE, command
 from compaction.exceptions import ForbiddenError
 from compaction.kube.client import PODS, ApiClient
 from compaction.kube.config import load_connection, static_token

@@ -18,27 +18,30 @@ from typing import Any, Final
 import click
 
 from compaction.api.text import printable
-from compaction.cli.cluster_flags import cluster_flags, remember
+from compaction.cli.cluster.flags import cluster_flags, remember
 from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
 from compaction.cli.lazy import LazyGroup
 from compaction.exceptions import CompactionError
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "status": ("compaction.cli.status:command", "What is behind, why, until when, at what cost."),
-    "why": ("compaction.cli.why:command", "Explain a policy or a job, and what happens next, in sentences."),
-    "plan": ("compaction.cli.plan:command", "The newest plan of a policy, and why the rest was left out."),
-    "approve": ("compaction.cli.approve:command", "Carry out the plan of a policy that waits for approval."),
-    "retry": ("compaction.cli.retry:command", "Give parked (Faulty) jobs their attempts anew."),
-    "quarantine": ("compaction.cli.quarantine:group", "List the damaged segments that are set aside; release them."),
-    "run": ("compaction.cli.run:command", "Compact what a policy file describes, without any Kubernetes."),
-    "segments": ("compaction.cli.segments:group", "Look into segment logs; plan, compact and recover them."),
-    "blocks": ("compaction.cli.blocks:group", "Look into block stores; register, compact, verify, clean up."),
-    "operator": ("compaction.cli.operator:command", "Run one replica of the operator."),
-    "worker": ("compaction.cli.worker:command", "Run one Spark worker (started by the operator)."),
-    "crds": ("compaction.cli.crds:command", "Print or check the generated resource definitions."),
-    "local": ("compaction.cli.local:group", "A real control plane (etcd and kube-apiserver) on this machine."),
-    "drill": ("compaction.cli.drill:group", "Prove on your own cluster that a forgotten worker does no harm."),
-    "demo": ("compaction.cli.demo:command", "Show the whole way from a policy to reclaimed bytes."),
+    "status": ("compaction.cli.cluster.status:command", "What is behind, why, until when, at what cost."),
+    "why": ("compaction.cli.cluster.why:command", "Explain a policy or a job, and what happens next, in sentences."),
+    "plan": ("compaction.cli.cluster.plan:command", "The newest plan of a policy, and why the rest was left out."),
+    "approve": ("compaction.cli.cluster.approve:command", "Carry out the plan of a policy that waits for approval."),
+    "retry": ("compaction.cli.cluster.retry:command", "Give parked (Faulty) jobs their attempts anew."),
+    "quarantine": (
+        "compaction.cli.cluster.quarantine:group",
+        "List quarantined sources; release them.",
+    ),
+    "run": ("compaction.cli.local.run:command", "Compact what a policy file describes, without any Kubernetes."),
+    "segments": ("compaction.cli.segments.commands:group", "Look into segment logs; plan, compact and recover them."),
+    "blocks": ("compaction.cli.blocks.commands:group", "Look into block stores; register, compact, verify, clean up."),
+    "operator": ("compaction.cli.cluster.operator:command", "Run one replica of the operator."),
+    "worker": ("compaction.cli.cluster.worker:command", "Run one Spark worker (started by the operator)."),
+    "crds": ("compaction.cli.cluster.crds:command", "Print or check the generated resource definitions."),
+    "local": ("compaction.cli.local.commands:group", "A real control plane (etcd and kube-apiserver) on this machine."),
+    "drill": ("compaction.cli.local.drill:group", "Prove on your own cluster that a forgotten worker does no harm."),
+    "demo": ("compaction.cli.local.demo:command", "Show the whole way from a policy to reclaimed bytes."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""
 

@@ -12,7 +12,7 @@ import click
 
 from compaction.api.formatting import format_age, plural
 from compaction.api.text import printable
-from compaction.cli.blocks_times import age, time_text
+from compaction.cli.blocks.times import age, time_text
 from compaction.planning.reading import HeldJob
 from compaction.stores.blocks.holders import Sign, ThisProcess, is_parked, sign_of
 from compaction.stores.blocks.index.claims import JobRecord

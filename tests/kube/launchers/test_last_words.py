@@ -19,7 +19,7 @@ Caused by: java.net.ConnectException: Connection refused: /127.0.0.1:6443
 \t... 24 more
 26/11/21 10:02:12 INFO ShutdownHookManager: Deleting directory /tmp/spark-8a
 """
-KEYS = "[compaction.cli.worker] policy=ns/logs worker=logs-w-1"
+KEYS = "[compaction.cli.cluster.worker] policy=ns/logs worker=logs-w-1"
 TEXT_END = f"2026-11-21T10:02:11.005478Z [info     ] worker ends: the API server does not answer {KEYS}\n"
 JSON_END = '{"message": "worker ends: the API server does not answer", "level": "info", "code": 66}\n'
 PYTHON = """\

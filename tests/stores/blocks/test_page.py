@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.blocks import COMMANDS
+from compaction.cli.blocks.commands import COMMANDS
 from compaction.rewrite.block_plan import MOST_PARTS
 from compaction.stores.blocks.footer import MAX_FOOTER
 from compaction.stores.blocks.index.claims import MOST_SOURCES

@@ -27,7 +27,7 @@ def main() -> int:
         skewed_clock.install(options.clock)
 
     from compaction.cli import main as cli
-    from compaction.cli import operator
+    from compaction.cli.cluster import operator
     from compaction.kube.launchers.base import WorkerRequest
     from compaction.kube.launchers.process import ProcessLauncher, worker_command
 

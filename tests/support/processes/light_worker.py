@@ -29,7 +29,7 @@ def main() -> int:
         skewed_clock.install(options.clock)
 
     from compaction.cli import main as cli
-    from compaction.cli import worker
+    from compaction.cli.cluster import worker
     from support.processes.worker_ports import ThreadEngine
 
     class LightEngine(ThreadEngine):

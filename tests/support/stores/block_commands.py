@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 from ulid import ULID
 
-from compaction.cli.blocks import group
+from compaction.cli.blocks.commands import group
 from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.objects import Objects, open_objects
 from compaction.stores.blocks.paths import block_path

@@ -1,0 +1,231 @@
+"""How commands are told which block store they are for; secrets come from the environment and from files only.
+
+A folder needs nothing else: its index is SQLite at FOLDER/_compaction/index.db. Any other store needs the URL of its
+index too, or a policy that names the Secrets of both.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+
+import click
+from click.core import ParameterSource
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from compaction.api.text import printable
+from compaction.cli.errors import errors_as_exit_code
+from compaction.exceptions import NoBlockStoreError
+from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+
+if TYPE_CHECKING:
+    from compaction.api.policy import CompactionPolicy
+
+STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
+INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
+OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
+EMBEDDED_INDEX: Final = "_compaction/index.db"
+PATIENCE: Final = 10.0
+"""Seconds for which a database that does not answer is asked again: somebody sits and waits."""
+_SECRET_PARTS: Final = frozenset({"password", "passfile", "sslpassword"})
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where a store is, and the policy it is described by, if by one. `may_be_new`: the command may begin one."""
+
+    connection: BlockStoreConnection
+    may_be_new: bool = False
+    policy: CompactionPolicy | None = None
+
+    @property
+    def url(self) -> str:
+        """Of the objects, without anything secret."""
+        return self.connection.url
+
+    @property
+    def folder(self) -> Path | None:
+        """The store's folder; None for an object store."""
+        parts = urllib.parse.urlsplit(self.url)
+        if parts.scheme == "file":
+            return Path(urllib.parse.unquote(parts.path))
+        return None if parts.scheme else Path(self.url).absolute()
+
+    @property
+    def uri(self) -> str:
+        """The URL in full: a folder too has a scheme."""
+        return self.url if self.folder is None else Path(os.path.normpath(self.folder)).as_uri()
+
+    @contextmanager
+    def open(self) -> Iterator[BlockStore]:
+        """The store, closed at the end.
+
+        Raises:
+            NoBlockStoreError: there is none where a folder or file is named, and the command must not begin one.
+            BlockStoreError: see `BlockStore.open`.
+        """
+        self.check()
+        store = BlockStore.open(self.connection, patience=PATIENCE)
+        try:
+            yield store
+        finally:
+            store.close()
+            tell_skipped(store.objects)
+
+    def check(self) -> None:
+        """A mistyped folder must not become a store, nor a mistyped index an empty one. Raises NoBlockStoreError."""
+        url = _parsed(self.connection.index_url)
+        if url is None or url.get_backend_name() != "sqlite" or not url.database:
+            return
+        file = Path(url.database)
+        if self.may_be_new:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        elif not file.exists():
+            raise NoBlockStoreError(
+                f"{file}: there is no index here: name a store that has one, or begin one by registering blocks "
+                "(`compactor blocks register`)"
+            )
+
+
+def tell_skipped(objects: Objects) -> None:
+    """Name on standard error what listings of a folder have passed over."""
+    for path, reason in sorted(objects.skipped.items()):
+        click.echo(printable(f"skipped: {path}: {reason}"), err=True)
+
+
+def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:
+    """The options that name a store, passed to the command as `place: StorePlace`."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(
+            *,
+            store: str | None,
+            index: str | None,
+            store_options: Path | None,
+            source: TextIO | None,
+            wanted: str | None,
+            secrets_dir: Path | None,
+            **rest: Any,
+        ) -> Any:
+            with errors_as_exit_code():
+                if source is None:
+                    connection, policy = _connection(store, index, store_options), None
+                else:
+                    # The models of policies take longer to import than a command without one takes to answer.
+                    from compaction.cli.blocks.policy import connection_of
+
+                    _refuse_both()
+                    policy, connection = connection_of(source, wanted=wanted, directory=secrets_dir)
+                return command(place=StorePlace(connection, may_be_new, policy), **rest)
+
+        result: Any = wrapped
+        for option in reversed(_OPTIONS):
+            result = option(result)
+        return result  # type: ignore[no-any-return]
+
+    return decorate
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--store",
+        metavar="URL",
+        envvar=STORE_VARIABLE,
+        help=f"The store: a folder, or s3://bucket/prefix, gs://..., az://...; default: {STORE_VARIABLE}.",
+    ),
+    click.option(
+        "--index",
+        metavar="URL",
+        envvar=INDEX_VARIABLE,
+        help=f"Its index: sqlite:///FILE, or postgresql://HOST/DATABASE; with a password only in {INDEX_VARIABLE}. "
+        f"Default for a folder: {EMBEDDED_INDEX} in it.",
+    ),
+    click.option(
+        "--store-options",
+        metavar="FILE",
+        envvar=OPTIONS_VARIABLE,
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Options of the object store as YAML or JSON, such as endpoint, region, access_key_id and "
+        f"secret_access_key; default: {OPTIONS_VARIABLE}.",
+    ),
+    click.option(
+        "-f",
+        "--file",
+        "source",
+        type=click.File("r", encoding="utf-8"),
+        help="Instead of all that: a policy, as for kubectl apply -f, with its Secrets in the same file.",
+    ),
+    click.option("--policy", "wanted", metavar="NAME", help="Name of the policy, when the file holds several."),
+    click.option(
+        "--secrets-dir",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Where Secrets are that the file does not hold: DIR/NAME/KEY.",
+    ),
+)
+
+
+def _refuse_both() -> None:
+    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way."""
+    given = [option for option in ("store", "index", "store_options") if _given(option)]
+    if given:
+        raise click.UsageError(f"the policy says where the store is: leave out --{given[0].replace('_', '-')}")
+
+
+def _connection(store: str | None, index: str | None, options: Path | None) -> BlockStoreConnection:
+    if not store:
+        raise click.UsageError(f"which store? Give --store FOLDER or --store URL, or set {STORE_VARIABLE}")
+    if index and _given("index") and _holds_secret(index):
+        raise click.UsageError(
+            "--index: everybody on this machine can read a command line, so it holds no password: put the URL into "
+            f"the environment variable {INDEX_VARIABLE}"
+        )
+    return BlockStoreConnection(store, index or _embedded_index(store), _options_of(options))
+
+
+def _options_of(file: Path | None) -> Mapping[str, str]:
+    if file is None:
+        return MappingProxyType({})
+    from compaction.cli.blocks.policy import options_of_file
+
+    return options_of_file(file)
+
+
+def _given(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def _holds_secret(url: str) -> bool:
+    parsed = _parsed(url)
+    return parsed is not None and (parsed.password is not None or bool(_SECRET_PARTS & parsed.query.keys()))
+
+
+def _parsed(url: str) -> URL | None:
+    """None for what is no URL: opening it says what is wrong, without quoting it."""
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+
+
+def _embedded_index(store: str) -> str:
+    parts = urllib.parse.urlsplit(store)
+    if parts.scheme not in {"", "file"}:
+        raise click.UsageError(
+            f"an object store has no place for its index: set {INDEX_VARIABLE}, or give --index without a password"
+        )
+    folder = Path(urllib.parse.unquote(parts.path) if parts.scheme else store).absolute()
+    if "?" in str(folder):
+        raise click.UsageError("an index cannot lie in a folder with '?' in its name: give --index too")
+    return f"sqlite:///{folder / EMBEDDED_INDEX}"

@@ -1,0 +1,47 @@
+"""`compactor blocks plan`: what would be merged now, and why the rest is left out."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import Any
+
+import click
+
+from compaction.cli.blocks.local import policy_of_place, secrets_of_place
+from compaction.cli.blocks.options import StorePlace, store_options
+from compaction.cli.blocks.policy_options import policy_options
+from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.local.run_view import show_plan
+from compaction.cli.open_jobs import OpenJobs
+from compaction.cli.output import OutputFormat, output_option
+from compaction.kube.logging import LogFormat, setup_logging
+from compaction.local.run import WORKER, LocalRun, no_runner
+from compaction.local.this_process import this_process
+from compaction.stores.adapters import open_store
+
+
+@click.command()
+@store_options()
+@policy_options
+@output_option()
+@click.pass_context
+def plan(context: click.Context, /, *, place: StorePlace, output: OutputFormat, **options: Any) -> None:
+    """What would be merged now, and for everything that is left out, why. Changes nothing.
+
+    Blocks of a process that has ended are planned: `compact` takes them over. While some are parked with a job on which
+    nobody seems to work, the exit code is 1.
+
+    Example: compactor blocks plan --store DIR --all
+    """
+    setup_logging(LogFormat.TEXT, level=logging.ERROR)
+    policy, secrets = policy_of_place(place, options), secrets_of_place(place)
+    with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store:
+        others = OpenJobs(blocks, this_process(), taking=False)
+        others.tell()
+        run = LocalRun(policy, store=store, open_runner=no_runner, others=others)
+        reading, planned = run.look(recover=False)
+        parked = others.parked()
+    show_plan(policy, reading, planned, output)
+    if parked:
+        context.exit(EXIT_DATA_ERROR)

@@ -1,0 +1,112 @@
+"""`compactor blocks quarantine`: blocks that cannot be compacted and were set aside, so that the others can.
+
+A block in quarantine is live: readers get it. It waits for a person: `retry` when the cause is gone, `drop` when its
+rows are given up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from compaction.api.formatting import format_age, plural
+from compaction.cli.blocks.options import StorePlace, store_options
+from compaction.cli.blocks.times import age, time_text
+from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.exceptions import UnknownBlockError
+from compaction.stores.blocks.index.listing import BlockRecord
+from compaction.stores.blocks.index.tables import BlockState, TombstoneReason
+
+_COLUMNS: Final = (
+    Column("block", "Block"),
+    Column("tenant", "Tenant"),
+    Column("shard", "Shard", right=True),
+    Column("level", "Level", right=True),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+    Column("reason", "Reason"),
+    Column("seconds", "Age", format_age),
+)
+_WIDE: Final = (*_COLUMNS, Column("job", "Job", optional), Column("path", "Path"), Column("message", "Message"))
+
+
+@click.group("quarantine")
+def group() -> None:
+    """Blocks that are set aside, so that everything beside them is compacted."""
+
+
+@group.command("list")
+@store_options()
+@output_option(wide=True)
+def list_command(*, place: StorePlace, output: OutputFormat) -> None:
+    """List the blocks that are set aside, the oldest first. -o wide adds what was found."""
+    with place.open() as store:
+        now = store.now()
+        rows: list[dict[str, Any]] = [
+            {
+                "block": one.block.id,
+                "tenant": one.block.tenant,
+                "shard": one.block.shard,
+                "level": one.block.level,
+                "path": one.block.path,
+                "rows": one.block.rows,
+                "bytes": one.block.bytes,
+                "reason": one.fault.reason,
+                "message": one.fault.message,
+                "job": one.job,
+                "since": time_text(one.since),
+                "seconds": age(one.since, now),
+            }
+            for one in store.quarantined()
+        ]
+    if output in (OutputFormat.JSON, OutputFormat.YAML):
+        emit({"items": rows}, output)
+    elif rows:
+        print_table(rows, _WIDE if output is OutputFormat.WIDE else _COLUMNS)
+    else:
+        click.echo("no block is set aside")
+
+
+@group.command("retry")
+@click.argument("blocks", metavar="ID...", nargs=-1, required=True)
+@store_options()
+def retry(*, blocks: tuple[str, ...], place: StorePlace) -> None:
+    """Let blocks wait for compaction again, at the end of the queue.
+
+    One that is still damaged is set aside again by the next job that reads it; nothing is lost by trying.
+    """
+    with place.open() as store:
+        for block in blocks:
+            released = store.release(block)
+            click.echo(f"block {block} waits for compaction again" if released else f"block {block} was not set aside")
+
+
+@group.command("drop")
+@click.argument("blocks", metavar="ID...", nargs=-1, required=True)
+@store_options()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop(*, blocks: tuple[str, ...], place: StorePlace, yes: bool) -> None:
+    """Give up the rows of blocks that are set aside: readers no longer get them, their objects are deleted after the
+    grace.
+    """
+    with place.open() as store:
+        known = {one.block.id: one.block.rows for one in store.quarantined()}
+        for block in blocks:
+            if block not in known:
+                _refuse_drop(block, store.inspect(block))
+        if not yes:
+            lost = sum(known.get(block, 0) for block in blocks)
+            click.confirm(f"Give up {plural(len(blocks), 'block')} with {lost} rows?", abort=True)
+        for block in blocks:
+            dropped = store.drop(block)
+            click.echo(f"block {block} dropped" if dropped else f"block {block} was dropped before")
+
+
+def _refuse_drop(block: str, record: BlockRecord | None) -> None:
+    """Only what is set aside is dropped by hand; repeating a drop is harmless. Raises UnknownBlockError."""
+    if record is None:
+        raise UnknownBlockError(block, "unknown")
+    if record.state is BlockState.LIVE:
+        raise UnknownBlockError(block, "not in quarantine")
+    if record.ended not in (None, TombstoneReason.DROPPED):
+        raise UnknownBlockError(block, f"{record.ended}, not in quarantine")

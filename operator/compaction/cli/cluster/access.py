@@ -1,0 +1,241 @@
+"""The synchronous edge of the commands for a cluster: flags as kubectl's, our kinds as models, errors a person can
+act on.
+
+Exit codes of all of them: 0 done; 1 not done, and the line on stderr says why (no cluster, no such object, a missing
+permission, a state that does not allow it); 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import click
+from pydantic import ValidationError
+
+from compaction.api.base import ApiModel
+from compaction.api.job import CompactionJob
+from compaction.api.names import COORDINATOR_LEASE
+from compaction.api.policy import CompactionPolicy
+from compaction.cli.cluster.flags import Target, cluster_flags, target_of
+from compaction.cli.errors import errors_as_exit_code, report
+from compaction.exceptions import (
+    ApiError,
+    ApiUnavailableError,
+    ClusterCommandError,
+    ForbiddenError,
+    MalformedLeaseError,
+    NotFoundError,
+    UnauthorizedError,
+)
+from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
+from compaction.kube.config import Connection, load_connection
+from compaction.kube.resources import Obj, Resource
+from compaction.leases.record import Lease
+
+USER_AGENT: Final = "kubectl-compaction"
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+"""What the API server takes as a name. Anything else would be read as a part of the URL."""
+Answer = TypeVar("Answer")
+Model = TypeVar("Model", bound=ApiModel)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def cluster_options(*, all_namespaces: bool = False) -> Callable[[Command], Command]:
+    """The flags of `cluster_flags` (with `-A` where asked for), passed to the command as `target: Target`."""
+
+    def decorate(command: Command) -> Command:
+        @cluster_flags(all_namespaces=all_namespaces)
+        @functools.wraps(command)
+        def wrapped(**params: Any) -> Any:
+            target = target_of(click.get_current_context(), params, all_namespaces=all_namespaces)
+            with errors_as_exit_code():
+                return command(target=target, **params)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+class Cluster:
+    """Our kinds in one namespace (or in all of them), read as models. Raises ClusterCommandError."""
+
+    def __init__(self, client: ApiClient, target: Target) -> None:
+        self._client = client
+        self.namespace = target.namespace or client.connection.namespace
+        self._scope = None if target.all_namespaces else self.namespace
+
+    async def policies(self) -> list[CompactionPolicy]:
+        """All policies in reach; one that an older schema let in is named on stderr and left out."""
+        found = await self._client.list(COMPACTION_POLICIES, namespace=self._scope)
+        return models(CompactionPolicy, found.items)
+
+    async def policy(self, name: str) -> CompactionPolicy:
+        """One policy."""
+        return await self._get(COMPACTION_POLICIES, CompactionPolicy, name)
+
+    async def job(self, name: str) -> CompactionJob:
+        """One job."""
+        return await self._get(COMPACTION_JOBS, CompactionJob, name)
+
+    async def find_policy(self, name: str) -> CompactionPolicy | None:
+        """One policy, or None when there is none of that name."""
+        return await self._find(COMPACTION_POLICIES, CompactionPolicy, name)
+
+    async def find_job(self, name: str) -> CompactionJob | None:
+        """One job, or None when there is none of that name."""
+        return await self._find(COMPACTION_JOBS, CompactionJob, name)
+
+    async def jobs(self, policy: str) -> list[CompactionJob]:
+        """The jobs of a policy, by name."""
+        fields = f"spec.policyRef.name={policy}"
+        found = await self._client.list(COMPACTION_JOBS, namespace=self.namespace, fields=fields)
+        return sorted(models(CompactionJob, found.items), key=lambda job: job.metadata.name)
+
+    async def coordinators(self) -> tuple[list[Lease] | None, bool]:
+        """The coordinators' Leases of all namespaces, or of this one where this user may not see more, and whether they
+        are all; None when there is no permission.
+        """
+        fields = f"metadata.name={COORDINATOR_LEASE}"
+        for namespace in (None, self.namespace):
+            with suppress(ForbiddenError):
+                found = await self._client.list(LEASES, namespace=namespace, fields=fields)
+                return _parsed(found.items), namespace is None
+        return None, False
+
+    async def leases(self) -> list[Lease] | None:
+        """All Leases of the namespace; None when this user may not list them (they only add detail)."""
+        try:
+            found = await self._client.list(LEASES, namespace=self.namespace)
+        except ForbiddenError:
+            return None
+        return _parsed(found.items)
+
+    async def annotate(self, resource: Resource, name: str, key: str, value: str) -> None:
+        """Set one annotation."""
+        patch: Obj = {"metadata": {"annotations": {key: value}}}
+        try:
+            await self._client.patch(resource, name, patch, namespace=self.namespace, field_manager=USER_AGENT)
+        except NotFoundError as error:
+            raise _absent(resource, name, self.namespace) from error
+
+    async def watch_policies(self, name: str | None) -> AsyncIterator[CompactionPolicy]:
+        """Policies as they are, then each change. Raises GoneError and ApiUnavailableError as the client does."""
+        fields = f"metadata.name={name}" if name is not None else None
+        async for event in self._client.watch(COMPACTION_POLICIES, namespace=self._scope, fields=fields):
+            if event.type in ("ADDED", "MODIFIED"):
+                for policy in models(CompactionPolicy, [event.object]):
+                    yield policy
+
+    async def _get(self, resource: Resource, model: type[Model], name: str) -> Model:
+        found = await self._find(resource, model, name)
+        if found is None:
+            raise _absent(resource, name, self.namespace)
+        return found
+
+    async def _find(self, resource: Resource, model: type[Model], name: str) -> Model | None:
+        if not _NAME.fullmatch(name):
+            raise ClusterCommandError(f'"{name}" is no name of a {resource.kind}: give its metadata.name, nothing else')
+        try:
+            body = await self._client.get(resource, name, namespace=self.namespace)
+        except NotFoundError as error:
+            if error.is_of_kind:
+                raise
+            return None
+        try:
+            return model.from_object(body)
+        except ValidationError as error:
+            raise ClusterCommandError(_invalid(body, error)) from error
+
+
+def connect(target: Target) -> Connection:
+    """How to reach the target's API server. Raises ConnectionConfigError."""
+    if target.groups and target.user is None:
+        raise click.UsageError("--as-group needs --as")
+    found = load_connection(target.kubeconfig, context=target.context, namespace=target.namespace)
+    return replace(found, user=target.user, groups=target.groups)
+
+
+def _parsed(bodies: Iterable[Obj]) -> list[Lease]:
+    leases = []
+    for body in bodies:
+        with suppress(MalformedLeaseError):  # somebody else's, and nothing to explain with
+            leases.append(Lease.parse(body))
+    return leases
+
+
+def ask(target: Target, question: Callable[[Cluster], Awaitable[Answer]]) -> Answer:
+    """Connect, ask, disconnect. Raises ClusterCommandError and ConnectionConfigError."""
+    connection = connect(target)
+
+    async def asking() -> Answer:
+        async with ApiClient(connection, user_agent=USER_AGENT) as client:
+            return await question(Cluster(client, target))
+
+    try:
+        return asyncio.run(asking())
+    except ApiError as error:
+        raise ClusterCommandError(_advice(error, connection.server)) from error
+
+
+def _advice(error: ApiError, server: str) -> str:
+    """What a person can do about an answer of the API server, or about none."""
+    said = _said(error)
+    match error:
+        case ApiUnavailableError():
+            return f"{server} does not answer: {said}; check --context, --kubeconfig and that the cluster runs"
+        case ForbiddenError():
+            return (
+                f"not permitted: {said}; the role compaction-viewer lets status, plan, why and quarantine list read, "
+                "compaction-editor lets approve, retry and quarantine release write"
+            )
+        case UnauthorizedError():
+            return f"{server} does not know these credentials: {said}; log in again, or check --context"
+        case NotFoundError():
+            return _no_kind(server)
+    return said
+
+
+def _absent(resource: Resource, name: str, namespace: str) -> ClusterCommandError:
+    return ClusterCommandError(f'no {resource.kind} "{name}" in namespace "{namespace}": see kubectl get compaction -A')
+
+
+def _no_kind(server: str) -> str:
+    return (
+        f"{server} does not know {COMPACTION_POLICIES.kind}s: apply the resource definitions first "
+        "(compactor crds | kubectl apply --server-side -f -)"
+    )
+
+
+def _said(error: ApiError) -> str:
+    """The error without the request in front of it."""
+    return str(error).split(": ", 1)[-1]
+
+
+def models(model: type[Model], bodies: Iterable[Obj]) -> list[Model]:
+    """The objects as models; one that is not valid (an older schema let it in) is named on stderr and left out."""
+    found = []
+    for body in bodies:
+        try:
+            found.append(model.from_object(body))
+        except ValidationError as error:
+            report(ClusterCommandError(_invalid(body, error)))
+    return found
+
+
+def _invalid(body: Obj, error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(step) for step in first["loc"])
+    meta = body["metadata"]
+    return f"{body.get('kind')} {meta.get('namespace')}/{meta['name']} is not valid: {where}: {first['msg']}"
+
+
+def nothing_found(cluster_namespace: str, target: Target, what: str) -> None:
+    """Say on stderr, in kubectl's words, that there is nothing to show."""
+    where = "" if target.all_namespaces else f" in {cluster_namespace} namespace"
+    click.echo(f"No {what} found{where}.", err=True)

@@ -1,0 +1,71 @@
+"""`approve`: carry out the plan that waits for approval.
+
+Exit codes: 0 approved (or it was already); 1 not, and stderr says why; 2 wrong usage; 130 not confirmed.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+import click
+
+from compaction.api.enums import Approval, PlanApproval
+from compaction.api.formatting import plural
+from compaction.api.names import ANNOTATION_APPROVE
+from compaction.api.policy import CompactionPolicy, PlanStatus
+from compaction.cli.cluster.access import ask, cluster_options
+from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.plan import show_work, summary
+from compaction.exceptions import ClusterCommandError
+from compaction.kube.client import COMPACTION_POLICIES
+
+
+@click.command("approve")
+@click.argument("policy", shell_complete=complete("policies"))
+@click.argument("plan_hash", metavar="[HASH]", required=False)
+@click.option("-y", "--yes", is_flag=True, help="Approve the current plan, whatever it is, without being asked.")
+@cluster_options()
+def command(*, policy: str, plan_hash: str | None, yes: bool, target: Target) -> None:
+    """Carry out the plan of POLICY that waits for approval; with HASH, only if it is still that one.
+
+    Without HASH the plan is shown first, and you are asked; in a script give HASH or --yes.
+    """
+    found = ask(target, lambda cluster: cluster.policy(policy))
+    plan = plan_to_approve(found, plan_hash)
+    if plan is None:
+        click.echo(f"policy {policy}: its plan was approved already")
+        return
+    click.echo(summary(found, plan, datetime.now(UTC)))
+    if plan_hash is None and not yes:
+        _confirm(plan)
+    ask(target, lambda cluster: cluster.annotate(COMPACTION_POLICIES, policy, ANNOTATION_APPROVE, plan.hash))
+    click.echo(
+        f"approved: the store is looked at once more, and if the plan is still {plan.hash}, its "
+        f"{plural(plan.jobs, 'job')} are created; a changed store makes another plan, which waits again"
+    )
+
+
+def plan_to_approve(policy: CompactionPolicy, wanted: str | None) -> PlanStatus | None:
+    """The plan that waits; None when it, or the `wanted` one, was approved already.
+
+    Raises ClusterCommandError when nothing waits for approval, or something else than `wanted` does.
+    """
+    name, plan = policy.metadata.name, policy.status.plan
+    if policy.spec.approval is not Approval.MANUAL:
+        raise ClusterCommandError(f"policy {name} carries out its plans by itself (spec.approval: Auto)")
+    if plan is None or not plan.hash or plan.approval is None:
+        raise ClusterCommandError(f"policy {name}: no plan waits for approval; `compaction why {name}` tells more")
+    if wanted is not None and wanted != plan.hash:
+        raise ClusterCommandError(
+            f"policy {name}: {wanted} is not the current plan, the store has changed since; it is {plan.hash} now: "
+            f"read it with `compaction plan {name}`"
+        )
+    return plan if plan.approval is PlanApproval.PENDING else None
+
+
+def _confirm(plan: PlanStatus) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this is no terminal to ask at: give the hash ({plan.hash}) or --yes")
+    show_work(plan)
+    click.confirm("Approve it?", abort=True)

@@ -1,0 +1,128 @@
+"""The flags that say which cluster a command is for, as kubectl has them: `-n`, `--context`, `--kubeconfig`, `--as`.
+
+A command takes them before its verb as well as after it; what stands after the verb wins. This module imports neither
+Kopf nor a client of the API, because `cli.main` declares the flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_META: Final = "compaction.cli.cluster.flags"
+NAMES: Final = ("namespace", "context", "kubeconfig", "user", "groups", "all_namespaces")
+"""The parameters of the flags."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster and namespace a command is for, as its flags say. `namespace` None: that of the context.
+
+    `user`, `groups`: who the API server is asked to take the caller for (impersonation).
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str | None = None
+    all_namespaces: bool = False
+    user: str | None = None
+    groups: tuple[str, ...] = ()
+
+
+def namespace_option(help: str) -> Callable[[Command], Command]:
+    """`-n`, for a command that says what it does in that namespace."""
+    return click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        shell_complete=lambda context, _, unfinished: _names("namespaces", context, unfinished),
+        help=help,
+    )
+
+
+def kubeconfig_option(
+    help: str = "Default: KUBECONFIG, then the pod's service account, then ~/.kube/config.", *, exists: bool = False
+) -> Callable[[Command], Command]:
+    """`--kubeconfig`; `exists`: the file must, because without it the command does something else."""
+    return click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path, exists=exists), help=help)
+
+
+def cluster_flags(*, all_namespaces: bool) -> Callable[[Command], Command]:
+    """The flags as options of a click command or group; with `-A` where a command can read all namespaces."""
+    options = [
+        namespace_option("Namespace; default: that of the context."),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one."),
+        kubeconfig_option(),
+        click.option("--as", "user", metavar="USER", help="User to impersonate, as with kubectl."),
+        click.option(
+            "--as-group",
+            "groups",
+            multiple=True,
+            metavar="GROUP",
+            help="Group to impersonate; may be given several times.",
+        ),
+    ]
+    if all_namespaces:
+        options.append(click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces."))
+
+    def decorate(command: Command) -> Command:
+        result: Any = command
+        for option in reversed(options):
+            result = option(result)
+        return result  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def remember(context: click.Context, verbs: frozenset[str]) -> None:
+    """Keep the flags that stand before the verb for the command behind it.
+
+    Raises click.UsageError when the command is none of `verbs`, the commands that take them.
+    """
+    given = {name: value for name in NAMES if (value := context.params.get(name))}
+    if given and context.invoked_subcommand not in verbs:
+        flags = {name: param.opts[-1] for param in context.command.params if (name := param.name)}
+        named = " and ".join(flags[name] for name in given)
+        raise click.UsageError(
+            f"{context.invoked_subcommand} takes no {named} before its name; see {context.invoked_subcommand} --help",
+            context,
+        )
+    context.meta[_META] = given
+
+
+def target_of(context: click.Context, params: dict[str, Any], *, all_namespaces: bool) -> Target:
+    """The target of a command from its own flags (taken out of `params`) and those before the verb.
+
+    Raises click.UsageError when both a namespace and all of them are asked for.
+    """
+    given = {name: value for name in NAMES if (value := params.pop(name, None))}
+    before: dict[str, Any] = context.meta.get(_META, {})
+    if {"namespace", "all_namespaces"} & given.keys():
+        # A namespace after the verb stands for -A before it, and the other way round.
+        before = {name: value for name, value in before.items() if name not in ("namespace", "all_namespaces")}
+    found = Target(**(before | given))
+    if found.all_namespaces and not all_namespaces:
+        raise click.UsageError(f"{context.command_path} reads one namespace: give -n, not -A")
+    if found.all_namespaces and found.namespace is not None:
+        raise click.UsageError("give either --namespace NAME or --all-namespaces")
+    return found
+
+
+def complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completion of an argument with the names of objects: `policies`, `jobs`, or `policies jobs`."""
+    return lambda context, _, unfinished: _names(what, context, unfinished)
+
+
+def _names(what: str, context: click.Context, unfinished: str) -> list[str]:
+    """What the cluster of the flags so far has; nothing where it does not answer at once."""
+    from compaction.cli.cluster.names import names_of
+
+    params = {name: context.params.get(name) for name in NAMES}
+    before = context.find_root().params
+    given = {name: value for name in NAMES if (value := params.get(name) or before.get(name))}
+    return [name for name in names_of(what, Target(**given)) if name.startswith(unfinished)]

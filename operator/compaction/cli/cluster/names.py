@@ -1,0 +1,35 @@
+"""Names of objects in the cluster, for completion: one short question, and no answer is none, not an error."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from compaction.cli.cluster.access import connect
+from compaction.cli.cluster.flags import Target
+from compaction.exceptions import CompactionError
+from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, NAMESPACES, ApiClient
+from compaction.kube.resources import Resource
+
+SECONDS: Final = 2.0
+"""Nobody waits longer for a completion."""
+_KINDS: Final = {"policies": COMPACTION_POLICIES, "jobs": COMPACTION_JOBS, "namespaces": NAMESPACES}
+
+
+def names_of(what: str, target: Target) -> list[str]:
+    """The names of `what` (words of `policies`, `jobs`, `namespaces`), sorted within each kind."""
+    try:
+        return asyncio.run(_ask([_KINDS[word] for word in what.split()], target))
+    except CompactionError:
+        return []  # completion has no place for an error; the command itself will say it
+
+
+async def _ask(kinds: list[Resource], target: Target) -> list[str]:
+    found: list[str] = []
+    connection = connect(target)
+    async with ApiClient(connection, deadline=SECONDS) as client:
+        for kind in kinds:
+            scope = connection.namespace if kind is not NAMESPACES and not target.all_namespaces else None
+            listed = await client.list(kind, namespace=scope)
+            found += sorted(str(body["metadata"]["name"]) for body in listed.items)
+    return found

@@ -1,0 +1,145 @@
+"""`compactor operator`: one replica of the operator. Flags follow client-go's where it has one."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
+from compaction.api.values import Quantity
+from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
+from compaction.cli.durations import DurationParameter
+from compaction.cli.errors import errors_as_exit_code
+from compaction.kube.config import runs_in_a_pod
+from compaction.kube.controller import PolicyController
+from compaction.kube.launchers.backends import make_launcher
+from compaction.kube.launchers.process import ProcessLauncher
+from compaction.kube.logging import LogFormat
+from compaction.kube.operator import OperatorConfig, default_state_dir, run_operator
+from compaction.kube.secrets import NamespaceSecrets
+from compaction.leases.election import ElectionSettings, make_identity
+from compaction.reconcile.allowance import OperatorLimits
+
+
+class Bytes(click.ParamType[int]):
+    """A quantity of bytes, written as in a policy; more than 0."""
+
+    name = "quantity"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes as a number."""
+        try:
+            found = int(Quantity(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not found:
+            self.fail("must be more than 0, such as 50M", param, ctx)
+        return found
+
+
+@click.command("operator")
+@namespace_option("Watch this namespace.")
+@click.option("--all-namespaces", "-A", is_flag=True, help="Watch all namespaces.")
+@kubeconfig_option()
+@click.option("--identity", default=None, help="Name of this replica in the Lease (unique; default: host, pid, uuid).")
+@click.option("--lease-namespace", help="Namespace of the election's Lease. Default: the watched one.")
+@click.option("--lease-name", default=COORDINATOR_LEASE, show_default=True, help="Name of the election's Lease.")
+@click.option("--lease-duration", type=DurationParameter(least=1, whole=True), default="15s", show_default=True)
+@click.option("--renew-deadline", type=DurationParameter(), default="10s", show_default=True)
+@click.option("--retry-period", type=DurationParameter(), default="2s", show_default=True)
+@click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address for probes and metrics.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
+@click.option("--health-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0: any free one.")
+@click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True, help="Policies at a time.")
+@click.option(
+    "--max-workers",
+    type=click.IntRange(min=1),
+    envvar="COMPACTION_MAX_WORKERS",
+    help="Workers of all policies together that run at once. COMPACTION_MAX_WORKERS. Default: no limit.",
+)
+@click.option(
+    "--max-bytes-per-second",
+    type=Bytes(),
+    envvar="COMPACTION_MAX_BYTES_PER_SECOND",
+    metavar="QUANTITY",
+    help="Bytes per second that all rewrites together read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "
+    "Default: no limit.",
+)
+@click.option("--resync", type=DurationParameter(least=1), default="5m", show_default=True)
+@click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Logs and records of workers. Default: ~/.local/state/compaction-operator.",
+)
+def command(
+    *,
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: Path | None,
+    identity: str | None,
+    lease_namespace: str | None,
+    lease_name: str,
+    lease_duration: float,
+    renew_deadline: float,
+    retry_period: float,
+    bind_address: str,
+    metrics_port: int,
+    health_port: int,
+    concurrency: int,
+    max_workers: int | None,
+    max_bytes_per_second: int | None,
+    resync: float,
+    log_format: str,
+    log_level: str,
+    state_dir: Path | None,
+) -> int:
+    """Run one replica of the operator. Start several: one leads, the others stand by.
+
+    Exit codes: 0 stopped, 1 cannot run (the message says why), 70 and 75 leadership lost (start it again).
+    """
+    if all_namespaces == (namespace is not None):
+        raise click.UsageError("give either --namespace NAME or --all-namespaces")
+    try:
+        election = ElectionSettings(
+            lease_duration=int(lease_duration), renew_deadline=renew_deadline, retry_period=retry_period
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    config = OperatorConfig(
+        namespace=namespace,
+        state_dir=(state_dir or default_state_dir()).absolute(),
+        lease_namespace=lease_namespace,
+        lease_name=lease_name,
+        identity=identity or make_identity(),
+        kubeconfig=kubeconfig,
+        election=election,
+        bind_address=bind_address,
+        metrics_port=metrics_port,
+        health_port=health_port,
+        log_format=LogFormat(log_format),
+        log_level=logging.getLevelNamesMapping()[log_level.upper()],
+        concurrency=concurrency,
+        resync_seconds=resync,
+    )
+    environment = {"KUBECONFIG": str(kubeconfig.absolute())} if kubeconfig is not None else None
+    with errors_as_exit_code():
+        return run_operator(
+            config,
+            make_controller=lambda: PolicyController(limits=OperatorLimits(max_workers, max_bytes_per_second)),
+            make_launcher=lambda client: make_launcher(
+                client,
+                ProcessLauncher(
+                    config.state_dir,
+                    environment=environment,
+                    secrets_of=lambda namespace: NamespaceSecrets(client, namespace),
+                ),
+                namespace=config.namespace,
+                default_image=os.environ.get(WORKER_IMAGE_ENVIRONMENT, ""),
+                in_pod=runs_in_a_pod(),
+            ),
+        )

@@ -1,0 +1,136 @@
+"""`plan`: the newest plan of a policy: its hash, its cost and gain, its jobs, and a reason for all that was left out.
+
+Exit codes: 0 shown; 1 it could not be read; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from compaction.api.enums import JobState, PlanApproval
+from compaction.api.formatting import format_age, format_bytes, plural
+from compaction.api.job import CompactionJob
+from compaction.api.names import ANNOTATION_APPROVE
+from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
+from compaction.api.times import format_timestamp
+from compaction.cli.cluster.access import Cluster, ask, cluster_options
+from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
+from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.explain.left_out_words import LEFT_OUT_WORDS
+from compaction.explain.meaning import meaning_of
+
+_WORK: Final = (
+    Column("job", "Job"),
+    Column("log", "Log"),
+    Column("groups", "Groups"),
+    Column("unreferenced", "Deletes"),
+    Column("costBytes", "Copies", optional_bytes),
+    Column("gainBytes", "Gives back", optional_bytes),
+)
+_LEFT_OUT: Final = (
+    Column("reason", "Left out"),
+    Column("count", "Count"),
+    Column("example", "For example", optional),
+    Column("dueAt", "Due", optional),
+    Column("missing", "Missing", lambda count: str(count or "-")),
+    Column("meaning", "Why"),
+)
+
+
+@click.command("plan")
+@click.argument("policy", shell_complete=complete("policies"))
+@cluster_options()
+@output_option()
+def command(*, policy: str, target: Target, output: OutputFormat) -> None:
+    """The newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out."""
+
+    async def read(cluster: Cluster) -> tuple[CompactionPolicy, list[CompactionJob]]:
+        return await cluster.policy(policy), await cluster.jobs(policy)
+
+    found, jobs = ask(target, read)
+    if output is OutputFormat.TABLE:
+        _show(found, jobs, datetime.now(UTC))
+    else:
+        emit(_data(found, jobs), output)
+
+
+def _data(policy: CompactionPolicy, jobs: list[CompactionJob]) -> dict[str, Any]:
+    plan = policy.status.plan or PlanStatus()
+    return {
+        "namespace": policy.metadata.namespace,
+        "policy": policy.metadata.name,
+        **plan.to_object(),
+        "plannedJobs": plan.jobs,
+        "jobs": [job_data(job) for job in sorted_jobs(jobs)],
+        "leftOut": [_left_out(row) for row in plan.left_out],
+        "awaitsApproval": plan.approval is PlanApproval.PENDING,
+    }
+
+
+def _left_out(row: LeftOut) -> dict[str, Any]:
+    meaning = meaning_of(LEFT_OUT_WORDS, row.reason)
+    due = None if row.due_at is None else format_timestamp(row.due_at)
+    return {
+        "reason": row.reason,
+        "count": row.count,
+        "example": row.example,
+        "dueAt": due,
+        "missing": row.missing,
+        "meaning": meaning.says,
+    }
+
+
+def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) -> None:
+    plan = policy.status.plan
+    if plan is None:
+        click.echo(f"No plan of {policy.metadata.name} yet: its store was not looked at.")
+        return
+    click.echo(summary(policy, plan, now))
+    unfinished = [job for job in jobs if job.status.state is not JobState.SUCCEEDED]
+    if plan.approval is PlanApproval.PENDING:
+        click.echo()
+        show_work(plan)
+    if unfinished:
+        click.echo()
+        show_jobs(unfinished)
+    if plan.left_out:
+        click.echo()
+        waits = any(row.due_at is not None for row in plan.left_out)  # only blocks wait for a time, or for more
+        columns = [one for one in _LEFT_OUT if waits or one.key not in {"dueAt", "missing"}]
+        print_table([_left_out(row) for row in plan.left_out], columns)
+    for one in policy.status.blocks.schema_conflicts if policy.status.blocks is not None else ():
+        click.echo(one.message)
+    if plan.approval is PlanApproval.PENDING:
+        click.echo(f"\n{_approval(policy, plan, now)}")
+
+
+def summary(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
+    """The plan in one line."""
+    name = f"{policy.metadata.namespace}/{policy.metadata.name}"
+    if not plan.hash:
+        return f"No plan of {name} had a job yet."
+    age = f" ({format_age((now - plan.created_at).total_seconds())} ago)" if plan.created_at is not None else ""
+    cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
+    line = f"Plan {plan.hash} of {name}{age}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}"
+    return line if is_current(policy) else f"{line}; nothing of it is left to do"
+
+
+def show_work(plan: PlanStatus) -> None:
+    """The jobs that a plan would create, those with the largest gain."""
+    print_table([one.to_object() for one in plan.work], _WORK)
+    more = plan.jobs - len(plan.work)
+    if more > 0:
+        click.echo(f"and {more} more with a smaller gain")
+
+
+def _approval(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
+    name, namespace = policy.metadata.name, policy.metadata.namespace
+    if policy.metadata.annotations.get(ANNOTATION_APPROVE) == plan.hash:
+        return "It was approved; the coordinator looks at the store once more before it creates the jobs."
+    since = plan.waiting_since
+    age = f"{format_age((now - since).total_seconds())} " if since is not None else ""
+    return f"It has waited {age}for approval: kubectl compaction approve {name} {plan.hash} -n {namespace}"

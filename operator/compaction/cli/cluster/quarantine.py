@@ -1,0 +1,125 @@
+"""`quarantine list|release`: the damaged segments that are set aside.
+
+Exit codes: 0 shown or asked for; 1 not, and stderr says why; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from compaction.api.formatting import format_age, plural
+from compaction.api.names import ANNOTATION_RELEASE
+from compaction.api.policy import CompactionPolicy
+from compaction.api.text import mark_of
+from compaction.api.times import format_timestamp
+from compaction.cli.cluster.access import Cluster, ask, cluster_options, nothing_found
+from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
+from compaction.exceptions import ClusterCommandError
+from compaction.kube.client import COMPACTION_POLICIES
+
+RELEASE_ALL: Final = "all"
+_NAMESPACE: Final = Column("namespace", "Namespace")
+_COLUMNS: Final = (
+    Column("policy", "Policy"),
+    Column("log", "Log"),
+    Column("segment", "Segment"),
+    Column("index", "Index", optional),
+    Column("offset", "Offset", optional),
+    Column("reason", "Reason"),
+    Column("seconds", "Age", format_age),
+)
+_MESSAGE: Final = Column("message", "Message")
+
+
+@click.group("quarantine")
+def group() -> None:
+    """Damaged segments and blocks that are set aside, so that everything beside them is compacted."""
+
+
+@group.command("list")
+@click.argument("policy", required=False, shell_complete=complete("policies"))
+@cluster_options(all_namespaces=True)
+@output_option(wide=True)
+def list_command(*, policy: str | None, target: Target, output: OutputFormat) -> None:
+    """List the segments that are set aside: of all policies, or of POLICY. -o wide adds what was found."""
+
+    async def read(cluster: Cluster) -> tuple[list[CompactionPolicy], str]:
+        found = await cluster.policies() if policy is None else [await cluster.policy(policy)]
+        return found, cluster.namespace
+
+    policies, namespace = ask(target, read)
+    rows = _rows(policies, datetime.now(UTC))
+    if output in (OutputFormat.JSON, OutputFormat.YAML):
+        emit({"items": rows}, output)
+    elif not rows:
+        nothing_found(namespace, target, "quarantined segments")
+    else:
+        columns = (_NAMESPACE, *_COLUMNS) if target.all_namespaces else _COLUMNS
+        print_table(rows, (*columns, _MESSAGE) if output is OutputFormat.WIDE else columns)
+
+
+def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str, Any]]:
+    return [
+        {
+            "namespace": policy.metadata.namespace,
+            "policy": policy.metadata.name,
+            "log": one.log,
+            "segment": one.segment,
+            "index": one.index,
+            "offset": one.offset,
+            "reason": one.reason,
+            "since": format_timestamp(one.since),
+            "seconds": max(0, int((now - one.since).total_seconds())),
+            "message": one.message,
+        }
+        for policy in policies
+        for one in policy.status.quarantined
+    ]
+
+
+@group.command("release")
+@click.argument("policy", shell_complete=complete("policies"))
+@click.argument("segments", metavar="[LOG/SEGMENT]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every segment that is set aside now.")
+@cluster_options()
+def release(*, policy: str, segments: tuple[str, ...], everything: bool, target: Target) -> None:
+    """Take segments of POLICY out of quarantine, so that they are planned as they are. Of a block, its id is enough.
+
+    A source that is still damaged is set aside again by the next job that reads it; nothing is lost by trying.
+    """
+    if everything == bool(segments):
+        raise click.UsageError("name segments as `quarantine list` prints them (LOG/SEGMENT), or give --all")
+    count = ask(target, lambda cluster: _release(cluster, policy, segments))
+    click.echo(f"policy {policy}: release of {plural(count, 'segment')} asked for; they are planned at the next look")
+
+
+async def _release(cluster: Cluster, name: str, segments: tuple[str, ...]) -> int:
+    """How many segments the request names. Raises ClusterCommandError when it names one that is not set aside."""
+    policy = await cluster.policy(name)
+    known = {f"{one.log}/{one.segment}" for one in policy.status.quarantined}
+    blocks = policy.spec.store.block_store is not None
+    alone = {one.segment for one in policy.status.quarantined} if blocks else set()
+    if not known:
+        raise ClusterCommandError(f"policy {name}: no segment is set aside, so there is nothing to release")
+    strangers = [segment for segment in segments if segment not in known | alone]
+    if strangers:
+        raise ClusterCommandError(
+            f"policy {name}: not set aside: {', '.join(strangers)}; `quarantine list {name}` shows what is"
+        )
+    if any("," in segment for segment in segments):
+        raise ClusterCommandError(f"policy {name}: a path with a comma cannot be named in the request: give --all")
+    value = request(segments, released=policy.status.released)
+    await cluster.annotate(COMPACTION_POLICIES, name, ANNOTATION_RELEASE, value)
+    return len(set(segments)) or len(known)
+
+
+def request(segments: Iterable[str], *, released: str) -> str:
+    """The annotation's value: another one than was acted upon last (`status.released`), because each counts once."""
+    named = tuple(dict.fromkeys(segments)) or (RELEASE_ALL,)
+    value = ",".join(named)
+    return value if mark_of(value) != released else f"{value},{named[0]}"

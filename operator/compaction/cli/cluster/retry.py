@@ -1,0 +1,74 @@
+"""`retry`: give parked jobs their attempts anew.
+
+Exit codes: 0 asked for all of them; 1 not for all, and stderr says for which and why; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from compaction.api.enums import JobState
+from compaction.api.job import CompactionJob
+from compaction.api.names import ANNOTATION_RETRY
+from compaction.api.policy import CompactionPolicy
+from compaction.cli.cluster.access import Cluster, ask, cluster_options
+from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.exceptions import ClusterCommandError
+from compaction.kube.client import COMPACTION_JOBS
+from compaction.leases.record import format_micro_time
+from compaction.reconcile.futile import futile
+
+_NOT_PARKED: Final = {
+    JobState.UNASSIGNED: "it waits for its first attempt",
+    JobState.IN_PROGRESS: "a worker is at it",
+    JobState.ABANDONED: "its next attempt comes by itself",
+    JobState.SUCCEEDED: "it is done",
+}
+
+
+@click.command("retry")
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete("jobs"))
+@cluster_options()
+def command(*, jobs: tuple[str, ...], target: Target) -> int:
+    """Give the parked (Faulty) jobs JOB... their attempts anew. Mend the cause first: `why JOB` names it."""
+    return ask(target, lambda cluster: _retry(cluster, jobs))
+
+
+async def _retry(cluster: Cluster, names: tuple[str, ...]) -> int:
+    """Each by itself: one that cannot be retried does not hold up the others."""
+    code = 0
+    for name in dict.fromkeys(names):
+        bare = name.rpartition("/")[2]
+        try:
+            job = await cluster.job(bare)
+            check_parked(job)
+            check_useful(job, await cluster.find_policy(job.spec.policy_ref.name))
+            await cluster.annotate(COMPACTION_JOBS, bare, ANNOTATION_RETRY, format_micro_time(datetime.now(UTC)))
+        except ClusterCommandError as error:
+            report(error)
+            code = EXIT_DATA_ERROR
+        else:
+            click.echo(f"job {bare}: asked for; the coordinator gives it its attempts anew")
+    return code
+
+
+def check_parked(job: CompactionJob) -> None:
+    """Raises ClusterCommandError for a job that is not parked."""
+    state = job.status.state
+    if state is not JobState.FAULTY:
+        raise ClusterCommandError(
+            f"job {job.metadata.name} is {state}, not Faulty: {_NOT_PARKED[state]}, so there is nothing to retry"
+        )
+
+
+def check_useful(job: CompactionJob, policy: CompactionPolicy | None) -> None:
+    """Raises ClusterCommandError for a retry that cannot change anything, as far as the objects tell. What only the
+    store tells, the coordinator knows: it answers such a retry with the Event RetryRefused.
+    """
+    why_not = futile(job, policy.status.quarantined if policy is not None else ())
+    if why_not:
+        raise ClusterCommandError(f"job {job.metadata.name} is not retried: {why_not}")

@@ -1,0 +1,95 @@
+"""`why`: a policy or a job explained in sentences.
+
+Exit codes: 0 explained; 1 it could not be read; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from compaction.api.text import printable
+from compaction.cli.cluster.access import Cluster, ask, cluster_options
+from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.output import OutputFormat, emit, output_option
+from compaction.exceptions import ClusterCommandError
+from compaction.explain.explanation import Explanation
+from compaction.explain.job import explain_job
+from compaction.explain.policy import explain_policy
+
+HEADINGS: Final = {
+    "behind": "What there is to do",
+    "now": "What is the case",
+    "next": "What happens next",
+    "todo": "What you can do",
+}
+MIN_WIDTH: Final = 60
+_KINDS: Final = {
+    "policy": "policy", "cpol": "policy", "compactionpolicy": "policy", "compactionpolicies": "policy",
+    "job": "job", "cjob": "job", "compactionjob": "job", "compactionjobs": "job",
+}  # fmt: skip
+
+
+@click.command("why")
+@click.argument("name", metavar="POLICY|JOB", shell_complete=complete("policies jobs"))
+@cluster_options()
+@output_option()
+def command(*, name: str, target: Target, output: OutputFormat) -> None:
+    """Explain a policy or a job: what is behind, what it waits for since when, what happens next, what to do.
+
+    A name that both a policy and a job have means the policy; cjob/NAME means the job.
+    """
+    explanation = ask(target, lambda cluster: explain(cluster, name))
+    if output is OutputFormat.TABLE:
+        show(explanation)
+    else:
+        emit(explanation.to_object(), output)
+
+
+async def explain(cluster: Cluster, name: str) -> Explanation:
+    """Read what belongs together, and explain it. Raises ClusterCommandError when there is no such object."""
+    kind, _, bare = name.rpartition("/")
+    wanted = _KINDS.get(kind.partition(".")[0].lower()) if kind else None
+    if kind and wanted is None:
+        raise ClusterCommandError(f"{kind} is neither cpol (a policy) nor cjob (a job)")
+    leases = await cluster.leases()
+    policy = await cluster.find_policy(bare) if wanted != "job" else None
+    if policy is not None:
+        return explain_policy(policy, await cluster.jobs(bare), leases, datetime.now(UTC))
+    if wanted == "policy":
+        policy = await cluster.policy(bare)
+    job = await cluster.find_job(bare)
+    if job is None:
+        both = "CompactionJob" if wanted == "job" else "CompactionPolicy and no CompactionJob"
+        raise ClusterCommandError(f'no {both} "{bare}" in namespace "{cluster.namespace}": see kubectl get compaction')
+    return explain_job(job, await cluster.find_policy(job.spec.policy_ref.name), leases, datetime.now(UTC))
+
+
+def show(explanation: Explanation) -> None:
+    """Print it. Names of directories are whatever somebody called them: nothing of them steers the terminal."""
+    click.echo(printable(explanation.subject))
+    for key, heading in HEADINGS.items():
+        sentences = getattr(explanation, key)
+        if sentences:
+            click.echo(f"\n{heading}:")
+        for sentence in sentences:
+            click.echo(_wrapped(printable(sentence)))
+
+
+def _wrapped(sentence: str) -> str:
+    """Wrapped to the terminal; in a pipe or file a sentence is a line. Words are never broken: they may be commands."""
+    if not sys.stdout.isatty():
+        return f"  {sentence}"
+    return textwrap.fill(
+        sentence,
+        max(MIN_WIDTH, shutil.get_terminal_size().columns),
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

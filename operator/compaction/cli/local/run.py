@@ -1,0 +1,134 @@
+"""`compactor run -f policy.yaml`: compact what a policy describes on this machine, without any Kubernetes.
+
+Exit codes: 0 everything that was due is compacted (or nothing was due); 1 something is wrong with the data or the
+environment, named on stderr, everything else was compacted; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from compaction.api.policy import CompactionPolicy
+from compaction.cli.blocks.options import PATIENCE
+from compaction.cli.errors import errors_as_exit_code, report
+from compaction.cli.local.policy_file import PolicyFile
+from compaction.cli.local.run_engine import spark
+from compaction.cli.local.run_view import problems_of, show_plan, show_result
+from compaction.cli.local.run_watch import LOCK_TIMEOUT, keep_compacted
+from compaction.cli.open_jobs import OpenJobs
+from compaction.cli.output import OutputFormat, output_option
+from compaction.cli.progress_bar import ProgressBar
+from compaction.exceptions import CompactionError
+from compaction.kube.logging import LogFormat, setup_logging
+from compaction.local.run import WORKER, LocalRun, no_runner
+from compaction.local.this_process import this_process
+from compaction.stores.adapters import open_store
+from compaction.stores.blocks.connecting import connection_of
+from compaction.stores.blocks.holders import ThisProcess
+from compaction.stores.blocks.store import BlockStore
+from compaction.stores.secrets import Secrets
+
+
+@click.command("run")
+@click.option(
+    "-f",
+    "--file",
+    "source",
+    required=True,
+    type=click.File("r", encoding="utf-8"),
+    help="The policy, as for kubectl apply -f (- reads standard input).",
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing; starts no Spark.")
+@click.option("--watch", is_flag=True, help="Stay, and keep the store compacted as the policy says, until stopped.")
+@click.option("--approve", "approved", metavar="HASH", help="Approve the plan of this hash (approval: Manual).")
+@click.option("--policy", "wanted", help="Name of the policy, when the file holds several.")
+@click.option(
+    "--secrets-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where Secrets of the policy are that its file does not hold: DIR/NAME/KEY.",
+)
+@click.option("--take-over", is_flag=True, help="Block stores: first give up all open jobs, also those of a cluster.")
+@click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
+@output_option()
+def command(
+    *,
+    source: TextIO,
+    dry_run: bool,
+    watch: bool,
+    approved: str | None,
+    wanted: str | None,
+    secrets_dir: Path | None,
+    take_over: bool,
+    verbose: bool,
+    output: OutputFormat,
+) -> None:
+    """Compact what a policy file describes, without any Kubernetes: once, or for as long as it runs.
+
+    Once means now: everything that is due is compacted, whatever schedule and windows say. With --watch they hold, and
+    the file is read again when it changes: an edited spec is in force at once, and the annotation
+    compaction.dev/approve approves a plan, as in a cluster. SIGINT and SIGTERM end it before the next commit.
+    """
+    if dry_run and watch:
+        raise click.UsageError("give --dry-run or --watch, not both")
+    setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
+    with errors_as_exit_code():
+        file = PolicyFile(source, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
+        policy, here = file.policy, this_process()
+        if watch and not take_over:
+            # Not looked at here: a watch begins also while the index is away.
+            keep_compacted(file, output, here)
+            return
+        with _open_jobs_of(policy, file, here=here, taking=not dry_run) as others:
+            others.tell(take_over=take_over and not dry_run)
+            if watch:
+                keep_compacted(file, output, here)
+                return
+            problems = _dry_run(file, others, output) if dry_run else _run(file, others, output, here)
+    for problem in problems:
+        report(CompactionError(problem))
+    sys.exit(1 if problems else 0)
+
+
+@contextmanager
+def _open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool) -> Iterator[OpenJobs]:
+    """Those of the policy's store. Raises BlockStoreError."""
+    store = policy.spec.store.block_store
+    if store is None:
+        yield OpenJobs()
+        return
+    with closing(BlockStore.open(connection_of(store.reference, secrets), patience=PATIENCE)) as blocks:
+        yield OpenJobs(blocks, here, taking)
+
+
+def _dry_run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[str]:
+    """What is wrong, one line for each thing."""
+    policy = file.policy
+    with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
+        run = LocalRun(policy, store=store, open_runner=no_runner, others=others)
+        reading, plan = run.look(recover=False)
+    show_plan(policy, reading, plan, output)
+    return [*(problem.message for problem in reading.problems), *others.parked()]
+
+
+def _run(file: PolicyFile, others: OpenJobs, output: OutputFormat, here: ThisProcess) -> list[str]:
+    """What is wrong, one line for each thing; everything else was compacted."""
+    policy = file.policy
+    with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file, here=here)) as store:
+        with ProgressBar() as bar:
+            run = LocalRun(
+                policy,
+                store=store,
+                open_runner=lambda: spark(policy, bar, file),
+                watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+                others=others,
+            )
+            result = run.run()
+        show_result(policy, result, output)
+    return [*problems_of(result), *others.parked()]

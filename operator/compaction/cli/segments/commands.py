@@ -1,0 +1,36 @@
+"""`compactor segments`: segment logs as plain directories, without Kubernetes and without Spark.
+
+Reading commands are in segments_read, writing ones in segments_write; each module is imported when its command runs.
+"""
+
+from __future__ import annotations
+
+import click
+
+from compaction.cli.errors import ErrorGroup
+from compaction.cli.lazy import LazyGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "inspect": ("compaction.cli.segments.read:inspect", "Show the segments of a log, its snapshot and its debt."),
+    "entries": ("compaction.cli.segments.read:entries", "Print every readable entry, in index order."),
+    "plan": ("compaction.cli.segments.write:plan", "Say what a compaction would do, and why not more."),
+    "compact": ("compaction.cli.segments.write:compact", "Compact a log now."),
+    "clump": ("compaction.cli.segments.clump:clump", "Re-write sparse live entries side by side at the head."),
+    "generate": ("compaction.cli.segments.generate:generate", "Write a log to try the other commands on."),
+    "recover": ("compaction.cli.segments.write:recover", "Finish or undo a compaction that died half-way."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
+
+
+class SegmentsGroup(LazyGroup, ErrorGroup):
+    """Imports its commands on demand, ends errors in one line."""
+
+    commands_by_name = COMMANDS
+
+
+@click.group(cls=SegmentsGroup, name="segments", context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """Look into segment logs in Ra's format; plan, compact and recover them.
+
+    Exit codes: 0 done, 1 an error in the data (named on stderr), 2 wrong usage.
+    """
