@@ -269,7 +269,7 @@ class LaunchUncertainError(LaunchError):
     """The answer to a launch got lost: the worker may have been started."""
 
 
-# --- the worker (rewrite/, cli/worker.py) ---
+# --- the worker (rewrite/, cli/cluster/worker.py) ---
 
 
 class LeaseLostError(CompactionError):

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harness import Fact, Workspace
-from compaction.rewrite.block_job import PART_BYTES
+from compaction.rewrite.blocks.job import PART_BYTES
 from compaction.rewrite.receipts import Outcome
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_index import block_id

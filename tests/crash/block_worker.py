@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compaction.rewrite.block_job import BlockJob
+from compaction.rewrite.blocks.job import BlockJob
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from crash.mortal_worker import Mortal, attempt
 from support.faults.index_faults import When

@@ -11,9 +11,9 @@ from typing import Any
 from unittest.mock import patch
 
 from compaction.exceptions import ObjectStoreUnavailableError
-from compaction.rewrite.block_attempt import BlockAttempt
-from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_store import objects_place
+from compaction.rewrite.blocks.attempt import BlockAttempt
+from compaction.rewrite.blocks.job import BlockJob
+from compaction.rewrite.blocks.place import objects_place
 from compaction.rewrite.receipts import JobReport
 from compaction.stores.blocks.objects import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection

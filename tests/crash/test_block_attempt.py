@@ -13,7 +13,7 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import ClaimRefusedError
-from compaction.rewrite.block_job import BlockJob
+from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import JobState

@@ -29,7 +29,7 @@ from compaction.leases.record import Lease, format_micro_time, parse_micro_time
 from compaction.local import archive, state
 from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.segment_job import SegmentJob
+from compaction.rewrite.segments.job import SegmentJob
 from compaction.stores.segments.globs import compile_globs, matches
 from fuzz.target import Target, refusing
 

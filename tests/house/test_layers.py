@@ -112,7 +112,15 @@ LIGHT = "import sys, compaction.{module}; sys.exit(str(found) if (found := {heav
 
 @pytest.mark.parametrize(
     "module",
-    ["cli.main", "cli.segments.commands", "cli.blocks.listing", "cli.blocks.plan", "cli.cluster.crds", "planning.scheduler", "api.policy"],
+    [
+        "cli.main",
+        "cli.segments.commands",
+        "cli.blocks.listing",
+        "cli.blocks.plan",
+        "cli.cluster.crds",
+        "planning.scheduler",
+        "api.policy",
+    ],
 )
 def test_light_commands_stay_light(module: str) -> None:
     """What is loaded in the end, through all the rooms on the way: the static rules see one step only."""

@@ -27,7 +27,7 @@ from compaction.api.names import (
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import Outcome
-from compaction.rewrite.worker import WorkerExit
+from compaction.rewrite.worker.loop import WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern, generate_log
 from compaction.stores.segments.limits import SegmentLimits

@@ -20,7 +20,7 @@ from compaction.exceptions import ConflictError, CorruptEntryError, NotFoundErro
 from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.leases.record import format_micro_time
-from compaction.rewrite.block_rewriter import BlockRewriter
+from compaction.rewrite.blocks.rewriter import BlockRewriter
 from compaction.rewrite.ports import Assignment
 from compaction.stores.secrets import NO_SECRETS, Secrets
 from compaction.stores.segments.sense import SenseSettings

@@ -13,7 +13,7 @@ from compaction.local.images.model import CHECKOUT
 
 RUNS = {
     "operator": ("compaction.cli.cluster.operator", "compaction.stores.adapters", "compaction.stores.blocks.store"),
-    "worker": ("compaction.cli.cluster.worker", "compaction.rewrite.block_task", "compaction.stores.blocks.store"),
+    "worker": ("compaction.cli.cluster.worker", "compaction.rewrite.blocks.task", "compaction.stores.blocks.store"),
 }
 """What the image's containers import at the least."""
 HIDE = """

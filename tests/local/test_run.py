@@ -24,7 +24,7 @@ from compaction.local.run import LocalRun
 from compaction.local.run_job import RunResult
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.stores.adapters import open_store
 from compaction.stores.segments import fence
 from compaction.stores.segments.codec import read_segment

@@ -26,7 +26,7 @@ from compaction.local.run import LocalRun
 from compaction.local.watch import LocalWatch
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.receipts import JobReport
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.stores.adapters import open_store
 from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
 from support.processes.worker_ports import ThreadEngine

@@ -58,7 +58,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="leases: a worker whose lease ran out has it back after a late renewal",
         promise="control-plane.md#5-the-life-of-a-job",
-        file="rewrite/held.py",
+        file="rewrite/worker/held.py",
         old='                self._lost = f"not renewed for {self.assignment.lease_seconds:g} s"\n',
         new='                return f"not renewed for {self.assignment.lease_seconds:g} s"\n',
         killers=("rewrite/test_held.py",),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from compaction.local.spark_archive import archive_directory
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern, generate_log
 from support.processes.worker_ports import ThreadEngine

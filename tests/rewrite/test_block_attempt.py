@@ -12,7 +12,7 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job import JobReceipt
 from compaction.exceptions import IndexUnavailableError, JobStoppedError, LeaseLostError
-from compaction.rewrite.block_report import Proof
+from compaction.rewrite.blocks.report import Proof
 from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.footer import read_footer
 from compaction.stores.blocks.index.quarantine import Fault

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.rewrite.block_task import of_culprit
+from compaction.rewrite.blocks.task import of_culprit
 from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.culprits import Culprit, SourceFault
 from compaction.stores.blocks.model import Block

@@ -10,12 +10,12 @@ import pytest
 from compaction.api.enums import JobKind, JobReason
 from compaction.api.job import CompactionJob, CompactionJobSpec
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
-from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_plan import order_in_words, sort_key
-from compaction.rewrite.block_store import objects_place
+from compaction.rewrite.blocks.job import BlockJob
+from compaction.rewrite.blocks.place import objects_place
+from compaction.rewrite.blocks.plan import order_in_words, sort_key
 from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, GivenSecrets, write_secrets
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store

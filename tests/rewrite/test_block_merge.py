@@ -15,8 +15,8 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
 from compaction.rewrite import shares
-from compaction.rewrite.block import BlockMerge, merge_blocks
-from compaction.rewrite.block_store import ObjectsPlace
+from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
+from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.stores.blocks.fingerprint import fingerprint
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.model import Block, Fingerprint

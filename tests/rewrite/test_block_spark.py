@@ -14,12 +14,12 @@ from compaction.api.enums import JobReason
 from compaction.api.job import CompactionJob, CompactionJobSpec
 from compaction.exceptions import LeaseLostError
 from compaction.local.postgres import PostgresServer
-from compaction.rewrite.events import Inbox
-from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.worker import Worker, WorkerExit
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.worker.events import Inbox
+from compaction.rewrite.worker.heartbeat import Heartbeat
+from compaction.rewrite.worker.loop import Worker, WorkerExit
 from compaction.stores.blocks.culprits import SourceFault
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.merge.kernel import merge

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from compaction.local.spark_archive import ensure_archive
-from compaction.rewrite import class_archive
-from compaction.rewrite.java import Java, find_java
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
+from compaction.rewrite.spark import class_archive
+from compaction.rewrite.spark.java import Java, find_java
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
 
 JAVA = Java(home=Path("/opt/java"), version=17)
 

@@ -14,7 +14,7 @@ from compaction.api.job import ClumpRequest, CompactionJobSpec
 from compaction.exceptions import LeaseLostError
 from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.stores.segment_adapter import identity_of
 from compaction.stores.segments import fence
 from compaction.stores.segments.clump_moves import read_moves

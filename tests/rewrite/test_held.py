@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import JobStoppedError, LeaseLostError
-from compaction.rewrite.held import JobLease
+from compaction.rewrite.worker.held import JobLease
 from support.processes.worker_ports import assignment, small_spec
 
 DURATION = 15.0

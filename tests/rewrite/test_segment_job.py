@@ -25,8 +25,8 @@ from compaction.exceptions import (
 )
 from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.segment import SegmentRewriter
-from compaction.rewrite.task import failure_of
+from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.rewrite.segments.task import failure_of
 from compaction.stores.segment_adapter import identity_of
 from compaction.stores.segments import fence, lock, replacing
 from compaction.stores.segments.codec import read_segment

@@ -17,14 +17,14 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
-from compaction.rewrite.events import Inbox
-from compaction.rewrite.heartbeat import Heartbeat
-from compaction.rewrite.java import find_java
 from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.scratch import PREFIX, scratch_directory
-from compaction.rewrite.segment import SegmentRewriter
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.worker import Worker, WorkerExit
+from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.rewrite.spark.java import find_java
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.worker.events import Inbox
+from compaction.rewrite.worker.heartbeat import Heartbeat
+from compaction.rewrite.worker.loop import Worker, WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.generate import Pattern
 from compaction.stores.segments.limits import SegmentLimits
@@ -47,8 +47,8 @@ from pathlib import Path
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
 with SparkEngine(SparkSettings(master="local[2]", scratch_parent=Path.cwd())) as engine:
 {textwrap.indent(body, "    ")}
 """
@@ -200,7 +200,7 @@ def test_killed_worker_is_followed_by_an_attempt_that_finishes_once(
     body = f"""
 from pathlib import Path
 from compaction.api.job import CompactionJobSpec
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.segments.rewriter import SegmentRewriter
 from support.processes.worker_ports import FakeLease, assignment
 
 class Announcing(FakeLease):
@@ -234,8 +234,8 @@ SegmentRewriter(engine, holder="doomed").run(assignment(spec), Announcing())
 def test_master_that_is_no_master_is_a_clear_error(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
 from compaction.exceptions import EngineStartError
 try:
     SparkEngine(SparkSettings(master="lokal", log_file=Path({str(tmp_path / "log")!r}))).start()

@@ -14,11 +14,11 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import CompactionError, EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
-from compaction.rewrite.events import Ended, EndReason, Inbox
-from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.worker import Worker, WorkerExit
+from compaction.rewrite.worker.events import Ended, EndReason, Inbox
+from compaction.rewrite.worker.heartbeat import Heartbeat
+from compaction.rewrite.worker.loop import Worker, WorkerExit
 from support.processes.worker_ports import Cluster, wait_until
 from support.processes.worker_ports import small_spec as spec
 

@@ -25,7 +25,7 @@ from compaction.api.names import (
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.reconcile.reports import parse_report
 from compaction.rewrite.receipts import Outcome
-from compaction.rewrite.worker import WorkerExit
+from compaction.rewrite.worker.loop import WorkerExit
 from compaction.stores.segments import fence
 from compaction.stores.segments.limits import SegmentLimits
 from support.processes.family import descendants, still_alive

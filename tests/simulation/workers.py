@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
-from compaction.rewrite.events import Ended, EndReason
-from compaction.rewrite.held import JobLease
-from compaction.rewrite.keeper import LeaseKeeper
 from compaction.rewrite.ports import LeasePort
 from compaction.rewrite.receipts import JobReport
-from compaction.rewrite.segment import SegmentRewriter
-from compaction.rewrite.worker import Worker
+from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.rewrite.worker.events import Ended, EndReason
+from compaction.rewrite.worker.held import JobLease
+from compaction.rewrite.worker.keeper import LeaseKeeper
+from compaction.rewrite.worker.loop import Worker
 from simulation.invariants import Invariant
 from simulation.network import client_of
 from simulation.processes import Inbox, Process, block_on, give_way

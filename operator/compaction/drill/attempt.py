@@ -30,10 +30,10 @@ from compaction.drill.told import Order, Said
 from compaction.exceptions import CompactionError, JobStoppedError, LeaseLostError, PortUnavailableError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.config import load_connection
-from compaction.rewrite.held import JobLease
-from compaction.rewrite.patience import Patience
 from compaction.rewrite.ports import Assignment, LeasePort
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.rewrite.worker.held import JobLease
+from compaction.rewrite.worker.patience import Patience
 
 
 class InlineEngine:

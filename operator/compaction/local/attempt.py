@@ -19,7 +19,7 @@ from compaction.exceptions import (
 )
 from compaction.rewrite.ports import Assignment, JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.task import failure_of
+from compaction.rewrite.segments.task import failure_of
 
 log = structlog.get_logger(__name__)
 

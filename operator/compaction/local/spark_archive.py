@@ -12,10 +12,10 @@ from pathlib import Path
 
 from compaction.exceptions import EngineStartError, JavaError
 from compaction.local.binaries import cache_directory
-from compaction.rewrite.class_archive import WRITING_SECONDS, archive_path, options_to_write
-from compaction.rewrite.java import find_java
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
+from compaction.rewrite.spark.class_archive import WRITING_SECONDS, archive_path, options_to_write
+from compaction.rewrite.spark.java import find_java
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
 
 
 def archive_directory() -> Path:

@@ -1,4 +1,4 @@
-"""What a rewrite needs from the engine that runs its tasks; Spark in earnest (session.py), a thread pool in tests."""
+"""What a rewrite needs from the engine that runs its tasks: Spark (spark/session.py), or a thread pool in tests."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from compaction.api.enums import JobKind
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.receipts import JobReport
-from compaction.rewrite.segment import SegmentRewriter
+from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.stores.secrets import Secrets
 
 
@@ -34,6 +34,6 @@ class RunnerOfAllKinds:
                 return SegmentRewriter(self._engine, holder=self._holder)
             case JobKind.BLOCK_REWRITE:
                 # Arrow, object stores and databases: a second that workers of segment logs need not wait.
-                from compaction.rewrite.block_rewriter import BlockRewriter
+                from compaction.rewrite.blocks.rewriter import BlockRewriter
 
                 return BlockRewriter(self._engine, holder=self._holder, secrets=self._secrets)

@@ -37,9 +37,9 @@ from compaction.kube.operator import OperatorConfig, run_operator
 from compaction.kube.runtime import Runtime
 from compaction.leases.election import ElectionSettings
 from compaction.reconcile.allowance import OperatorLimits
-from compaction.rewrite.events import Ended, EndReason, Inbox
-from compaction.rewrite.heartbeat import Heartbeat
-from compaction.rewrite.worker import Worker
+from compaction.rewrite.worker.events import Ended, EndReason, Inbox
+from compaction.rewrite.worker.heartbeat import Heartbeat
+from compaction.rewrite.worker.loop import Worker
 
 REQUEST, ENDED, STOP = ".request", ".ended", ".stop"
 PROFILE = "FLEET_PROFILE"

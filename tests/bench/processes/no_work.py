@@ -24,11 +24,11 @@ from compaction.kube.controller import PolicyController
 from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
 from compaction.kube.operator import OperatorConfig, run_operator
-from compaction.rewrite.events import Inbox
-from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.receipts import JobReport, Outcome
-from compaction.rewrite.worker import Worker
+from compaction.rewrite.worker.events import Inbox
+from compaction.rewrite.worker.heartbeat import Heartbeat
+from compaction.rewrite.worker.loop import Worker
 from compaction.stores.segments.snapshot import SNAPSHOTS
 
 

@@ -25,7 +25,7 @@ from compaction.api.enums import WorkerEnding
 from compaction.kube.launchers.kubeflow import kubeflow_application, observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
 from compaction.kube.resources import Obj
-from compaction.rewrite.spark_properties import parse_properties
+from compaction.rewrite.spark.properties import parse_properties
 from conftest import delete_namespace
 from kube.launchers.pods import FULL, NOW, request_of
 from kube.launchers.spark_submission import Submitter, differences

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cli.blocks.commands import COMMANDS
-from compaction.rewrite.block_plan import MOST_PARTS
+from compaction.rewrite.blocks.plan import MOST_PARTS
 from compaction.stores.blocks.footer import MAX_FOOTER
 from compaction.stores.blocks.index.claims import MOST_SOURCES
 from compaction.stores.blocks.index.rows import MAX_LEVEL

@@ -8,8 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from compaction.api.block_store_spec import BlockStoreReference, IndexReference
-from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_rewriter import BlockRewriter
+from compaction.rewrite.blocks.job import BlockJob
+from compaction.rewrite.blocks.rewriter import BlockRewriter
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.receipts import JobReport

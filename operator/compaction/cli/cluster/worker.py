@@ -22,12 +22,12 @@ from compaction.kube.config import load_connection, own_server
 from compaction.kube.launchers.spark_conf import IN_CLUSTER_MASTER
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.spark_archive import archive_directory
-from compaction.rewrite.events import Ended, EndReason, Inbox
-from compaction.rewrite.heartbeat import Heartbeat
 from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
-from compaction.rewrite.worker import EXIT_WORDS, LAST_WORDS, Worker
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
+from compaction.rewrite.worker.events import Ended, EndReason, Inbox
+from compaction.rewrite.worker.heartbeat import Heartbeat
+from compaction.rewrite.worker.loop import EXIT_WORDS, LAST_WORDS, Worker
 from compaction.stores.secrets import MOUNTED_AT, DirectorySecrets
 
 log = structlog.get_logger(__name__)

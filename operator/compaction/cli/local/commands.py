@@ -16,7 +16,7 @@ from compaction.local import lifecycle
 from compaction.local.binaries import find_binaries
 from compaction.local.node.start import start_node, stop_node
 from compaction.local.state import default_state_dir
-from compaction.rewrite.java import find_java
+from compaction.rewrite.spark.java import find_java
 
 STATE_DIR = click.option(
     "--state-dir",

@@ -14,8 +14,8 @@ from compaction.local.run import WORKER
 from compaction.local.spark_archive import archive_directory
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.session import SparkEngine
-from compaction.rewrite.spark_settings import SparkSettings
+from compaction.rewrite.spark.session import SparkEngine
+from compaction.rewrite.spark.settings import SparkSettings
 from compaction.stores.secrets import NO_SECRETS, Secrets
 
 

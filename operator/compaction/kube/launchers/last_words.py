@@ -12,7 +12,7 @@ import signal
 from typing import Final
 
 from compaction.api.text import cut, printable
-from compaction.rewrite.worker import EXIT_WORDS, LAST_WORDS
+from compaction.rewrite.worker.loop import EXIT_WORDS, LAST_WORDS
 
 LONGEST: Final = 300
 """Characters of a log in a message."""

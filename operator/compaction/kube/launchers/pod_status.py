@@ -18,7 +18,7 @@ from compaction.kube.launchers.last_words import ending_of, last_words
 from compaction.kube.launchers.spark_conf import UI_PORT
 from compaction.kube.launchers.templates import WORKER_CONTAINER
 from compaction.kube.resources import Obj
-from compaction.rewrite.worker import WorkerExit
+from compaction.rewrite.worker.loop import WorkerExit
 
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",

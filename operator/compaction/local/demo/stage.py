@@ -29,7 +29,7 @@ from compaction.local.demo.cluster import Cluster, Observation
 from compaction.local.demo.replicas import Replicas, start_replicas, stop_replicas
 from compaction.local.demo.scenario import NAMESPACE
 from compaction.local.demo.servers import stop_servers
-from compaction.rewrite.java import find_java
+from compaction.rewrite.spark.java import find_java
 
 MARK: Final = ".compaction-demo"
 LOOK_SECONDS: Final = 1.0

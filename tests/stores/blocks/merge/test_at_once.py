@@ -28,6 +28,7 @@ class Counted:
     weight: int = 1
     name: str = "block"
     cost: int = 0
+    whole_cost: int = 0
     size: int = 0
     merged: int = 0
     group_rows: int = field(init=False)
@@ -86,7 +87,15 @@ def test_the_most_is_that_of_the_worst_point(found: list[Counted]) -> None:
 @given(runs(), st.integers(1, 25), st.booleans())
 def test_no_more_are_open_than_may_be_and_rows_come_in_order(found: list[Counted], window: int, whole: bool) -> None:
     columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
-    merged = Rounds(columns, as_runs(found), window=window, window_bytes=1 << 20, round_bytes=1 << 20, whole=whole)
+    merged = Rounds(
+        columns,
+        as_runs(found),
+        window=window,
+        window_bytes=1 << 20,
+        round_bytes=1 << 20,
+        round_rows=window,
+        whole=whole,
+    )
     keys = [key for emitted in merged for key in emitted.rows.columns[0].to_pylist()]
     expected = sorted((key for run in found for key in run.keys), key=lambda key: (key is None, key or 0))
     assert keys == expected
@@ -98,7 +107,7 @@ def test_files_in_a_row_are_open_one_at_a_time() -> None:
     most: list[int] = []
     found = [Counted([n, n + 8], (n, n + 8), being_read, most) for n in range(0, 90, 9)]
     columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
-    rounds = Rounds(columns, as_runs(found), window=50, window_bytes=1 << 20, round_bytes=1 << 20)
+    rounds = Rounds(columns, as_runs(found), window=50, window_bytes=1 << 20, round_bytes=1 << 20, round_rows=1 << 20)
     assert sum(emitted.rows.count for emitted in rounds) == 20
     assert most == [1] * 10
 

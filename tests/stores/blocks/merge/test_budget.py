@@ -32,6 +32,7 @@ class Planned:
     least: int | None = None
     most: int | None = None
     group_rows: int = 0
+    whole_cost: int = 0
 
     def batches(self, rows: int, *, whole: bool = False) -> None:
         raise AssertionError("nothing is read to plan")

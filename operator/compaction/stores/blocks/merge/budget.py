@@ -76,12 +76,12 @@ class Budget:
         return self.limit // 6
 
     def reads_whole(self, runs: Sequence[Run]) -> bool:
-        """Whether a row group of each run fits, as rows, with the pages of the one that is being read, and what is left
-        of those before them: half a batch of each.
+        """Whether a row group of each run fits, as rows, with what it takes to read one, and what is left of those
+        before them: half a batch of each.
         """
         rows = most_at_once(runs, lambda run: run.group_rows) * self.row_bytes
         held = sum(run.cost for run in runs if not run.group_rows)
-        read = max((run.cost for run in runs if run.group_rows), default=0)
+        read = max((run.whole_cost for run in runs if run.group_rows), default=0)
         return self.measured and rows + held + read <= self.pages + self.buffers - self.buffers // 4
 
     def to_hold(self, runs: Sequence[Run]) -> int:
@@ -95,6 +95,19 @@ class Budget:
     def batch_rows(self, runs: int) -> int:
         """Rows of one batch when so many runs are open."""
         return max(_LEAST_ROWS, min(_MOST_ROWS, self.batch_bytes(runs) // self.row_bytes))
+
+    def window_rows(self, runs: Sequence[Run], *, whole: bool) -> int:
+        """Rows of each run that a round looks at: half a batch. Where row groups are read whole, and so are there
+        anyway, as many that a quarter of the buffers comes out of a round if keys are spread alike over the runs: a
+        large run beside small ones gives nearly all of it.
+        """
+        at_once = max(1, open_at_once(runs))
+        rows = 0
+        if whole:
+            sizes = [run.size for run in runs]
+            alike = min(at_once, sum(sizes) / max([1, *sizes]))
+            rows = int(self.buffers // 4 / self.row_bytes / max(1.0, alike))
+        return max(1, self.batch_rows(at_once) // 2, min(_MOST_ROWS, rows))
 
     def to_spill(self, runs: Sequence[Run]) -> slice | None:
         """Which neighbours are merged into a spilled run first, so that all can be merged at once; None when they can.

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,7 +42,8 @@ def reading(block: str) -> Iterator[None]:
 class Footer:
     """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for. `leaves`:
     numbers of the top-level columns that are not nested, among the leaves of the schema. `reading_bytes`: of memory
-    that it takes to have the file open, besides the rows.
+    that it takes to have the file open, besides the rows; `whole_bytes`: that it takes to read a row group at once,
+    which is done one column after the other.
     """
 
     input: MergeInput
@@ -51,6 +52,7 @@ class Footer:
     groups: tuple[int, ...]
     leaves: Mapping[str, int]
     reading_bytes: int
+    whole_bytes: int
 
     @property
     def rows(self) -> int:
@@ -167,7 +169,10 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
         if sort_key:
             key, leaf = sort_key[0], leaves.get(sort_key[0])
             groups = [group for group in groups if _may_hold(block, _bounds(metadata, schema, group, key, leaf))]
-    return Footer(block, metadata, schema, tuple(groups), leaves, _largest_group(metadata, groups))
+    sizes = [_Size.of(metadata.row_group(group)) for group in groups]
+    reading_bytes = max((one.compressed + one.raw for one in sizes), default=0)
+    whole_bytes = max((one.compressed + one.widest for one in sizes), default=0)
+    return Footer(block, metadata, schema, tuple(groups), leaves, reading_bytes, whole_bytes)
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:
@@ -224,14 +229,18 @@ def _leaves(metadata: pq.FileMetaData) -> dict[str, int]:
     return {path: leaf for path, leaf in found.items() if path not in twice}
 
 
-def _largest_group(metadata: pq.FileMetaData, numbers: Sequence[int]) -> int:
-    """Bytes of the largest of these row groups, as pages before decompression and after it."""
-    groups = [metadata.row_group(number) for number in numbers]
-    return max((group.total_byte_size + _compressed(group) for group in groups), default=0)
+class _Size(NamedTuple):
+    """Bytes of a row group's pages before decompression and after it; of those of one column after it."""
 
+    compressed: int
+    raw: int
+    widest: int
 
-def _compressed(group: pq.RowGroupMetaData) -> int:
-    return sum(group.column(leaf).total_compressed_size for leaf in range(group.num_columns))
+    @classmethod
+    def of(cls, group: pq.RowGroupMetaData) -> Self:
+        chunks = [group.column(leaf) for leaf in range(group.num_columns)]
+        raw = [chunk.total_uncompressed_size for chunk in chunks]
+        return cls(sum(chunk.total_compressed_size for chunk in chunks), group.total_byte_size, max(raw, default=0))
 
 
 def bloom_columns(footers: Sequence[Footer]) -> list[str]:

@@ -170,14 +170,15 @@ class _Merge:
         return self.spiller.spill(runs[0].name, (emitted.rows for emitted in self._rounds(runs)), merged=merged)
 
     def _rounds(self, runs: Sequence[Run]) -> Rounds:
-        at_once = open_at_once(runs)
+        at_once, whole = open_at_once(runs), self.budget.reads_whole(runs)
         return Rounds(
             self.columns,
             runs,
-            window=max(1, self.budget.batch_rows(at_once) // 2),
+            window=self.budget.window_rows(runs, whole=whole),
             window_bytes=max(1, self.budget.batch_bytes(at_once) // 2),
             round_bytes=self.budget.round,
-            whole=self.budget.reads_whole(runs),
+            round_rows=max(1, self.budget.round // self.budget.row_bytes),
+            whole=whole,
         )
 
     def finish(self, sink: Output, describe: Describe) -> MergeResult:

@@ -114,8 +114,9 @@ class _Open:
 
 class Rounds:
     """One merge of some runs. `window`: how many rows of each are looked at in a round; `window_bytes`: and what they
-    take at most, about. `round_bytes`: of values without a fixed width that a round may emit; where a few are very
-    large, it is as few rows as that takes, one at least. `whole`: runs are read by row group, else a window at a time.
+    take at most, about. `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed
+    width; where a few are very large, it is as few rows as that takes, one at least. `whole`: runs are read by row
+    group, else a window at a time.
     """
 
     def __init__(
@@ -126,12 +127,14 @@ class Rounds:
         window: int,
         window_bytes: int,
         round_bytes: int,
+        round_rows: int,
         whole: bool = False,
     ) -> None:
         self._columns = columns
         self._window = window
         self._window_bytes = window_bytes
         self._round_bytes = round_bytes
+        self._round_rows = round_rows
         self._of_any_width = [place for place, one in enumerate(columns.schema) if not has_width(one.type)]
         self._whole = whole
         self._waiting = sorted(
@@ -161,7 +164,7 @@ class Rounds:
                     self._open_next()
                     continue
             window = self._window
-            while sum(counts) > 1 and self._bytes_of(counts) > self._round_bytes:
+            while sum(counts) > 1 and self._are_too_many(counts):
                 window //= 2
                 numbers, floor = self._numbers(max(1, window))
                 fewer = _counts(numbers, self._cut(numbers)) if window else _only_first(numbers)
@@ -178,11 +181,12 @@ class Rounds:
         self._open.append(_Open(number, run, run.batches(self._window, whole=self._whole)))
         self._open.sort(key=lambda one: one.number)
 
-    def _bytes_of(self, counts: Sequence[int]) -> int:
-        """Of so many rows of each run, in the columns whose values have any width."""
-        return sum(
-            one.bytes_ahead(self._of_any_width, count) for one, count in zip(self._open, counts, strict=True) if count
-        )
+    def _are_too_many(self, counts: Sequence[int]) -> bool:
+        """Whether so many rows of each run are more than a round may emit."""
+        if sum(counts) > self._round_rows:
+            return True
+        pairs = zip(self._open, counts, strict=True)
+        return sum(one.bytes_ahead(self._of_any_width, count) for one, count in pairs if count) > self._round_bytes
 
     def _numbers(self, window: int) -> tuple[list[Words], int | None]:
         """The number of the key of each row in the windows, by run, and of the row that was emitted last. Checks the

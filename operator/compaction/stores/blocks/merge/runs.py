@@ -39,6 +39,10 @@ class Run(Protocol):
         """Bytes of memory that it takes to have the run open, apart from the rows it has handed out."""
 
     @property
+    def whole_cost(self) -> int:
+        """Bytes of memory that it takes to read a row group at once, apart from its rows."""
+
+    @property
     def group_rows(self) -> int:
         """Rows that are read at a time when whole row groups are."""
 
@@ -83,6 +87,10 @@ class ParquetRun:
     @property
     def cost(self) -> int:
         return self.footer.reading_bytes
+
+    @property
+    def whole_cost(self) -> int:
+        return self.footer.whole_bytes
 
     @property
     def group_rows(self) -> int:

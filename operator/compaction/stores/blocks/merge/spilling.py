@@ -28,6 +28,7 @@ class HeldRun:
     size: int
     merged: int = 0
     group_rows: int = 0
+    whole_cost: int = 0
 
     @property
     def least(self) -> Bound | None:
@@ -59,6 +60,7 @@ class SpilledRun:
     files: list[Path] = field(default_factory=list)
     size: int = 0
     cost: int = 0
+    whole_cost: int = 0
 
     @property
     def least(self) -> Bound | None:

@@ -21,16 +21,16 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import SegmentLogError
-from compaction.rewrite.clump import ClumpAttempt
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.receipts import JobReport
-from compaction.rewrite.segment_attempt import SegmentLogAttempt
-from compaction.rewrite.segment_job import SegmentJob
-from compaction.rewrite.segment_receipt import combine
-from compaction.rewrite.segment_report import identities_of, report_of
-from compaction.rewrite.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
+from compaction.rewrite.segments.attempt import SegmentLogAttempt
+from compaction.rewrite.segments.clump import ClumpAttempt
+from compaction.rewrite.segments.job import SegmentJob
+from compaction.rewrite.segments.receipt import combine
+from compaction.rewrite.segments.report import identities_of, report_of
+from compaction.rewrite.segments.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
 from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.lock import DEFAULT_TIMEOUT

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 from compaction.exceptions import BlockStoreError
-from compaction.rewrite.block_attempt import BlockAttempt
-from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_report import failed
-from compaction.rewrite.block_store import objects_place
-from compaction.rewrite.block_task import failure_of
+from compaction.rewrite.blocks.attempt import BlockAttempt
+from compaction.rewrite.blocks.job import BlockJob
+from compaction.rewrite.blocks.place import objects_place
+from compaction.rewrite.blocks.report import failed
+from compaction.rewrite.blocks.task import failure_of
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.receipts import JobReport

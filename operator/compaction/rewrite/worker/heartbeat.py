@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from compaction.exceptions import CompactionError
-from compaction.rewrite.events import Ended, EndReason, Inbox
-from compaction.rewrite.held import Clock, JobLease
-from compaction.rewrite.keeper import Connect, LeaseKeeper
 from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.worker.events import Ended, EndReason, Inbox
+from compaction.rewrite.worker.held import Clock, JobLease
+from compaction.rewrite.worker.keeper import Connect, LeaseKeeper
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.rewrite.class_archive import options_to_use
-from compaction.rewrite.java import Java
+from compaction.rewrite.spark.class_archive import options_to_use
+from compaction.rewrite.spark.java import Java
 
 PYTHON_ENVIRONMENT: Final[Mapping[str, str]] = {
     # Arrow's allocator takes pages of 2 MiB and gives them back moments later: clearing them costs up to a fifth of a

@@ -32,13 +32,13 @@ from compaction.exceptions import (
     StaleTokenError,
 )
 from compaction.rewrite.attempt import Attempt
-from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_outputs import blocks_of, discard
-from compaction.rewrite.block_plan import order_in_words
-from compaction.rewrite.block_report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
-from compaction.rewrite.block_rounds import Merged, Rounds
-from compaction.rewrite.block_store import ObjectsPlace
-from compaction.rewrite.block_task import MergeFailure, failure_of
+from compaction.rewrite.blocks.job import BlockJob
+from compaction.rewrite.blocks.outputs import blocks_of, discard
+from compaction.rewrite.blocks.place import ObjectsPlace
+from compaction.rewrite.blocks.plan import order_in_words
+from compaction.rewrite.blocks.report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
+from compaction.rewrite.blocks.rounds import Merged, Rounds
+from compaction.rewrite.blocks.task import MergeFailure, failure_of
 from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.stores.blocks.index.claims import Claimed

@@ -11,7 +11,7 @@ from compaction.api.enums import JobReason
 from compaction.api.job import JobReceipt, SkippedSource
 from compaction.api.text import INT64_MAX
 from compaction.rewrite.receipts import JobReport, Outcome, verdict
-from compaction.rewrite.task import GroupFailure
+from compaction.rewrite.segments.task import GroupFailure
 from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
 
 _WORST_FIRST = (

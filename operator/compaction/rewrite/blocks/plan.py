@@ -10,9 +10,9 @@ from compaction.api.formatting import plural
 from compaction.api.text import cut, printable
 from compaction.exceptions import SortKeyError
 from compaction.planning.block_ids import output_id
-from compaction.rewrite.block import BlockMerge
-from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_store import ObjectsPlace
+from compaction.rewrite.blocks.job import BlockJob
+from compaction.rewrite.blocks.merging import BlockMerge
+from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.stores.blocks.footer import Footer
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.metadata import BlockMetadata, ancestry, decode

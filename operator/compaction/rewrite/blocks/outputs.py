@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from compaction.exceptions import BlockStoreError, UnsuitableBlockError
-from compaction.rewrite.block import BlockMerge
-from compaction.rewrite.block_task import MergedPart
+from compaction.rewrite.blocks.merging import BlockMerge
+from compaction.rewrite.blocks.task import MergedPart
 from compaction.stores.blocks.index.orphans import condemn, confirm_gone
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import parse_block_path

@@ -33,11 +33,11 @@ from compaction.exceptions import (
     JobStoppedError,
     LeaseLostError,
 )
-from compaction.rewrite.events import Assigned, Ended, EndReason, Finished, Inbox
-from compaction.rewrite.heartbeat import Heartbeat
-from compaction.rewrite.held import Clock, JobLease
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.worker.events import Assigned, Ended, EndReason, Finished, Inbox
+from compaction.rewrite.worker.heartbeat import Heartbeat
+from compaction.rewrite.worker.held import Clock, JobLease
 
 log = structlog.get_logger(__name__)
 

@@ -25,10 +25,10 @@ from compaction.api.times import timestamp_from_epoch
 from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.receipts import JobReport
-from compaction.rewrite.segment_attempt import SegmentLogAttempt
-from compaction.rewrite.segment_receipt import fold
-from compaction.rewrite.segment_report import as_count, identities_of, report_of
-from compaction.rewrite.task import GroupFailure, failure_of, pace_of
+from compaction.rewrite.segments.attempt import SegmentLogAttempt
+from compaction.rewrite.segments.receipt import fold
+from compaction.rewrite.segments.report import as_count, identities_of, report_of
+from compaction.rewrite.segments.task import GroupFailure, failure_of, pace_of
 from compaction.rewrite.tasks import run_tasks
 from compaction.stores.segments import fence, fs
 from compaction.stores.segments.clump import PreparedClump, prepare_clump, receipts_of

@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from compaction.exceptions import BlockStoreError
-from compaction.rewrite.block_store import ObjectsPlace
-from compaction.rewrite.block_task import MergeFailure, failure_of, of_culprit, opener
+from compaction.rewrite.blocks.place import ObjectsPlace
+from compaction.rewrite.blocks.task import MergeFailure, failure_of, of_culprit, opener
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.tasks import run_tasks, share_of

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from compaction.exceptions import CompactionError, SegmentLogError
 from compaction.rewrite.attempt import Attempt
-from compaction.rewrite.segment_job import SegmentJob
-from compaction.rewrite.task import GroupFailure, failure_of
+from compaction.rewrite.segments.job import SegmentJob
+from compaction.rewrite.segments.task import GroupFailure, failure_of
 from compaction.stores.segments.store import SegmentLogStore
 
 

@@ -21,11 +21,11 @@ from compaction.exceptions import (
     StopRequestedError,
     WorkerLeaseGoneError,
 )
-from compaction.rewrite.events import Assigned, Ended, EndReason, Inbox
-from compaction.rewrite.held import Clock, JobLease
-from compaction.rewrite.patience import SILENCE_LIMIT, Patience
 from compaction.rewrite.ports import LeasePort, Offer
 from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.rewrite.worker.events import Assigned, Ended, EndReason, Inbox
+from compaction.rewrite.worker.held import Clock, JobLease
+from compaction.rewrite.worker.patience import SILENCE_LIMIT, Patience
 
 log = structlog.get_logger(__name__)
 

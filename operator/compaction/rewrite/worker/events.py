@@ -6,7 +6,7 @@ import queue
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compaction.rewrite.held import JobLease
+from compaction.rewrite.worker.held import JobLease
 
 
 class EndReason(StrEnum):

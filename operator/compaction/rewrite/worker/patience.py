@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from compaction.exceptions import PortUnavailableError
-from compaction.rewrite.held import Clock
+from compaction.rewrite.worker.held import Clock
 
 T = TypeVar("T")
 

@@ -27,8 +27,8 @@ from compaction.exceptions import (
     SortKeyError,
     UnreadableBlockError,
 )
-from compaction.rewrite.block_pace import PacedFile
-from compaction.rewrite.block_store import ObjectsPlace
+from compaction.rewrite.blocks.pace import PacedFile
+from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.shares import Teller
 from compaction.stores.blocks.culprits import Culprit, SourceFault, culprit_of
 from compaction.stores.blocks.merge.kernel import merge

@@ -33,9 +33,9 @@ from compaction.exceptions import (
     TaskCancelledError,
     TaskFailedError,
 )
-from compaction.rewrite.java import Java, find_java
 from compaction.rewrite.scratch import scratch_directory
-from compaction.rewrite.spark_settings import PYTHON_ENVIRONMENT, SparkSettings, spark_conf
+from compaction.rewrite.spark.java import Java, find_java
+from compaction.rewrite.spark.settings import PYTHON_ENVIRONMENT, SparkSettings, spark_conf
 
 log = structlog.get_logger(__name__)
 
@@ -266,9 +266,9 @@ class SparkEngine:
 
 def _import_kernel(_: int) -> int:
     """A task that loads what every real task needs into the Python worker."""
-    import compaction.rewrite.task
+    import compaction.rewrite.segments.task
 
-    return os.getpid() if compaction.rewrite.task else 0
+    return os.getpid() if compaction.rewrite.segments.task else 0
 
 
 def _has_descriptor(stream: Any) -> bool:

@@ -14,7 +14,7 @@ from compaction.api.formatting import format_merge
 from compaction.api.job import JobReceipt, SkippedSource
 from compaction.api.text import cut, printable
 from compaction.api.times import timestamp_from_epoch
-from compaction.rewrite.block_task import MergeFailure
+from compaction.rewrite.blocks.task import MergeFailure
 from compaction.rewrite.receipts import JobReport, Outcome, verdict
 from compaction.stores.blocks.culprits import Culprit
 from compaction.stores.blocks.index.claims import JobRecord

@@ -16,8 +16,16 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from compaction.exceptions import BlockStoreError, BlockVerificationError
-from compaction.rewrite.block_store import ObjectsPlace
-from compaction.rewrite.block_task import MergedPart, MergeFailure, MergeTask, TaskResult, failure_of, opener, run_merge
+from compaction.rewrite.blocks.place import ObjectsPlace
+from compaction.rewrite.blocks.task import (
+    MergedPart,
+    MergeFailure,
+    MergeTask,
+    TaskResult,
+    failure_of,
+    opener,
+    run_merge,
+)
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.shares import Shares

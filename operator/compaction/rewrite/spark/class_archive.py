@@ -17,7 +17,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from compaction.rewrite.java import Java
+from compaction.rewrite.spark.java import Java
 
 _QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 WRITING_SECONDS: Final = 300.0

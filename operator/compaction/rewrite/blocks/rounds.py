@@ -18,12 +18,12 @@ from typing import Final
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.rewrite.block import BlockMerge, merge_blocks
-from compaction.rewrite.block_examine import examine
-from compaction.rewrite.block_job import BlockJob
-from compaction.rewrite.block_plan import Source, plan_merge
-from compaction.rewrite.block_store import ObjectsPlace
-from compaction.rewrite.block_task import MergedPart, MergeFailure, of_culprit
+from compaction.rewrite.blocks.examine import examine
+from compaction.rewrite.blocks.job import BlockJob
+from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
+from compaction.rewrite.blocks.place import ObjectsPlace
+from compaction.rewrite.blocks.plan import Source, plan_merge
+from compaction.rewrite.blocks.task import MergedPart, MergeFailure, of_culprit
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
