@@ -28,6 +28,8 @@ KEY = ("service", "timestamp")
 STRINGS = ("service", "pod", "type", "function")
 LEVEL = 3
 """Of zstd, for everybody: that of the inputs."""
+OVERHEAD, LOOK_SECONDS = 512 << 20, 0.1
+"""Bytes that a process may take besides the memory that it is given: code, allocators, what is mapped."""
 
 
 def generate(directory: Path, *, files: int, rows: int) -> None:
@@ -203,11 +205,22 @@ def main(engine: str, said: str) -> None:
 
 
 def measured(engine: str, work: Work) -> Measured:
-    """One run, in a process of its own."""
+    """One run, in a process of its own. Raises MemoryError where it takes more than its memory, by OVERHEAD: it is
+    ended then.
+    """
     command = [sys.executable, "-m", "support.stores.block_engines", engine, json.dumps(asdict(work))]
     environment = {**os.environ, **PYTHON_ENVIRONMENT, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return Measured(**json.loads(answer.stdout.splitlines()[-1]))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        seen = psutil.Process(process.pid)
+        while work.memory is not None and process.poll() is None:
+            if seen.memory_info().rss > work.memory + OVERHEAD:
+                process.kill()
+                raise MemoryError(engine)
+            time.sleep(LOOK_SECONDS)
+        answer, _ = process.communicate()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Measured(**json.loads(answer.splitlines()[-1]))
 
 
 if __name__ == "__main__":
