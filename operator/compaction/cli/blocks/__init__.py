@@ -1,0 +1,1 @@
+"""`compactor blocks`: commands over block stores; `commands` is the group."""

@@ -1,0 +1,1 @@
+"""Commands for one machine: `run`, the local control plane, demo, drill and images."""

@@ -1,0 +1,1 @@
+"""`compactor segments`: commands over segment logs; `commands` is the group."""

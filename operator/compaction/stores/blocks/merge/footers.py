@@ -93,17 +93,15 @@ class Footer:
                 return False
         return True
 
-    def least(self, column: str) -> Bound | None:
-        """Nothing in the column is below this; None when that is not known."""
-        bounds = [self.bounds(group, column) for group in self.groups]
-        least = [bound[0] for bound in bounds if bound is not None]
-        return min(least) if least and len(least) == len(bounds) else None
-
-    def most(self, column: str) -> Bound | None:
-        """Nothing in the column is above this; None when that is not known, or there may be nulls, which come last."""
-        bounds = [self.bounds(group, column) for group in self.groups]
-        most = [bound[1] for bound in bounds if bound is not None]
-        return max(most) if most and len(most) == len(bounds) and not self._may_be_null(column) else None
+    def span(self, column: str) -> tuple[Bound | None, Bound | None]:
+        """Nothing in the column is below the one, nothing above the other; None where that is not known. Nulls come
+        last, so where there may be some nothing is known of the end.
+        """
+        bounds = [bound for group in self.groups if (bound := self.bounds(group, column)) is not None]
+        if not bounds or len(bounds) < len(self.groups):
+            return None, None
+        most = None if self._may_be_null(column) else max(bound[1] for bound in bounds)
+        return min(bound[0] for bound in bounds), most
 
     def _may_be_null(self, column: str) -> bool:
         found = [chunk.statistics for chunk in self.chunks(column)]

@@ -72,8 +72,7 @@ class ParquetRun:
     most: Bound | None = field(init=False)
 
     def __post_init__(self) -> None:
-        first_key = self.columns.schema.names[self.columns.keys[0]]
-        self.least, self.most = self.footer.least(first_key), self.footer.most(first_key)
+        self.least, self.most = self.footer.span(self.columns.schema.names[self.columns.keys[0]])
 
     @property
     def name(self) -> str:
