@@ -158,7 +158,7 @@ class Rounds:
             cut = self._cut(numbers)
             counts = _counts(numbers, cut)
             last = _largest(numbers) if cut is None else cut
-            if self._begins_by(self._first_key(self._open[last], len(numbers[last]) - 1)):
+            if self._waiting and self._next_begins_by(self._first_key(self._open[last], len(numbers[last]) - 1)):
                 counts = self._before_next(counts)
                 if not any(counts):
                     self._open_next()
@@ -218,10 +218,8 @@ class Rounds:
         ]
         return min(last)[1] if last else None
 
-    def _begins_by(self, bound: Bound | None) -> bool:
-        """Whether a run that waits may begin at or before this; None is behind everything."""
-        if not self._waiting:
-            return False
+    def _next_begins_by(self, bound: Bound | None) -> bool:
+        """Whether the first run that waits may begin at or before this; None is behind everything."""
         least = self._waiting[0][0]
         return least is None or bound is None or least <= bound  # type: ignore[operator]
 
@@ -229,7 +227,7 @@ class Rounds:
         """How many of the first rows of each run are certainly before the run that waits to be opened next."""
 
         def before(one: _Open, count: int) -> int:
-            return bisect_left(range(count), True, key=lambda row: self._begins_by(self._first_key(one, row)))
+            return bisect_left(range(count), True, key=lambda row: self._next_begins_by(self._first_key(one, row)))
 
         return [before(one, count) for one, count in zip(self._open, counts, strict=True)]
 
