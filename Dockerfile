@@ -28,7 +28,7 @@ RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.crt --mount=type=c
         --require-hashes --only-binary :all: --no-deps -r /src/requirements-operator.txt
 COPY spark-images/trim.py /src/spark-images/
 RUN python3 /src/spark-images/trim.py packages /opt/venv
-COPY pyproject.toml README.md /src/
+COPY pyproject.toml README.md LICENSE NOTICE /src/
 COPY operator /src/operator
 RUN /opt/build/bin/pip -q --disable-pip-version-check wheel --no-deps --no-build-isolation -w /tmp /src \
     && /opt/build/bin/pip -q --disable-pip-version-check --python /opt/venv/bin/python install --no-compile --no-deps \

@@ -61,8 +61,8 @@ test-deep: PARALLEL += --override-ini timeout=1800
 test test-deep: export GOGC := 200
 test test-deep:
 	@$(BIN)/compactor local check
-	@$(BIN)/python -m compaction.local.promtool
-	@$(BIN)/python -m compaction.local.versitygw
+	@$(BIN)/python -m compaction.local.programs.promtool
+	@$(BIN)/python -m compaction.local.servers.versitygw
 	@PYTHONPATH=tests $(BIN)/python -m kube.launchers.kubeflow_operator
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
@@ -134,11 +134,11 @@ distclean: clean ## Also remove the virtual environment (the cached control plan
 $(STAMP): pyproject.toml $(LOCKS)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or later with venv and pip found: install python3.11 and python3.11-venv, or set PYTHON=" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "[python] virtual environment in $(VENV), from $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); }
-	@PYTHONPATH=operator $(BIN)/python -m compaction.local.binaries & plane=$$!; \
+	@PYTHONPATH=operator $(BIN)/python -m compaction.local.programs.binaries & plane=$$!; \
 	trap 'kill $$plane 2>/dev/null || true' INT TERM; \
 	echo "[python] installing the pinned requirements"; \
 	$(PIP) install --quiet --require-hashes -r requirements-build.txt && \
 	$(PIP) install --quiet --require-hashes --no-build-isolation -r requirements-dev.txt && \
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable . && echo "[python] ready" && $(BIN)/python -m compaction.local.spark_archive || { kill $$plane 2>/dev/null; wait $$plane; exit 1; }; \
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable . && echo "[python] ready" && $(BIN)/python -m compaction.local.programs.spark_archive || { kill $$plane 2>/dev/null; wait $$plane; exit 1; }; \
 	wait $$plane
 	@touch $@

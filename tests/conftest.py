@@ -14,8 +14,8 @@ from typing import Protocol
 
 import pytest
 
-from compaction.local.admin import AdminClient
-from compaction.local.binaries import Binaries, ensure_binaries
+from compaction.local.cluster.admin import AdminClient
+from compaction.local.programs.binaries import Binaries, ensure_binaries
 from support.cluster.control_plane import ControlPlane, audited_control_plane
 
 pytest_plugins = (

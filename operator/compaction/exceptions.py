@@ -3,9 +3,80 @@
 A message names the object (file, index, job, policy) and says what to do; the command line prints it as it is.
 """
 
+from enum import StrEnum
+
 
 class CompactionError(Exception):
     """Base of all errors that are meant for a person to read."""
+
+
+# --- stores of every kind -------------------------------------------------------------------------------------------
+
+
+class StaleTokenError(CompactionError):
+    """A token that is not the one claimed last for its job: another attempt took over, and this one commits nothing."""
+
+    def __init__(self, path: str, job: str, token: int, claimed: int | None) -> None:
+        super().__init__(path, job, token, claimed)
+        self.path = path
+        self.job = job
+        self.token = token
+        self.claimed = claimed
+
+    def __str__(self) -> str:
+        known = "no claim stands" if self.claimed is None else f"token {self.claimed} is claimed"
+        return f"{self.path}: token {self.token} of job {self.job} is stale ({known}): nothing was committed by it"
+
+
+class ClaimRefusal(StrEnum):
+    """What a refused claim means for the job."""
+
+    BUSY = "Busy"  # another job, or somebody else, has the target or a source: it is tried again
+    GONE = "Gone"  # the job cannot have its sources: the next scan of the store says whether they are there at all
+    ERROR = "Error"  # the store cannot be asked, or cannot write the claim down: it is tried again
+
+
+class ClaimRefusedError(CompactionError):
+    """A store refuses the claim of a job, and nothing was changed; raised by the adapters of all kinds.
+
+    `failure`: the reason that an attempt of the job has when the claim is part of it; `wait`: the kind's own word for
+    what the job waits for, "" for the general one of the `refusal`.
+    """
+
+    def __init__(self, refusal: ClaimRefusal, message: str, failure: str, wait: str = "") -> None:
+        super().__init__(refusal, message, failure, wait)
+        self.refusal = refusal
+        self.message = message
+        self.failure = failure
+        self.wait = wait
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class SecretError(CompactionError):
+    """A Secret (`secret`), or one `key` of it ("": all of it), that cannot be used; `reason` says why and what to do.
+
+    No value is ever part of it.
+    """
+
+    def __init__(self, secret: str, key: str, reason: str) -> None:
+        super().__init__(secret, key, reason)
+        self.secret = secret
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f"key {self.key} of Secret {self.secret}" if self.key else f"Secret {self.secret}"
+        return f"{where}: {self.reason}"
+
+
+class SecretMissingError(SecretError):
+    """There is no such Secret, or it has no such key."""
+
+
+class SecretForbiddenError(SecretError):
+    """The Secret may not be read."""
 
 
 # --- segment logs: format -----------------------------------------------------------------------------------------
@@ -398,19 +469,8 @@ class CorruptMovesError(SegmentFileError):
         )
 
 
-class StaleTokenError(SegmentLogError):
-    """A token that is not the one claimed last for its job: another attempt took over, and this one commits nothing."""
-
-    def __init__(self, path: str, job: str, token: int, claimed: int | None) -> None:
-        super().__init__(path, job, token, claimed)
-        self.path = path
-        self.job = job
-        self.token = token
-        self.claimed = claimed
-
-    def __str__(self) -> str:
-        known = "no claim stands" if self.claimed is None else f"token {self.claimed} is claimed"
-        return f"{self.path}: token {self.token} of job {self.job} is stale ({known}): nothing was committed by it"
+class StaleLogTokenError(SegmentLogError, StaleTokenError):
+    """The same, as the fence of a segment log says it."""
 
 
 class LockHeldError(SegmentLogError):
@@ -550,6 +610,16 @@ class NodeError(CompactionError):
     """A node could not be started, or left something behind; names it and says what to do."""
 
 
+class CommandMissingError(CompactionError):
+    """This installation does not hold a command, and says where it is available. Argument: the command as written."""
+
+    def __str__(self) -> str:
+        return (
+            f"`{self.args[0]}` is not available in this image: it runs on workstations only; install the package there "
+            "(docs/images.md)"
+        )
+
+
 class ImageError(CompactionError):
     """An image could not be built; names the step, and says what is missing or what was printed."""
 
@@ -686,34 +756,6 @@ class ObjectRefusedError(ObjectError):
 
 class ObjectStoreUnavailableError(ObjectError):
     """No usable answer, even after the bounded retries. A write or a deletion may have happened: it may be repeated."""
-
-
-# --- block stores: Secrets
-
-
-class SecretError(BlockStoreError):
-    """A Secret (`secret`), or one `key` of it ("": all of it), that cannot be used; `reason` says why and what to do.
-
-    No value is ever part of it.
-    """
-
-    def __init__(self, secret: str, key: str, reason: str) -> None:
-        super().__init__(secret, key, reason)
-        self.secret = secret
-        self.key = key
-        self.reason = reason
-
-    def __str__(self) -> str:
-        where = f"key {self.key} of Secret {self.secret}" if self.key else f"Secret {self.secret}"
-        return f"{where}: {self.reason}"
-
-
-class SecretMissingError(SecretError):
-    """There is no such Secret, or it has no such key."""
-
-
-class SecretForbiddenError(SecretError):
-    """The Secret may not be read."""
 
 
 # --- block stores: format
@@ -855,7 +897,7 @@ class JobRefusedError(BlockStoreError):
         return f"job {self.job}: {self.detail}; nothing was changed"
 
 
-class ClaimRefusedError(JobRefusedError):
+class BlockClaimError(JobRefusedError):
     """A job cannot have the blocks it is to replace: plan again."""
 
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from compaction.api.enums import JobKind, StoreKind
-from compaction.api.job import CompactionJob
-from compaction.api.manifest import load_policies
-from compaction.api.policy import CompactionPolicy
+from compaction.api.job.resource import CompactionJob
+from compaction.api.manifests.policies import load_policies
+from compaction.api.policy.block_store import BLOCK_REWRITE
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import InvalidManifestError
 from support.cluster.manifests import (
     WRONG_BLOCK_JOBS,
@@ -22,7 +22,7 @@ from support.cluster.manifests import (
 
 def test_the_smallest_policy_has_all_defaults() -> None:
     spec = CompactionPolicy.from_object(block_policy_object()).spec
-    assert spec.store.kind is StoreKind.BLOCK_STORE
+    assert spec.store.name == "BlockStore"
     store = spec.store.block_store
     assert store is not None
     assert [(level.max_blocks, float(level.max_age), int(level.max_bytes)) for level in store.levels] == [
@@ -47,7 +47,7 @@ def test_where_blocks_may_be(url: str) -> None:
 
 def test_a_job_of_blocks() -> None:
     job = CompactionJob.from_object(block_job_object(level=1))
-    assert (job.spec.kind, job.spec.level) == (JobKind.BLOCK_REWRITE, 1)
+    assert (job.spec.kind, job.spec.level) == (BLOCK_REWRITE, 1)
     assert (job.spec.block_parameters.memory_bytes, job.spec.block_parameters.deduplicate_by) == (512 << 20, ())
     assert CompactionJob.from_object(job.to_object()) == job
 

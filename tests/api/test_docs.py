@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
-from compaction.planning.block_rules import BlockReason
+from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.candidates import LeftOutReason
-from compaction.stores.segments.plan import LeftAloneReason
-from compaction.stores.segments.problems import LogErrorReason
+from compaction.stores.blocks.planning.rules import BlockReason
+from compaction.stores.segments.planning.plan import LeftAloneReason
+from compaction.stores.segments.scan.problems import LogErrorReason
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "resources.md").read_text(encoding="utf-8")
 WORDS: tuple[type[StrEnum], ...] = (
@@ -23,6 +25,8 @@ WORDS: tuple[type[StrEnum], ...] = (
     LeftAloneReason,
     LeftOutReason,
     BlockReason,
+    BlockJobReason,
+    SegmentReason,
     AttemptOutcome,
     JobState,
     ConditionType,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.formatting import format_age, format_bytes, format_work, plural
+from compaction.api.text.formatting import format_age, format_bytes, format_work, plural
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_plural() -> None:
 
 
 def test_work_says_what_comes_back_where_it_is_known() -> None:
-    assert format_work(48 << 20, 149 << 20) == "copy 48Mi, give back 149Mi"
+    assert format_work(48 << 20, 149 << 20) == "copy 48Mi, reclaim 149Mi"
     assert format_work(48 << 20, 0) == "copy 48Mi"

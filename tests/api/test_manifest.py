@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compaction.api.job import CompactionJob
-from compaction.api.manifest import MAX_TEXT, load_policies
+from compaction.api.job.resource import CompactionJob
+from compaction.api.manifests.policies import MAX_TEXT, load_policies
 from compaction.exceptions import InvalidManifestError
 from fuzz.object_targets import BOMB, MERGE_BOMB
 
@@ -89,6 +89,10 @@ def test_what_an_example_leaves_to_the_reader_is_valid_too() -> None:
             "spec.store.segmentLog: unknown field: did you mean segmentLogs?",
         ),
         (POLICY.replace("root:", "path: /x, root:"), "spec.store.segmentLogs.path: unknown field"),
+        (
+            POLICY.replace("root:", "thresholds: {debtBlocks: 5}, root:"),
+            "spec.store.segmentLogs.thresholds.debtBlocks: unknown field",
+        ),
         (POLICY + "specs: {}\n", "specs: unknown field: did you mean spec?"),
         (POLICY.replace("64Mi", "[]"), "spec.store.segmentLogs.maxBytesPerSegment: write bytes as a whole number"),
     ],

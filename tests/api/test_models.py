@@ -10,18 +10,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from compaction.api.enums import JobState, Launcher, StoreKind, WhenIndexesMissing
-from compaction.api.job import (
-    Attempt,
-    CompactionJob,
-    CompactionJobStatus,
-    JobReceipt,
-    SegmentLogParameters,
-    SkippedSource,
-)
-from compaction.api.manifest import load_policies
+from compaction.api.enums import JobState, Launcher
+from compaction.api.job.resource import Attempt, CompactionJob, CompactionJobStatus, JobReceipt, SkippedSource
+from compaction.api.manifests.policies import load_policies
 from compaction.api.names import name_stem
-from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus, LogError
+from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus, DebtStatus, TargetError
+from compaction.api.policy.segment_logs import SegmentLogParameters, WhenIndexesMissing
 from compaction.exceptions import InvalidManifestError
 from support.cluster.manifests import (
     SEGMENT_1,
@@ -39,9 +33,10 @@ def test_a_policy_has_its_defaults() -> None:
     spec = CompactionPolicy.from_object(policy_object()).spec
     assert (spec.trigger.interval, spec.trigger.cooldown, spec.cleanup.delay) == (60.0, 0.0, 600.0)
     assert (spec.limits.max_concurrent_jobs, spec.limits.max_bytes_per_job) == (4, 1 << 30)
-    assert (spec.trigger.thresholds.debt_bytes, spec.trigger.thresholds.debt_segments) == (0, 1)
+    thresholds = spec.store.segment_logs.thresholds
+    assert (thresholds.debt_bytes, thresholds.debt_segments) == (0, 1)
     assert (spec.workers.max, spec.workers.slots, spec.workers.launcher) == (1, 2, Launcher.AUTO)
-    assert spec.store.kind is StoreKind.SEGMENT_LOGS
+    assert spec.store.name == "SegmentLogs"
     assert spec.store.segment_logs is not None
     assert spec.store.segment_logs.include == ("**",)
     assert spec.store.segment_logs.max_bytes_per_segment == 64_000_000
@@ -143,7 +138,7 @@ def test_a_full_job_status_survives_the_round_trip() -> None:
     receipt = JobReceipt(
         token=1, worker="logs-w-abcde", sources=(SEGMENT_1,), bytes_before=10, seconds=0.25, committed_at=NOW
     )
-    skipped = SkippedSource(segment=SEGMENT_1, index=7, offset=131_080, reason="SourceCorrupt", message="bad CRC")
+    skipped = SkippedSource(source=SEGMENT_1, index=7, offset=131_080, reason="SourceCorrupt", message="bad CRC")
     status = CompactionJobStatus(attempts=(attempt,), receipt=receipt, skipped=(skipped,), fencing_token=1, worker="w")
     assert CompactionJobStatus.from_object(status.to_object()) == status
 
@@ -152,13 +147,13 @@ def test_status_lists_stay_within_their_bounds() -> None:
     attempts = tuple(Attempt(token=number, worker="w", started_at=NOW) for number in range(1, 41))
     kept = CompactionJobStatus(attempts=attempts).attempts
     assert [kept[0].token, kept[-1].token, len(kept)] == [9, 40, 32]
-    errors = tuple(LogError(log=f"/data/{number}", reason="PermissionDenied") for number in range(200))
-    assert len(CompactionPolicyStatus(log_errors=errors).log_errors) == 128
+    errors = tuple(TargetError(target=f"/data/{number}", reason="PermissionDenied") for number in range(200))
+    assert len(CompactionPolicyStatus(target_errors=errors).target_errors) == 128
 
 
 def test_status_lists_with_keys_have_each_key_once() -> None:
-    errors = (LogError(log="/data/a", reason="First"), LogError(log="/data/a", reason="Second"))
-    assert CompactionPolicyStatus(log_errors=errors).log_errors == errors[:1]
+    errors = (TargetError(target="/data/a", reason="First"), TargetError(target="/data/a", reason="Second"))
+    assert CompactionPolicyStatus(target_errors=errors).target_errors == errors[:1]
 
 
 @pytest.mark.parametrize(

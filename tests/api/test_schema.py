@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from compaction.api.crd import RESOURCES, crd_files, crd_objects
+from compaction.api.crd.definitions import RESOURCES, crd_files, crd_objects
 from compaction.cli.cluster.crds import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +123,8 @@ def test_rules_without_a_python_half_are_about_changes() -> None:
 def test_parents_that_are_left_out_are_filled_in() -> None:
     spec = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]
     assert all(spec[parent]["default"] == {} for parent in ("trigger", "limits", "lease", "workers", "cleanup"))
-    assert spec["trigger"]["properties"]["thresholds"]["default"] == {}
+    stores = spec["store"]["properties"].values()
+    assert [store["properties"]["thresholds"]["default"] for store in stores] == [{}, {}]
     assert "default" not in spec["store"], "the user says which store"
 
 

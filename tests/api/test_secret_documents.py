@@ -7,7 +7,7 @@ import base64
 import pytest
 import yaml
 
-from compaction.api.secret_documents import load_secrets
+from compaction.api.manifests.secrets import load_secrets
 from compaction.exceptions import InvalidManifestError
 
 SECRET = "hunter2"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import ConditionType, PolicyReason
-from compaction.api.standing import STANDING, Standing, conditions_for, standing_of
+from compaction.api.policy.standing import STANDING, Standing, conditions_for, standing_of
+from compaction.kinds.registry import all_kinds, policy_standing
 from support.cluster.argo import health
 from support.cluster.kstatus import KStatus, Verdict, argo_sync, flux_wait, kstatus, kubectl_wait
 
@@ -27,6 +28,9 @@ CONCLUSIONS = {
     Standing.STALLED: (KStatus.FAILED, Verdict.FAILS, "Degraded", Verdict.WAITS),
 }
 
+REASONS = [*PolicyReason, *(reason for kind in all_kinds() for reason in kind.words.policies)]
+"""Those of the core and of all kinds."""
+
 
 def documented() -> dict[str, tuple[str, str, str]]:
     """(Ready, Reconciling, Stalled) by reason, from the page; a condition that is absent is empty."""
@@ -39,29 +43,36 @@ def documented() -> dict[str, tuple[str, str, str]]:
 
 
 def policy_with(reason: str, *, generation: int = 2) -> dict[str, Any]:
-    conditions = conditions_for((), reason=reason, message="the particulars", observed_generation=2, now=NOW)
+    conditions = conditions_for(
+        (),
+        reason=reason,
+        message="the particulars",
+        observed_generation=2,
+        now=NOW,
+        standing=policy_standing(reason),
+    )
     status = {"observedGeneration": 2, "conditions": [one.to_object() for one in conditions]}
     return {"metadata": {"generation": generation}, "status": status}
 
 
 def test_every_reason_has_a_standing_and_a_row() -> None:
     assert set(STANDING) == set(PolicyReason)
-    assert set(documented()) == {reason.value for reason in PolicyReason}
+    assert set(documented()) == set(REASONS)
 
 
-@pytest.mark.parametrize("reason", PolicyReason)
-def test_the_conditions_are_those_of_the_page(reason: PolicyReason) -> None:
+@pytest.mark.parametrize("reason", REASONS)
+def test_the_conditions_are_those_of_the_page(reason: str) -> None:
     found = {one["type"]: one["status"] for one in policy_with(reason)["status"]["conditions"]}
     kinds = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
     assert tuple(found.get(kind, "") for kind in kinds) == documented()[reason]
 
 
-@pytest.mark.parametrize("reason", PolicyReason)
-def test_tools_conclude_what_the_standing_means(reason: PolicyReason) -> None:
+@pytest.mark.parametrize("reason", REASONS)
+def test_tools_conclude_what_the_standing_means(reason: str) -> None:
     found = policy_with(reason)
-    state, waiting, expected, ready = CONCLUSIONS[STANDING[reason]]
+    state, waiting, expected, ready = CONCLUSIONS[policy_standing(reason)]
     assert (kstatus(found), flux_wait(found), kubectl_wait(found, "Ready")) == (state, waiting, ready)
-    shown = "Suspended" if reason is PolicyReason.SUSPENDED else expected
+    shown = "Suspended" if reason == PolicyReason.SUSPENDED else expected
     status, message = health(found)
     assert (status, message) == (shown, f"{reason}: the particulars")
     outdated = policy_with(reason, generation=3)

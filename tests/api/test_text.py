@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.text import printable
+from compaction.api.text.safe import printable
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from bench.harness import Machine, Result, Size, Workspace, run_benchmark, table
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.binaries import ensure_binaries
-from compaction.local.control_plane import RunningControlPlane, start_control_plane
+from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
+from compaction.local.programs.binaries import ensure_binaries
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "benchmarks.md"

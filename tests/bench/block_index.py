@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from bench.harness import Fact, Sample, Workspace, sample
-from compaction.local.postgres import start_postgres
+from compaction.local.servers.postgres import start_postgres
 from compaction.stores.blocks.index.claims import claim
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.queue import read_changes, read_queue

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from itertools import count, groupby
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, most_seconds, sample
-from compaction.planning.block_offers import offer
-from compaction.planning.block_rules import BlockClass, BlockRules, QueuedBlock
-from compaction.planning.blocks import BlockQueue
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
 from compaction.planning.triggers import Trigger
+from compaction.stores.blocks.planning.offers import offer
+from compaction.stores.blocks.planning.queue import BlockQueue
+from compaction.stores.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
 
 RULES = BlockRules()
 NOW = 1_800_000_000.0

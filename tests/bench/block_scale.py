@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harness import Fact, Workspace
+from compaction.api.job.report import Outcome
 from compaction.rewrite.blocks.job import PART_BYTES
-from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.spark.settings import SparkSettings
 from compaction.stores.blocks.paths import block_path

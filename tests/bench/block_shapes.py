@@ -74,6 +74,6 @@ def _cpu(samples: list[Measured]) -> float:
 
 def _told(engine: str, samples: list[Measured], output: Path) -> str:
     if not samples:
-        return f"{engine}: ended, it took more memory than it was given"
+        return f"{engine}: ended, the memory that it was given did not suffice"
     peak = max(one.peak for one in samples) >> 20
     return f"{engine}: {_cpu(samples):.2f} CPU-s, {peak} MiB, output {output.stat().st_size / 1e6:.1f} MB"

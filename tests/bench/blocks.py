@@ -1,4 +1,4 @@
-"""The merge of blocks beside engines that sort: the case of research/peers.md §4.2 (40 files, 25.6 M rows, 290 MB).
+"""The merge of blocks beside engines that sort: the case of docs/benchmarks.md (40 files, 25.6 M rows, 290 MB).
 
 Every run is a process of its own; the engines take turns, round by round, and a ratio is the median over the rounds.
 CPU seconds are what to trust on a machine that others share. Verification (the output read again, through its

@@ -27,11 +27,11 @@ import psutil
 
 from bench.harness import Curve, Fact, Race, Workspace
 from bench.sensor import build
-from compaction.kube.client import COMPACTION_JOBS, LEASES, ApiClient, Obj
-from compaction.kube.config import load_connection
+from compaction.kube.client.api import COMPACTION_JOBS, LEASES, ApiClient, Obj
+from compaction.kube.client.config import load_connection
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.local.admin import AdminClient
-from compaction.local.control_plane import RunningControlPlane
+from compaction.local.cluster.admin import AdminClient
+from compaction.local.cluster.control_plane import RunningControlPlane
 from compaction.stores.segments.generate import generate_log
 
 SCRIPT = Path(__file__).with_name("processes") / "no_work.py"

@@ -26,10 +26,10 @@ from bench.control_plane import new_namespace
 from bench.harness import Curve, Fact, Race, Workspace, fitted_exponent
 from bench.sensor import build
 from compaction.exceptions import ConflictError
-from compaction.kube.client import ApiClient
-from compaction.kube.config import load_connection
-from compaction.kube.resources import COMPACTION_POLICIES, Obj
-from compaction.local.control_plane import RunningControlPlane
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import load_connection
+from compaction.kube.client.resources import COMPACTION_POLICIES, Obj
+from compaction.local.cluster.control_plane import RunningControlPlane
 from compaction.stores.segments.generate import generate_log
 
 SCRIPT = Path(__file__).with_name("processes") / "fleet_parts.py"

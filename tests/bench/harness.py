@@ -25,7 +25,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from compaction.local.control_plane import RunningControlPlane
+from compaction.local.cluster.control_plane import RunningControlPlane
 
 
 class Size(StrEnum):

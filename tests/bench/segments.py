@@ -1,4 +1,4 @@
-"""A whole compaction of one log: look, plan, claim, rewrite, verify, commit, retire; the case of research/ra.md §7.1.
+"""A whole compaction of one log: look, plan, claim, rewrite, verify, commit, retire (docs/benchmarks.md).
 
 64 compactable segments of 4096 entries of 1030 bytes, a quarter live; a fresh, synced copy of the directory each round.
 Rivals: a C program that copies the same bytes into the same files, and knows beforehand which (`bench.copier`), the
@@ -19,20 +19,20 @@ from typing import Final
 
 from bench import copier
 from bench.harness import Fact, Race, Sample, Side, Workspace, in_child, sample
-from compaction.stores.segments import fence, recovery
-from compaction.stores.segments.codec import encode_header, encode_records, read_segment
-from compaction.stores.segments.compact import compact_groups
+from compaction.stores.segments.commit import fence, recovery
+from compaction.stores.segments.commit.records import GroupReceipt
+from compaction.stores.segments.format.codec import encode_header, encode_records, read_segment
+from compaction.stores.segments.format.names import group_key
 from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.model import data_start
-from compaction.stores.segments.names import group_key
-from compaction.stores.segments.plan import GroupCheck, plan_log
-from compaction.stores.segments.records import GroupReceipt
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import GroupCheck, plan_log
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite.compact import compact_groups
 
 LIMITS: Final = SegmentLimits()
 RA_MB_PER_SECOND: Final = {"strided": 43, "runs": 108, "random": 32}
-"""Live MB per second of Ra 3.1.10's major compaction (research/ra.md §7.1)."""
+"""Live MB per second of Ra 3.1.10's major compaction of this case: two shared cores (AMD EPYC), ext4, warm cache."""
 MEGA: Final = 1e6
 
 
@@ -60,7 +60,9 @@ def compact(directory: Path) -> tuple[GroupReceipt, ...]:
 
 
 def compact_by_entry(directory: Path) -> None:
-    """As Ra does it (research/ra.md §3.3): system calls per entry, a sync after each source."""
+    """As Ra does it (docs/design/segment-commit.md#the-protocol-of-ra): system calls per entry, a sync after each
+    source.
+    """
     log = open_log(directory)
     assert log.live is not None
     for group in plan_log(log, LIMITS).groups:

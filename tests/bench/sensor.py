@@ -14,12 +14,11 @@ from pathlib import Path
 import psutil
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, least_ratio
-from compaction.api.policy import CompactionPolicySpec
-from compaction.stores.adapter import SenseRequest, StoreAdapter
-from compaction.stores.adapters import open_store
-from compaction.stores.segments.changes import SETTLE_SECONDS
+from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.stores.adapter import SenseRequest, StoreAdapter, open_store
 from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.sense import content_of
+from compaction.stores.segments.scan.changes import SETTLE_SECONDS
+from compaction.stores.segments.scan.sense import content_of
 
 
 def build(root: Path, template: Path, *, logs: int) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from bench.harness import Curve, Fact, Race, Side, Target, Workspace
 from bench.sensor import build
-from compaction.local.spark_archive import ensure_archive
-from compaction.rewrite.receipts import Outcome
+from compaction.api.job.report import Outcome
+from compaction.local.programs.spark_archive import ensure_archive
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.spark import settings as spark_settings
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.spark.settings import SparkSettings
-from compaction.stores.segments import fence
+from compaction.stores.segments.commit import fence
 from compaction.stores.segments.generate import generate_log
 from support.processes.worker_ports import FakeLease, assignment, job_spec
 

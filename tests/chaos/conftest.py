@@ -12,8 +12,8 @@ import pytest
 
 from chaos.aftermath import Logs
 from chaos.outages import Servers
-from compaction.local.binaries import Binaries
-from compaction.local.control_plane import start_control_plane
+from compaction.local.cluster.control_plane import start_control_plane
+from compaction.local.programs.binaries import Binaries
 from support.cluster.by_kubectl import Cluster
 from support.cluster.control_plane import ControlPlane, with_definitions
 from support.processes.operators import OperatorFleet, fleet_in

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.local.process import GUARD
+from compaction.local.processes.process import GUARD
 from support.time.waiting import eventually
 
 BLOCK = 1 << 16

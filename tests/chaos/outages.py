@@ -8,8 +8,8 @@ import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from compaction.local.control_plane import RunningControlPlane
-from compaction.local.process import ProcessId, spawn
+from compaction.local.cluster.control_plane import RunningControlPlane
+from compaction.local.processes.process import ProcessId, spawn
 from support.time.waiting import eventually
 
 

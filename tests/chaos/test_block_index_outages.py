@@ -15,7 +15,7 @@ import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
 from compaction.exceptions import BlockIndexError, IndexUnavailableError
-from compaction.local.postgres import PostgresServer
+from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.blocks.index.claims import claim, high_water, open_jobs
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks

@@ -11,10 +11,10 @@ import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
 from compaction.api.enums import JobReason
-from compaction.local.postgres import PostgresServer
+from compaction.api.job.report import JobReport, Outcome
+from compaction.local.servers.postgres import PostgresServer
 from compaction.rewrite.blocks.attempt import COMMIT_PATIENCE, BlockAttempt
 from compaction.rewrite.blocks.place import objects_place
-from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine

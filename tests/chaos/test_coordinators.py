@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.aftermath import Logs, assert_all_done, leader, lease_of_the_coordinator
-from compaction.kube.operator import ExitCode
+from compaction.kube.replica.operator import ExitCode
 from compaction.leases.elector import HARD_EXIT_CODE
 from support.cluster.by_kubectl import Cluster
 from support.processes.operators import OperatorFleet, OperatorProcess, grant

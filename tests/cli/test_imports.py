@@ -26,7 +26,7 @@ sys.exit(code)
 """
 CLUSTER = {"kopf", "kubernetes", "aiohttp", "pyspark"}
 PARQUET = {"pyarrow", "numpy"}
-MODELS = {"pydantic", "yaml", "compaction.api.policy"}
+MODELS = {"pydantic", "yaml", "compaction.api.policy.resource"}
 DATABASE = {"sqlalchemy", "alembic", "mako", "sqlalchemy.dialects.postgresql", "obstore"}
 TALK = {"rich", "structlog"}
 
@@ -56,5 +56,5 @@ def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands, com
 def test_who_looks_into_a_log_imports_no_store_of_blocks(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert main(["segments", "generate", str(log)]) == 0
-    heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy"}
+    heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy.resource"}
     assert imported(heavy, "segments", "inspect", log) == ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compaction.local.admin import Answer
+from compaction.local.cluster.admin import Answer
 from support.cluster.manifests import (
     WRONG_BLOCK_JOBS,
     WRONG_BLOCK_POLICIES,

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from compaction.api.conditions import set_complete, set_ready
-from compaction.api.enums import JobState, StoreKind
-from compaction.api.job import CompactionJob, CompactionJobStatus
-from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
-from compaction.api.times import Timestamp, timestamp_from_epoch
-from compaction.local.admin import Answer
+from compaction.api.enums import JobState
+from compaction.api.job.resource import CompactionJob, CompactionJobStatus
+from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus, DebtStatus
+from compaction.api.text.times import Timestamp, timestamp_from_epoch
+from compaction.local.cluster.admin import Answer
 from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
 
 pytestmark = pytest.mark.apiserver
@@ -172,7 +172,7 @@ def test_the_table_of_policies(cluster: Cluster) -> None:
     status = CompactionPolicyStatus(
         observed_generation=1,
         conditions=set_ready((), reason="Scheduled", observed_generation=1, now=NOW),
-        store=StoreKind.SEGMENT_LOGS,
+        store="SegmentLogs",
         debt=DebtStatus(bytes=163 << 20, segments=12, logs=2),
         oldest_debt_at=NOW,
         eta_seconds=130,
@@ -245,7 +245,7 @@ def test_waiting_for_a_job(cluster: Cluster) -> None:
 
 
 def test_segments_are_listed_once(cluster: Cluster) -> None:
-    sources = {"segmentLog": {"path": "/data/ra/a", "unreferenced": [SEGMENT_1, SEGMENT_2, SEGMENT_1]}}
+    sources = {"segmentLog": {"path": "/data/ra/a", "obsolete": [SEGMENT_1, SEGMENT_2, SEGMENT_1]}}
     document = job_object(sources=sources)
     assert "Duplicate value" in cluster.refusal("create", "-f", "-", input=json.dumps(document))
 
@@ -259,7 +259,7 @@ def test_segments_are_listed_once(cluster: Cluster) -> None:
             "cpol.spec.store.segmentLogs",
             ["Directory below which the logs are", "-required-", "enum: Refuse, TreatAsEmpty", "such as 64M"],
         ),
-        ("cpol.spec.trigger.thresholds", ["Bytes that compaction of a log would give back"]),
+        ("cpol.spec.store.segmentLogs.thresholds", ["Bytes that compaction of a log would reclaim"]),
         ("cpol.status.debt.summary", ["Bytes of debt for people, such as 163Mi"]),
         ("cjob.spec.sources.segmentLog.groups", ["Names of the segment files of the group, in ascending order."]),
         ("cjob.status.state", ["Unassigned (waits for a worker)", "Unassigned InProgress Abandoned"]),

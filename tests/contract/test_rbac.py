@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.kube.client.resources import PODS
 from compaction.kube.launchers.objects import VERBS
-from compaction.kube.preflight import needed_permissions
-from compaction.kube.resources import PODS
+from compaction.kube.replica.preflight import needed_permissions
 from support.cluster.control_plane import ControlPlane
 from support.cluster.manifests import policy_object
 from support.time.waiting import eventually

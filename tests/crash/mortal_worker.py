@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+from compaction.api.job.report import JobReport
 from compaction.exceptions import ObjectStoreUnavailableError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.place import objects_place
-from compaction.rewrite.receipts import JobReport
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects.store import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.faults.index_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine

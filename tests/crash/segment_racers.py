@@ -7,11 +7,13 @@ import os
 import time
 from pathlib import Path
 
-from compaction.stores.segments import commit, fence, kernel, lock
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.plan import plan_log
-from compaction.stores.segments.records import RewrittenGroup
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.commit import commit, fence
+from compaction.stores.segments.commit.records import RewrittenGroup
+from compaction.stores.segments.directory import lock
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import plan_log
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
 
 JOB = "job"
 

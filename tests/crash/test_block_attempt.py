@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import ClaimRefusedError
+from compaction.api.job.report import Outcome
+from compaction.exceptions import BlockClaimError
 from compaction.rewrite.blocks.job import BlockJob
-from compaction.rewrite.receipts import Outcome
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import JobState
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
@@ -48,7 +48,7 @@ def finish(connection: BlockStoreConnection, store: BlockStore, job: BlockJob, e
     """What the coordinator and the next worker do."""
     try:
         claim(store, job, 2)
-    except ClaimRefusedError:
+    except BlockClaimError:
         record = store.job(job.name)
         assert record is not None
         assert record.state is JobState.COMMITTED
@@ -91,7 +91,7 @@ def test_answer_that_is_lost_at_every_step(
         report = attempt(connection, job, engine, Mortal(store.index, at=at, when=When.AFTER, fault=Fault.LOST))
         store.close()
         if name.startswith("objects"):
-            assert report.outcome is Outcome.SUCCEEDED or report.reason is JobReason.STORE_UNREADABLE, name
+            assert report.outcome is Outcome.SUCCEEDED or report.reason == JobReason.STORE_UNREADABLE, name
             assert report.outcome is Outcome.SUCCEEDED or not report.charged, name
         else:
             assert report.outcome is Outcome.SUCCEEDED, name

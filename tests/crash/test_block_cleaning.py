@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import ObjectMissingError
-from compaction.stores.blocks.cleaning import REMEMBERED, expire_all, housekeeping, sweep
 from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.index.retention import Retention
 from compaction.stores.blocks.index.tables import BlockState
-from compaction.stores.blocks.orphan_collector import collect_orphans
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
+from compaction.stores.blocks.sweep.orphan_collector import collect_orphans
 from support.depth import one_of_each
 from support.faults.aged import DAY, Aging, DyingStore, deaths
 from support.faults.index_faults import Death, Interrupted, interruptions

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import ClaimRefusedError, JobRefusedError, StaleTokenError
-from compaction.rewrite.receipts import Outcome
+from compaction.api.job.report import Outcome
+from compaction.exceptions import BlockClaimError, JobRefusedError, StaleTokenError
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from crash.block_worker import start
@@ -70,7 +70,7 @@ def test_a_killed_worker_is_followed_by_one_that_ends_the_job(
         assert content(block_store) == before
         try:
             claim(block_store, job, 2)
-        except ClaimRefusedError:
+        except BlockClaimError:
             committed.append(job)
         report = run(connection, job, engine, token=2)
         assert report.outcome is Outcome.SUCCEEDED
@@ -124,7 +124,7 @@ def test_attempts_that_race_commit_once(
         finally:
             store.close()
         report = run(connection, job, engine, token=token, lease=FakeLease(token=token))
-        return token, report.reason.value
+        return token, report.reason
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(take, [1, 1, 2, 3, 3, 2, 4, 4]))
@@ -133,7 +133,7 @@ def test_attempts_that_race_commit_once(
     record = block_store.job(job.name)
     assert record is not None
     assert record.token == done[0]
-    allowed = {JobReason.COMPLETED, JobReason.STALE_TOKEN, "StaleTokenError", "ClaimRefusedError"}
+    allowed = {JobReason.COMPLETED, JobReason.STALE_TOKEN, "StaleTokenError", "BlockClaimError"}
     assert {result for _, result in results} <= allowed, results
     assert content(block_store) == before
     assert orphans(block_store) == ()
@@ -148,10 +148,10 @@ def test_two_coordinators_cannot_give_one_block_to_two_jobs(
     before = content(block_store)
     one, other = job_of(connection, ids[:3], name="one"), job_of(connection, ids[2:], name="other")
     claim(block_store, one, 1)
-    with pytest.raises(ClaimRefusedError) as refused:
+    with pytest.raises(BlockClaimError) as refused:
         claim(block_store, other, 1)
     assert refused.value.reason == Refusal.SOURCE_CLAIMED
-    assert run(connection, other, engine).reason is JobReason.SOURCES_CHANGED
+    assert run(connection, other, engine).reason == JobReason.SOURCES_CHANGED
     assert run(connection, one, engine).outcome is Outcome.SUCCEEDED
     assert content(block_store) == before
     assert len(block_store.live().blocks) == 3

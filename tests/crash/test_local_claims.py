@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from compaction.local.this_process import this_process
-from compaction.stores.blocks.holders import STRAY_CLAIM
+from compaction.local.run.this_process import this_process
+from compaction.stores.blocks.claims.holders import STRAY_CLAIM
 from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.holders import Holder
 from compaction.stores.blocks.index.tables import HOLDERS
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.processes import Holder
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.block_index import check
 from support.stores.block_jobs import orphans
@@ -101,7 +101,7 @@ def test_what_a_killed_process_had_is_taken_over_at_once(blocks: BlockCommands) 
     plan = blocks.run("plan", "--all", "-o", "json")
     assert plan.exit_code == 1
     assert said in plan.stderr
-    assert [job["blocks"] for job in json.loads(plan.stdout)["jobs"]] == [ids], "it is planned as compact would"
+    assert [job["sources"] for job in json.loads(plan.stdout)["jobs"]] == [ids], "it is planned as compact would"
     result = blocks.run("compact", "--all")
     assert result.exit_code == 0, result.output
     assert said in result.stderr

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptMovesError, SegmentLogError
-from compaction.stores.segments import fence, recovery, sweep
-from compaction.stores.segments.clump import clump_log, receipts_of
-from compaction.stores.segments.clump_moves import read_moves
-from compaction.stores.segments.clump_plan import ClumpRequest
-from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments import sweep
+from compaction.stores.segments.clump.moves import read_moves
+from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.clump.run import clump_log, receipts_of
+from compaction.stores.segments.commit import fence, recovery
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.store import SegmentLogStore
-from compaction.stores.segments.view import open_log
-from compaction.stores.segments.writer import LogWriter
 from support.depth import at_depth
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
 from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps

@@ -13,14 +13,17 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import LogNotWritableError, SegmentLogError, StoreIOError
-from compaction.stores.segments import commit, fence, fs, kernel, recovery, sweep
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.plan import LogPlan, plan_log
-from compaction.stores.segments.records import RewrittenGroup
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import write_snapshot
-from compaction.stores.segments.view import open_log
-from compaction.stores.segments.writer import LogWriter
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import commit, fence, recovery
+from compaction.stores.segments.commit.records import RewrittenGroup
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import LogPlan, plan_log
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
 from support.stores.segment_logs import Content, content, leftovers, regular
 

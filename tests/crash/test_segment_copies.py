@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.segments import commit, fence, kernel, sweep
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.plan import plan_log
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import write_snapshot
-from compaction.stores.segments.view import open_log
-from compaction.stores.segments.writer import LogWriter
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import commit, fence
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import plan_log
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 from support.stores.segment_logs import content
 
 LIMITS = SegmentLimits(max_sources=2)

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import LockLostError, StaleTokenError
-from compaction.stores.segments import commit, fence, fs, kernel, lock, recovery
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.records import RewrittenGroup
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import write_snapshot
-from compaction.stores.segments.view import open_log
-from compaction.stores.segments.writer import LogWriter
+from compaction.stores.segments.commit import commit, fence, recovery
+from compaction.stores.segments.commit.records import RewrittenGroup
+from compaction.stores.segments.directory import fs, lock
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem, points
 from support.stores.segment_logs import content, leftovers
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import LockHeldError, StaleTokenError
-from compaction.stores.segments import commit, fence, lock, recovery, sweep
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import write_snapshot
-from compaction.stores.segments.writer import LogWriter
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import commit, fence, recovery
+from compaction.stores.segments.directory import lock
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 from crash.segment_racers import JOB, hold, race, rewrite
 from support.stores.segment_logs import content, leftovers
 
@@ -35,10 +37,12 @@ def log(tmp_path: Path) -> Path:
 CHILD = """
     import os, signal, sys
     from pathlib import Path
-    from compaction.stores.segments import commit, fence, fs, kernel
-    from compaction.stores.segments.limits import SegmentLimits
-    from compaction.stores.segments.plan import plan_log
-    from compaction.stores.segments.view import open_log
+    from compaction.stores.segments.commit import commit, fence
+    from compaction.stores.segments.directory import fs
+    from compaction.stores.segments.planning.limits import SegmentLimits
+    from compaction.stores.segments.planning.plan import plan_log
+    from compaction.stores.segments.reading.view import open_log
+    from compaction.stores.segments.rewrite import kernel
     log, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     state = open_log(log)
     fence.claim(log, job="job", token=1, holder="child")
@@ -127,7 +131,7 @@ def test_a_stopped_process_wakes_after_another_has_committed(log: Path) -> None:
     child.send_signal(signal.SIGCONT)
     _, errors = child.communicate("go\n")
     assert child.returncode == 1
-    assert "StaleTokenError" in errors
+    assert "StaleLogTokenError" in errors
     assert [r.holder for r in fence.read(log).receipts] == ["second"]
     assert leftovers(log) == []
     assert content(log) == before
@@ -143,7 +147,7 @@ def test_racing_attempts_commit_exactly_once(log: Path) -> None:
     outcomes = sorted(results.get(timeout=60) for _ in racers)
     for racer in racers:
         racer.join()
-    assert set(outcomes) <= {"committed", "StaleTokenError", "SourcesChangedError", "IndexError", "LogChangedError"}
+    assert set(outcomes) <= {"committed", "StaleLogTokenError", "SourcesChangedError", "IndexError", "LogChangedError"}
     sweep.sweep(log, grace_seconds=0)
     record = fence.read(log)
     assert len(record.receipts) == outcomes.count("committed") == 1
@@ -193,7 +197,7 @@ def test_a_dead_holder_with_a_living_child_frees_the_lock(log: Path) -> None:
         """
         import os, sys, time
         from pathlib import Path
-        from compaction.stores.segments import lock
+        from compaction.stores.segments.directory import lock
         with lock.hold(Path(sys.argv[1]), holder="dying"):
             child = os.fork()
             if child == 0:

@@ -22,7 +22,7 @@ from support.time.waiting import eventually
 pytestmark = pytest.mark.apiserver
 
 ROLE = ("--verb=get,create,update,delete", "--resource=leases.coordination.k8s.io")
-ANY_TOKEN = "from compaction.stores.segments import fence\nfence.check_token = lambda *args, **names: None\n"
+ANY_TOKEN = "from compaction.stores.segments.commit import fence\nfence.check_token = lambda *args, **names: None\n"
 ANY_HOLDER = """
 from compaction.kube.assignments import KubeLeasePort
 async def read(port, job_name, token):

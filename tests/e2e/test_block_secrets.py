@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compaction.local.postgres import PostgresServer
+from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.cluster.by_kubectl import Cluster
 from support.cluster.manifests import block_policy_object

@@ -24,7 +24,7 @@ WRITES = {"create", "update", "patch", "delete"}
 
 
 def by_hand(log: Path, *names: str, unreferenced: tuple[str, ...] = ()) -> dict[str, Any]:
-    source = {"path": str(log), "groups": [{"segments": list(names)}], "unreferenced": list(unreferenced)}
+    source = {"path": str(log), "groups": [{"segments": list(names)}], "obsolete": list(unreferenced)}
     return {
         "apiVersion": "compaction.dev/v1alpha1",
         "kind": "CompactionJob",
@@ -49,7 +49,7 @@ def test_a_job_made_by_hand_runs_on_its_policys_workers_or_is_refused(
     )
     cluster.kubectl(
         "patch", "cpol", "logs", "--type=merge", "-p",
-        '{"spec":{"suspend":false,"trigger":{"thresholds":{"debtBytes":"1Ti"}}}}',
+        '{"spec":{"suspend":false,"store":{"segmentLogs":{"thresholds":{"debtBytes":"1Ti"}}}}}',
     )  # fmt: skip
     cluster.kubectl("wait", "--for=condition=Complete", "cjob/by-hand", "--timeout=120s")
     assert [job["metadata"]["name"] for job in cluster.jobs()] == ["by-hand"]
@@ -63,7 +63,7 @@ def _outside_of_the_policys_root_it_is_refused(cluster: Cluster, elsewhere: LogR
     job = by_hand(elsewhere.add("a", entries_per_segment=64, payload_bytes=64), "0000000000000002.segment")
     job["metadata"]["name"] = "outside"
     cluster.apply(job)
-    assert condition(cluster.await_job_state("Faulty"), "Failed")["reason"] == "OutsideRoot"
+    assert condition(cluster.await_job_state("Faulty"), "Failed")["reason"] == "OtherStore"
     elsewhere.assert_unchanged()
 
 

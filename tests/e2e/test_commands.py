@@ -47,14 +47,14 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     job = eventually(faulty, "the job with the damaged segment to be parked")
     assert logs.fingerprint("b") == logs.before["b"]
     eventually(lambda: columns_of(person.prints("quarantine", "list") or "X"), "the damaged segment to be set aside")
-    assert columns_of(person.prints("quarantine", "list"))[0]["SEGMENT"] == DAMAGED
+    assert columns_of(person.prints("quarantine", "list"))[0]["SOURCE"] == DAMAGED
     assert any(DAMAGED in sentence for sentence in read("why", job)["now"])
 
     def token() -> int:
         return int(next(one["token"] for one in read("status", "logs")["jobs"] if one["name"] == job))
 
     assert token() == 1
-    assert f"{DAMAGED} is damaged and set aside" in person.refused("retry", job), "it could not end otherwise"
+    assert f"{DAMAGED} is damaged and in quarantine" in person.refused("retry", job), "it could not end otherwise"
     cluster.kubectl("annotate", f"cjob/{job}", "compaction.dev/retry=all-the-same")
     eventually(lambda: "RetryRefused" in cluster.events(), "the coordinator to say so, too")
     assert token() == 1

@@ -111,7 +111,8 @@ def test_a_segment_that_was_mended_unseen_is_released_and_a_parked_job_is_retrie
 
     cluster.kubectl("delete", "cpol", "logs")
     eventually(lambda: not cluster.jobs(), "the policy's jobs to go with it")
-    cluster.apply_policy(logs.path, trigger={"interval": "2s", "thresholds": {"debtBytes": "1Ti"}})
+    store = {"segmentLogs": {"root": str(logs.path), "include": ["*"], "thresholds": {"debtBytes": "1Ti"}}}
+    cluster.apply_policy(logs.path, store=store)
     group = [f"{number:016d}.segment" for number in range(1, 5)]
     cluster.apply(
         job_object("late", sources={"segmentLog": {"path": str(logs.path / "b"), "groups": [{"segments": group}]}})

@@ -68,7 +68,7 @@ def test_from_a_suspended_policy_to_reclaimed_bytes_and_the_end_of_the_grace(
 def marked(jobs: list[Object]) -> list[Path]:
     """Dead segments that the jobs marked for deletion."""
     sources = [job["spec"]["sources"]["segmentLog"] for job in jobs]
-    return [Path(source["path"]) / name for source in sources for name in source.get("unreferenced", [])]
+    return [Path(source["path"]) / name for source in sources for name in source.get("obsolete", [])]
 
 
 def what_only_the_operator_can_know_is_a_condition(cluster: Cluster, missing: Path) -> None:
@@ -115,7 +115,7 @@ def one_corrupt_segment_never_blocks_its_siblings(cluster: Cluster, logs: LogRoo
         return found
 
     entries = eventually(quarantined, "the corrupt segment in the policy's status")
-    assert [entry["segment"] for entry in entries] == ["0000000000000006.segment"]
+    assert [entry["source"] for entry in entries] == ["0000000000000006.segment"]
     cluster.await_idle()
     regular = [path.name for path in directory.glob("*.segment") if not path.is_symlink()]
     # Nothing but the damaged file itself, the newest segment and the rewritten siblings is left.

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from compaction.api.job import CompactionJob, JobReceipt
-from compaction.api.policy import CompactionPolicy
+from compaction.api.job.resource import CompactionJob, JobReceipt
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.status_view import job_data, policy_data, show_policy
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
+from compaction.kinds.blocks.kind import BLOCKS
 from support.cluster.explained import NOW, ago, condition
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_policy_object
 
@@ -19,12 +20,17 @@ STATUS: dict[str, Any] = {
     "store": "BlockStore",
     "debt": {
         "bytes": 3 << 20,
-        "blocks": 42,
-        "logs": 2,
-        "levels": [{"level": 0, "bytes": 3 << 20, "blocks": 42}],
-        "tenants": [{"tenant": "acme", "bytes": 3 << 20, "blocks": 40}, {"tenant": "b", "bytes": 1, "blocks": 2}],
+        "sources": 42,
+        "targets": 2,
+        "measures": [
+            {"name": "liveBlocks", "value": 50},
+            {"name": "windows", "value": 4},
+            {"name": "readAmplification", "value": 12.5},
+            {"name": "readAmplificationAfter", "value": 2.5},
+        ],
+        "levels": [{"level": 0, "bytes": 3 << 20, "sources": 42}],
+        "tenants": [{"tenant": "acme", "bytes": 3 << 20, "sources": 40}, {"tenant": "b", "bytes": 1, "sources": 2}],
     },
-    "blocks": {"live": 50, "windows": 4, "readAmplification": 12.5, "readAmplificationAfter": 2.5},
     "oldestDebtAt": ago(90),
     "lastSenseTime": ago(5),
 }
@@ -52,8 +58,8 @@ def test_the_debt_of_a_policy() -> None:
         "Of tenant b: 2 blocks wait to be merged.",
     )
     message = "2 schemas of `acme` cannot be merged: column v int8 | string"
-    conflicts = [{"tenant": "acme", "schemas": 2, "blocks": 7, "message": message}]
-    kept_apart = policy_with(blocks={"live": 50, "windows": 4, "schemaConflicts": conflicts})
+    conflicts = [{"tenant": "acme", "classes": 2, "sources": 7, "message": message}]
+    kept_apart = policy_with(conflicts=conflicts)
     assert f"{message} (7 blocks)." in explain_policy(kept_apart, (), None, NOW).behind
     nothing = explain_policy(policy_with(debt={"bytes": 0}), (), None, NOW)
     assert nothing.behind[0].startswith("Nothing: ")
@@ -90,19 +96,19 @@ def test_what_a_receipt_proves(receipt: dict[str, Any], said: str) -> None:
         "worker": "w-1",
         "sources": [BLOCK_1, BLOCK_2],
         "outputs": [BLOCK_1],
-        "rows": 3,
+        "records": 3,
         "bytesBefore": 2048,
         "bytesAfter": 1024,
         "fingerprintBefore": BEFORE,
     } | receipt
     told = explain_job(job_with({"state": "Succeeded", "finishedAt": ago(9), "receipt": proof}), None, None, NOW)
     assert f"2 blocks became 1, 2Ki became 1Ki, {said}" in told.now
-    assert JobReceipt.from_object(proof).proves_equal is ("DIFFER" not in said)
+    assert BLOCKS.proves_equal(JobReceipt.from_object(proof)) is ("DIFFER" not in said)
 
 
 def test_the_status_of_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
     ready = condition("Ready", "SourcesQuarantined", message="1 damaged blocks are set aside")
-    aside = {"log": f"acme/0/L0/{BLOCK_1}", "segment": BLOCK_1, "reason": "SourceCorrupt", "since": ago(60)}
+    aside = {"target": f"acme/0/L0/{BLOCK_1}", "source": BLOCK_1, "reason": "SourceCorrupt", "since": ago(60)}
     policy = policy_with(conditions=[ready], quarantined=[aside])
     show_policy(policy, (job_with(),), NOW)
     said = capsys.readouterr().out
@@ -116,7 +122,7 @@ def test_the_status_of_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_same_as_data() -> None:
     data = policy_data(policy_with(), NOW)
-    assert (data["debtBlocks"], data["debtSegments"], data["readAmplification"]) == (42, 0, 12.5)
+    assert (data["debtSources"], data["debtTargets"], data["measures"]["readAmplification"]) == (42, 2, 12.5)
     assert [one["tenant"] for one in data["debtTenants"]] == ["acme", "b"]
     row = job_data(job_with())
-    assert (row["log"], row["level"]) == (f"t/0/L0/{BLOCK_1}", 1)
+    assert (row["target"], row["level"]) == (f"t/0/L0/{BLOCK_1}", 1)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
-from compaction.explain.policy_words import LIVE_ENTRIES_MISSING
-from compaction.stores.segments.problems import LogErrorReason
+from compaction.kinds.segments.reasons import SegmentReason
+from compaction.stores.segments.scan.problems import LogErrorReason
 from support.cluster.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with
 
-DEBT = {"bytes": 163 << 20, "segments": 40, "logs": 4}
+DEBT = {"bytes": 163 << 20, "sources": 40, "targets": 4}
 
 
 def test_debt_with_its_age_its_plan_and_when_it_is_worked_off() -> None:
     plan = {"hash": "4d5e", "jobs": 6, "costBytes": 41 << 20, "gainBytes": 163 << 20, "createdAt": ago(65)}
     status = {"debt": DEBT, "oldestDebtAt": ago(11_100), "etaSeconds": 130, "active": 2, "plan": plan}
     assert explain_policy(policy_with(status), (), None, NOW).behind == (
-        "163Mi could be given back by 40 segments of 4 logs; the oldest debt is 3h5m old.",
+        "163Mi could be reclaimed by 40 segments of 4 logs; the oldest debt is 3h5m old.",
         "At the measured speed it is worked off in 2m10s.",
-        "The newest plan with jobs, 4d5e, is 1m5s old: 6 jobs, to copy 41Mi and give back 163Mi.",
+        "The newest plan with jobs, 4d5e, is 1m5s old: 6 jobs, to copy 41Mi and reclaim 163Mi.",
     )
 
 
@@ -49,28 +49,33 @@ def test_parked_jobs_damaged_segments_and_logs_that_could_not_be_planned_are_nam
         job_with({"state": "Faulty", "finishedAt": ago(60), "conditions": [failed]}, name=f"logs-{number}")
         for number in range(7)
     ]
-    damaged = {"log": "/ra/a", "segment": "1.segment", "reason": "SourceCorrupt", "message": "CRC", "since": ago(70)}
-    error = {"log": "/ra/b", "reason": "PermissionDenied", "message": "give permission"}
-    lost = {"log": "/ra/c", "reason": LIVE_ENTRIES_MISSING, "message": "3 live entries are in no segment"}
-    status = {"quarantined": [damaged], "logErrors": [error, lost], "missingLiveEntries": 4}
+    damaged = {"target": "/ra/a", "source": "1.segment", "reason": "SourceCorrupt", "message": "CRC", "since": ago(70)}
+    error = {"target": "/ra/b", "reason": "PermissionDenied", "message": "give permission"}
+    lost = {
+        "target": "/ra/c",
+        "reason": SegmentReason.LIVE_ENTRIES_MISSING,
+        "message": "3 live entries are in no segment",
+    }
+    missing = {"measures": [{"name": "missingLiveEntries", "value": 4}]}
+    status = {"quarantined": [damaged], "targetErrors": [error, lost], "debt": missing}
     told = explain_policy(policy_with(status), jobs, None, NOW)
     assert "Job logs-0 has been parked for 1m: SourceCorrupt." in told.now
     assert "And 2 more jobs are parked." in told.now
     assert "/ra/a/1.segment has been set aside for 1m10s: SourceCorrupt. CRC" in told.now
     assert "/ra/b could not be planned: PermissionDenied. give permission" in told.now
-    assert "/ra/c has lost entries: LiveEntriesMissing. 3 live entries are in no segment" in told.now
+    assert "/ra/c has lost records: LiveEntriesMissing. 3 live entries are in no segment" in told.now
     assert any(sentence.startswith("4 live entries are in no segment: ") for sentence in told.now)
 
 
 def test_the_one_reason_of_a_log_that_was_planned_is_the_stores_own() -> None:
-    assert LIVE_ENTRIES_MISSING == LogErrorReason.LIVE_ENTRIES_MISSING
+    assert SegmentReason.LIVE_ENTRIES_MISSING.value == LogErrorReason.LIVE_ENTRIES_MISSING.value
 
 
 def test_a_job_is_told_with_its_work_and_its_receipt() -> None:
     receipt = {
         "token": 1,
         "worker": "logs-w-1",
-        "entries": 640,
+        "records": 640,
         "bytesBefore": 720 << 10,
         "bytesAfter": 180 << 10,
         "fingerprintBefore": "a",
@@ -90,7 +95,7 @@ def test_a_job_is_told_with_its_work_and_its_receipt() -> None:
 
 def test_a_job_that_moved_entries_says_how_many_ranges_are_left() -> None:
     clump = {"entriesMoved": 96, "bytesMoved": 6144, "rangesBefore": 96, "rangesAfter": 1}
-    receipt = {"token": 1, "worker": "logs-w-1", "entries": 96, "clump": clump}
+    receipt = {"token": 1, "worker": "logs-w-1", "records": 96, "clump": clump}
     job = job_with(
         {"state": "Succeeded", "finishedAt": ago(5), "receipt": receipt},
         sources={"segmentLog": {"path": "/data/ra/a", "clump": {"ownerStopped": True}}},

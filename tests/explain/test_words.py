@@ -11,30 +11,53 @@ from compaction.api.enums import JobReason, PolicyReason, WaitReason
 from compaction.cli.main import COMMANDS
 from compaction.explain.job import explain_job
 from compaction.explain.job_words import JOB_WORDS
-from compaction.explain.left_out_words import BLOCK_WORDS, LEFT_OUT_WORDS, LOG_WORDS, PART_WORDS
-from compaction.explain.meaning import Meaning, Names, meaning_of
+from compaction.explain.left_out_words import TARGET_WORDS
 from compaction.explain.policy import explain_policy
 from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
-from compaction.planning.block_rules import BlockReason
+from compaction.explain.words import job_words, left_out_words, policy_words, wait_words
+from compaction.kinds.blocks.kind import BLOCKS
+from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.kinds.meaning import Meaning, Names, meaning_of
+from compaction.kinds.segments.kind import SEGMENTS
+from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.candidates import LeftOutReason
-from compaction.stores.segments.plan import LeftAloneReason
+from compaction.stores.blocks.planning.rules import BlockReason
+from compaction.stores.segments.planning.plan import LeftAloneReason
 from support.cluster.explained import NOW, ago, attempt, condition, job_with, policy_with
 
 TABLES: tuple[tuple[type[StrEnum], Mapping[str, Meaning]], ...] = (
     (PolicyReason, POLICY_WORDS),
     (WaitReason, WAIT_WORDS),
     (JobReason, JOB_WORDS),
-    (LeftOutReason, LOG_WORDS),
-    (LeftAloneReason, PART_WORDS),
-    (BlockReason, BLOCK_WORDS),
+    (LeftOutReason, TARGET_WORDS),
+    (LeftAloneReason, SEGMENTS.words.left_alone),
+    (BlockReason, BLOCKS.words.left_alone),
+    (BlockJobReason, BLOCKS.words.jobs),
 )
-ALL_WORDS = [meaning for _, words in TABLES for meaning in words.values()]
+OF_SEGMENTS: Mapping[str, Meaning] = {
+    **SEGMENTS.words.jobs,
+    **{reason: word.meaning for reason, word in SEGMENTS.words.policies.items()},
+    **SEGMENTS.words.waits,
+    **SEGMENTS.words.left_out,
+}
+JOBS, POLICIES, WAITS = sorted(job_words()), sorted(policy_words()), sorted(wait_words())
+ALL_WORDS = [
+    *(meaning for _, words in TABLES for meaning in words.values()),
+    *SEGMENTS.words.jobs.values(),
+    *(word.meaning for word in SEGMENTS.words.policies.values()),
+    *SEGMENTS.words.waits.values(),
+    *SEGMENTS.words.left_out.values(),
+]
 NAMES = Names("storage", "logs", "logs-1")
 
 
 @pytest.mark.parametrize(("reasons", "words"), TABLES, ids=lambda value: getattr(value, "__name__", ""))
 def test_every_reason_has_words_and_no_word_is_left_over(reasons: type[StrEnum], words: Mapping[str, Meaning]) -> None:
     assert set(words) == {reason.value for reason in reasons}
+
+
+def test_every_reason_of_segment_logs_has_words() -> None:
+    assert set(OF_SEGMENTS) == set(SegmentReason) - {SegmentReason.LIVE_ENTRIES_MISSING}, "the alarm of a measure"
 
 
 def test_no_two_reasons_are_said_alike() -> None:
@@ -53,23 +76,23 @@ def test_words_are_sentences_whose_names_can_be_filled_in(meaning: Meaning) -> N
         assert {command.split()[0] for command in commands} <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("reason", PolicyReason)
-def test_a_policy_in_each_condition(reason: PolicyReason) -> None:
+@pytest.mark.parametrize("reason", POLICIES)
+def test_a_policy_in_each_condition(reason: str) -> None:
     ready = condition("Ready", reason, status="False", message="the particulars")
     told = explain_policy(policy_with({"conditions": [ready]}), (), None, NOW)
-    meaning = POLICY_WORDS[reason]
+    meaning = policy_words()[reason]
     assert f"{reason}, for 2m10s: {meaning.says} (the particulars)" in told.now
     assert NAMES.fill(meaning.next) in told.next
     assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.todo)
 
 
-@pytest.mark.parametrize("reason", WaitReason)
-def test_jobs_that_wait_for_each_thing(reason: WaitReason) -> None:
+@pytest.mark.parametrize("reason", WAITS)
+def test_jobs_that_wait_for_each_thing(reason: str) -> None:
     waiting = {"reason": reason, "since": ago(125), "message": "the particulars"}
     counted = {**waiting, "count": 3, "example": "logs-2"}
     policy = policy_with({"queued": 3, "waiting": waiting, "waits": [counted]})
     told = explain_policy(policy, (), None, NOW)
-    meaning = WAIT_WORDS[reason]
+    meaning = wait_words()[reason]
     (said,) = [sentence for sentence in told.now if str(reason) in sentence]
     what = "3 plans" if reason in (WaitReason.APPROVAL_PENDING, WaitReason.AWAITING_SCHEDULE) else "3 jobs"
     assert said == f"{what} waiting for {reason}, 2m5s by now, such as logs-2: {meaning.says} (the particulars)"
@@ -84,9 +107,9 @@ def test_jobs_that_wait_for_each_thing(reason: WaitReason) -> None:
     assert any(f"most jobs of its policy wait for {reason}: {meaning.says}" in sentence for sentence in shared.now)
 
 
-@pytest.mark.parametrize("reason", JobReason)
-def test_a_job_that_is_parked_or_tried_again_for_each_reason(reason: JobReason) -> None:
-    meaning = JOB_WORDS[reason]
+@pytest.mark.parametrize("reason", JOBS)
+def test_a_job_that_is_parked_or_tried_again_for_each_reason(reason: str) -> None:
+    meaning = job_words()[reason]
     failed = condition("Failed", reason, message="the particulars")
     parked = explain_job(
         job_with({"state": "Faulty", "finishedAt": ago(90), "conditions": [failed]}), policy_with(), None, NOW
@@ -102,11 +125,11 @@ def test_a_job_that_is_parked_or_tried_again_for_each_reason(reason: JobReason) 
         assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.todo)
 
 
-@pytest.mark.parametrize("reason", [*LeftOutReason, *LeftAloneReason, *BlockReason])
+@pytest.mark.parametrize("reason", [*LeftOutReason, *LeftAloneReason, *BlockReason, SegmentReason.OWNER_RUNNING])
 def test_what_a_plan_leaves_out_for_each_reason(reason: StrEnum) -> None:
     left_out = {"reason": reason, "count": 2, "example": "/data/ra/a"}
     told = explain_policy(policy_with({"plan": {"leftOut": [left_out]}}), (), None, NOW)
-    meaning = LEFT_OUT_WORDS[reason]
+    meaning = left_out_words()[reason]
     assert f"2 left out as {reason}, such as /data/ra/a: {meaning.says} {meaning.next}" in told.behind
 
 

@@ -7,11 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from compaction.stores.blocks.compact import FooterError, decode
-from compaction.stores.blocks.describe import describe
-from compaction.stores.blocks.footer import read_footer
-from compaction.stores.blocks.metadata import BlockMetadata
-from compaction.stores.blocks.objects import open_objects
+from compaction.stores.blocks.format.footer import read_footer
+from compaction.stores.blocks.format.metadata import BlockMetadata
+from compaction.stores.blocks.format.thrift import FooterError, decode
+from compaction.stores.blocks.objects.store import open_objects
+from compaction.stores.blocks.registration.describe import describe
 from fuzz.target import Target, refusing
 from support.stores.blocks import PATH, ULID, footer_of, parquet, rows, with_footer
 

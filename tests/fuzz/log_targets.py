@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from compaction.api.schedule import Cron, TimeZone
-from compaction.api.values import Duration
+from compaction.api.policy.schedule import Cron, TimeZone
+from compaction.api.text.values import Duration
 from compaction.exceptions import CompactionError
 from compaction.planning.schedule import OpenWindow, finished_by, next_time, window_state
 from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.problems import LogErrorReason
-from compaction.stores.segments.reader import iter_entries
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import write_snapshot
+from compaction.stores.segments.reading.reader import iter_entries
+from compaction.stores.segments.reading.view import scan_log
+from compaction.stores.segments.scan.problems import LogErrorReason
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.store import SegmentLogStore
-from compaction.stores.segments.view import scan_log
 from fuzz.segment_targets import SEGMENTS, segment_bytes
 from fuzz.target import Target, check_error
 from support.stores.segment_logs import compact_all

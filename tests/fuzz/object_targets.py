@@ -15,22 +15,22 @@ from kubernetes.config import kube_config
 from pydantic import TypeAdapter, ValidationError
 
 from compaction.api.enums import JobReason
-from compaction.api.job import CompactionJob, JobReceipt, SkippedSource
-from compaction.api.manifest import load_policies
-from compaction.api.secret_documents import load_secrets
-from compaction.api.times import Timestamp, format_timestamp
-from compaction.api.values import Duration, Quantity
-from compaction.cli.blocks.policy import options_of_file
-from compaction.kube.config import from_kubeconfig
+from compaction.api.job.report import JobReport, Outcome, parse_report
+from compaction.api.job.resource import CompactionJob, JobReceipt, SkippedSource
+from compaction.api.manifests.policies import load_policies
+from compaction.api.manifests.secrets import load_secrets
+from compaction.api.text.times import Timestamp, format_timestamp
+from compaction.api.text.values import Duration, Quantity
+from compaction.cli.blocks.policy.file import options_of_file
+from compaction.kube.client.config import from_kubeconfig
 from compaction.kube.gather import job_lease, worker_lease
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease, format_micro_time, parse_micro_time
-from compaction.local import archive, state
-from compaction.reconcile.reports import parse_report
-from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.local.cluster import state
+from compaction.local.programs import archive
 from compaction.rewrite.segments.job import SegmentJob
-from compaction.stores.segments.globs import compile_globs, matches
+from compaction.stores.segments.scan.globs import compile_globs, matches
 from fuzz.target import Target, refusing
 
 POLICY: Final = b"""\
@@ -272,7 +272,7 @@ REPORT: Final = JobReport(
     outcome=Outcome.FAILED,
     reason=JobReason.SOURCE_CORRUPT,
     message="bad",
-    skipped=(SkippedSource(segment="0000000000000001.segment", index=4, offset=99, reason="SourceCorrupt"),),
+    skipped=(SkippedSource(source="0000000000000001.segment", index=4, offset=99, reason="SourceCorrupt"),),
     receipt=JobReceipt(token=3, worker="w", groups=1, sources=("0000000000000002.segment",)),
 )
 _RECORD: Final = {

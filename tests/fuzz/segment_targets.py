@@ -11,15 +11,30 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from compaction.exceptions import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
-from compaction.stores.segments import etf, fence, lock, names
-from compaction.stores.segments.clump_moves import ClumpReceipt, Moves, decode_moves, encode_moves
-from compaction.stores.segments.codec import decode_segment, encode_header, encode_records
+from compaction.stores.segments.clump.moves import ClumpReceipt, Moves, decode_moves, encode_moves
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.commit.ra_recovery import settle_marker
+from compaction.stores.segments.commit.records import (
+    Claim,
+    FenceRecord,
+    GroupReceipt,
+    PendingCommit,
+    Tombstone,
+    TombstoneKind,
+)
+from compaction.stores.segments.directory import lock
+from compaction.stores.segments.format import etf, names
+from compaction.stores.segments.format.codec import decode_segment, encode_header, encode_records
+from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.model import HEADER_BYTES, FileIdentity, segment_name
-from compaction.stores.segments.ra_recovery import settle_marker
-from compaction.stores.segments.records import Claim, FenceRecord, GroupReceipt, PendingCommit, Tombstone, TombstoneKind
-from compaction.stores.segments.seq import LiveSet, decode_indexes, decode_sequence, encode_indexes, encode_sequence
-from compaction.stores.segments.snapshot import encode_snapshot, read_snapshot_meta
-from compaction.stores.segments.writer import LogWriter
+from compaction.stores.segments.snapshot.directories import encode_snapshot, read_snapshot_meta
+from compaction.stores.segments.snapshot.seq import (
+    LiveSet,
+    decode_indexes,
+    decode_sequence,
+    encode_indexes,
+    encode_sequence,
+)
 from fuzz.target import Target, check_error, refusing
 
 IDENTITY: Final = FileIdentity(device=1, inode=2, size=1 << 40, mtime_ns=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptFenceError
-from compaction.stores.segments import fence
+from compaction.stores.segments.commit import fence
 from fuzz.object_targets import BOMB, MERGE_BOMB
 
 ALLOWED = 48 << 20
@@ -55,7 +55,7 @@ def test_a_fence_of_errors_costs_no_more_than_its_first(tmp_path: Path, name: st
     """3 MiB of bad items once became an error each, of 2 GB together."""
     path = tmp_path / fence.FENCE_FILE
     path.write_bytes(FENCES[name])
-    imports, call = "from compaction.stores.segments import fence", "fence.read(path.parent)"
+    imports, call = "from compaction.stores.segments.commit import fence", "fence.read(path.parent)"
     assert memory_of_refusal(path, imports=imports, call=call) < ALLOWED
 
 
@@ -73,5 +73,8 @@ def test_a_fence_with_a_page_for_a_name_is_refused_in_a_line(tmp_path: Path) -> 
 def test_a_bomb_of_aliases_is_not_unfolded(tmp_path: Path, bomb: bytes) -> None:
     path = tmp_path / "policy.yaml"
     path.write_bytes(bomb)
-    imports, call = "from compaction.api.manifest import load_policies", "load_policies(path.read_text(), source='p')"
+    imports, call = (
+        "from compaction.api.manifests.policies import load_policies",
+        "load_policies(path.read_text(), source='p')",
+    )
     assert memory_of_refusal(path, imports=imports, call=call) < ALLOWED

@@ -6,12 +6,15 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from house.sources import PACKAGE, ROOT, Module
 
+LARGEST_FOLDER = 20
+"""Modules beside `__init__`: more is a package that is missing."""
 LONGEST_FILE = 350
 LONGEST_FUNCTION = 70
 """Lines from `def` to the end, docstring not counted: what fits on a screen."""
@@ -31,6 +34,12 @@ def test_operator_folder_does_not_shadow_the_standard_library() -> None:
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
+
+
+def test_no_folder_holds_more_than_twenty_modules(modules: list[Module]) -> None:
+    folders = Counter(m.path.parent.relative_to(PACKAGE) for m in modules if m.path.name != "__init__.py")
+    assert len(folders) > 30, "or the count is wrong"
+    assert {str(folder): count for folder, count in folders.items() if count > LARGEST_FOLDER} == {}
 
 
 def test_files_hold_one_concept(modules: list[Module]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.images.model import RELEASE, BuiltImage, Image
+from compaction.local.images.model import CHECKOUT, RELEASE, BuiltImage, Image, sources
 from compaction.local.images.secrets import package_sources, pip_settings
 from images.containers import Unpacked
 
@@ -75,6 +75,18 @@ def test_python_is_compiled(unpacked: Unpacked) -> None:
     bare = [path for path in sources if not [*(path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")]]
     # What is no Python of this version (templates of generators) cannot be compiled.
     assert [str(path) for path in bare if "_vendor" not in path.parts] == []
+
+
+def test_of_the_package_it_holds_what_reaches_its_build(image: Image, unpacked: Unpacked) -> None:
+    """Nothing for workstations (tests/local/images/test_contents.py), and everything else."""
+    place = unpacked.root / "opt/compaction/lib/python3.11/site-packages/compaction"
+    found = {path.relative_to(place) for path in place.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    package = CHECKOUT / "operator/compaction"
+    assert found == {path.relative_to(package) for path in sources(image) if package in path.parents}
+    assert {path.parts[0] for path in found} >= {"cli", "kube", "rewrite", "stores"}
+    assert not {path.parts[:2] for path in found} & {
+        ("local", name) for name in ("cluster", "demo", "node", "programs")
+    }
 
 
 def test_the_worker_has_the_jars_that_are_named_and_no_more(worker: Unpacked) -> None:

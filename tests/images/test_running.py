@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from compaction.api.job.report import Outcome, parse_report
 from compaction.api.names import (
     ANNOTATION_REPORT,
     ANNOTATION_VERSION,
@@ -25,12 +26,10 @@ from compaction.api.names import (
     child_labels,
 )
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.reconcile.reports import parse_report
-from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.worker.loop import WorkerExit
-from compaction.stores.segments import fence
+from compaction.stores.segments.commit import fence
 from compaction.stores.segments.generate import Pattern, generate_log
-from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.planning.limits import SegmentLimits
 from images.containers import Container, Pod, Unpacked
 from support.cluster.control_plane import ControlPlane
 from support.processes.worker_ports import job_spec
@@ -51,6 +50,21 @@ def test_the_version_is_said_on_a_read_only_root(image: str, request: pytest.Fix
     words = ["--version"] if image == "operator" else ["compactor", "--version"]
     answer = unpacked.run(*words)
     assert answer.stdout.split()[-1] == version("compaction-operator"), answer.stderr
+
+
+@pytest.mark.parametrize("image", ["operator", "worker"])
+@pytest.mark.parametrize("command", ["demo", "drill", "local"])
+def test_a_command_for_workstations_says_where_it_is_available(
+    image: str, command: str, request: pytest.FixtureRequest
+) -> None:
+    unpacked: Unpacked = request.getfixturevalue(image)
+    words = [command] if image == "operator" else ["compactor", command]
+    answer = unpacked.run(*words)
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        f"error: `compactor {command}` is not available in this image: it runs on workstations only; install the "
+        "package there (docs/images.md)\n"
+    )
 
 
 def test_the_root_cannot_be_written_and_the_user_is_the_images(worker: Unpacked) -> None:

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compaction.ingest.server import Limits
+from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.identity import IDENTITY_PATH
-from compaction.stores.blocks.metadata import BlockMetadata
-from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from support.depth import examples
 from support.faults.aged import DAY, Aging
 from support.stores.block_index import NOON, block_id, check

@@ -15,9 +15,9 @@ import pytest
 
 from compaction.exceptions import IngestConfigError
 from compaction.ingest.running import Address, TlsFiles
-from compaction.local.certs import Authority, ensure_authority
+from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.stores.blocks.index.engine import open_database
-from compaction.stores.blocks.objects import Retrying, open_objects
+from compaction.stores.blocks.objects.store import Retrying, open_objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_stores import fill, upload
 from support.stores.ingest import gate, serving

@@ -6,8 +6,8 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from compaction.kube.client import ApiClient, Obj
-from compaction.kube.config import Connection, load_connection
+from compaction.kube.client.api import ApiClient, Obj
+from compaction.kube.client.config import Connection, load_connection
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from compaction.exceptions import ApiUnavailableError
-from compaction.kube.cache import ObjectCache
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiCall, ApiClient, Obj
-from compaction.kube.config import Connection
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiCall, ApiClient, Obj
+from compaction.kube.client.config import Connection
 from compaction.kube.controller import PolicyController
-from compaction.kube.events import EventRecorder
+from compaction.kube.executor.events import EventRecorder
+from compaction.kube.informer.cache import ObjectCache
+from compaction.kube.informer.queue import WorkQueue
+from compaction.kube.informer.shell import Feed
 from compaction.kube.launchers.base import WorkerObservation
-from compaction.kube.metrics import Metrics
-from compaction.kube.queue import WorkQueue
-from compaction.kube.runtime import Runtime
-from compaction.kube.shell import Feed
+from compaction.kube.metrics.registry import Metrics
+from compaction.kube.replica.runtime import Runtime
 from compaction.stores.segments.generate import generate_log
 from kube.tiny_worker import TinyLauncher
 

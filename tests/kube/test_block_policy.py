@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from compaction.api.job import JobReceipt
-from compaction.kube.client import COMPACTION_JOBS
-from compaction.kube.config import Connection
-from compaction.kube.resources import SECRETS
+from compaction.api.job.resource import JobReceipt
+from compaction.kinds.blocks.kind import BLOCKS
+from compaction.kube.client.api import COMPACTION_JOBS
+from compaction.kube.client.config import Connection
+from compaction.kube.client.resources import SECRETS
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from kube.own_coordinator import Bench, bench
 from support.stores.block_index import empty_postgres
@@ -88,9 +89,10 @@ def test_from_blocks_to_receipts(on_bench: Callable[[Test], None], place: BlockS
         assert [block.level for block in (await asyncio.to_thread(store.live)).blocks] == [2]
         assert sorted(job["spec"]["level"] for job in jobs) == [0, 0, 1]
         receipts = [JobReceipt.from_object(job["status"]["receipt"]) for job in jobs]
-        assert all(receipt.proves_equal and receipt.fingerprint_after for receipt in receipts)
-        assert (status["debt"]["blocks"], status["debt"]["bytes"]) == (0, 0)
-        assert (status["blocks"]["live"], status["blocks"]["readAmplification"]) == (1, 1.0)
+        assert all(BLOCKS.proves_equal(receipt) and receipt.fingerprint_after for receipt in receipts)
+        assert (status["debt"]["sources"], status["debt"]["bytes"]) == (0, 0)
+        measures = {one["name"]: one["value"] for one in status["debt"]["measures"]}
+        assert (measures["liveBlocks"], measures["readAmplification"]) == (1, 1.0)
         text = generate_latest(b.metrics.registry).decode()
         assert 'compaction_blocks{namespace="' in text
         assert "compaction_read_amplification{" in text
@@ -121,10 +123,10 @@ def test_blocks_of_three_units_of_time_are_three_jobs(
         status = await b.settled()
         assert [len(job["spec"]["sources"]["blocks"]["blocks"]) for job in jobs] == [6] * 3
         assert [block.level for block in (await asyncio.to_thread(store.live)).blocks] == [1] * 3
-        (conflict,) = status["blocks"]["schemaConflicts"]
+        (conflict,) = status["conflicts"]
         kinds = " | ".join(f"timestamp[{unit}, tz=UTC]" for unit in ("ms", "ns", "us"))
         assert conflict["message"] == f"3 schemas of `acme` cannot be merged: column time {kinds}"
-        assert (conflict["schemas"], conflict["blocks"]) == (3, 3)
+        assert (conflict["classes"], conflict["sources"]) == (3, 3)
         (row,) = status["plan"]["leftOut"]
         assert (row["reason"], row["count"], row["missing"]) == ("WaitingForMore", 3, 1)
         assert row["dueAt"]

@@ -12,24 +12,25 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import ApiUnavailableError, ConflictError
 from compaction.kube import controller
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiClient, Obj
-from compaction.kube.config import Connection
-from compaction.kube.queue import LONGEST_STALE_PAUSE, stale_pause
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiClient, Obj
+from compaction.kube.client.config import Connection
+from compaction.kube.client.resources import Resource
+from compaction.kube.informer.queue import LONGEST_STALE_PAUSE, stale_pause
 from compaction.kube.release import OWN_VERSION
-from compaction.kube.resources import Resource
-from compaction.reconcile import creating
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.planning import creating
 from compaction.reconcile.policy import reconcile
 from compaction.stores.adapter import Sensed, SenseRequest
-from compaction.stores.segment_adapter import SegmentLogsAdapter
-from compaction.stores.segments import fence, lock
+from compaction.stores.segments.adapter import SegmentLogsAdapter
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.directory import lock
 from compaction.stores.segments.generate import corrupt_entry
-from compaction.stores.segments.reader import log_fingerprint
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.reading.reader import log_fingerprint
+from compaction.stores.segments.reading.view import open_log
 from kube.own_coordinator import Bench, bench
 from support.stores.ra_system import killed, running
 
@@ -90,7 +91,7 @@ def test_a_damaged_segment_is_named_and_its_siblings_are_compacted(on_bench: Cal
 
         status = await b.until("a quarantine", quarantined)
         (entry,) = status["quarantined"]
-        assert (entry["log"], entry["segment"]) == (str(log), victim)
+        assert (entry["target"], entry["source"]) == (str(log), victim)
         states = sorted(job["status"]["state"] for job in await b.jobs())
         assert states.count("Faulty") == 1
         assert states.count("Succeeded") >= 1
@@ -390,7 +391,7 @@ def test_the_logs_of_a_ra_server_wait_until_it_is_stopped(on_bench: Callable[...
             assert condition["reason"] == "OwnerRunning"
             assert f"a process has {meta} open for writing" in condition["message"]
             status = (await b.policy())["status"]
-            assert [(one["log"], one["reason"]) for one in status["logErrors"]] == [(str(log), "OwnerRunning")]
+            assert [(one["target"], one["reason"]) for one in status["targetErrors"]] == [(str(log), "OwnerRunning")]
             assert [row["reason"] for row in status["plan"]["leftOut"]] == ["OwnerRunning"]
 
             async def announced() -> Any:

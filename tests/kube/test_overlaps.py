@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.policy import CompactionPolicy
-from compaction.kube.cache import ObjectKey
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.overlaps import Overlaps
 from compaction.reconcile.overlap import Claimant, share_a_store
 from support.cluster.manifests import policy_object

@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compaction.api.job import CompactionJob
+from compaction.api.job.resource import CompactionJob
 from compaction.exceptions import ConflictError, CorruptEntryError, NotFoundError, SegmentLogError
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.leases.record import format_micro_time
 from compaction.rewrite.blocks.rewriter import BlockRewriter
 from compaction.rewrite.ports import Assignment
 from compaction.stores.secrets import NO_SECRETS, Secrets
-from compaction.stores.segments.sense import SenseSettings
+from compaction.stores.segments.scan.sense import SenseSettings
 from compaction.stores.segments.store import SegmentLogStore
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
@@ -155,11 +155,11 @@ class TinyWorker:
                 rewritten = store.rewrite(source.path, group=group, live=prepared.live, job=name, token=token)
                 store.commit(source.path, job=name, token=token, group=rewritten)
             except CorruptEntryError as error:
-                place = {"segment": Path(error.file).name, "index": error.index, "offset": error.offset}
+                place = {"source": Path(error.file).name, "index": error.index, "offset": error.offset}
                 skipped.append({**place, "reason": "SourceCorrupt", "message": str(error)})
             except SegmentLogError as error:
                 return self._report(store, job, token, "Failed", "StoreUnreadable", str(error), skipped)
-        store.commit_unreferenced(source.path, job=name, token=token, names=source.unreferenced)
+        store.commit_unreferenced(source.path, job=name, token=token, names=source.obsolete)
         if skipped:
             return self._report(store, job, token, "Failed", "SourceCorrupt", skipped[0]["message"], skipped)
         return self._report(store, job, token, "Succeeded", "Completed", "all groups committed", skipped)

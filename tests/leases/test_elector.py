@@ -1,4 +1,7 @@
-"""The elector's thread and the deadman, against a Lease in memory (real processes: tests/kube/test_replicas.py)."""
+"""The elector's thread and the deadman, against a Lease in memory.
+
+Real processes: tests/kube/replica/test_replicas.py.
+"""
 
 import itertools
 import threading

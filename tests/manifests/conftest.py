@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compaction.local.binaries import Binaries
-from compaction.local.control_plane import start_control_plane
+from compaction.local.cluster.control_plane import start_control_plane
+from compaction.local.programs.binaries import Binaries
 from compaction.local.shipped.files import render
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import documents

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from compaction.kube.metrics import Metrics
+from compaction.kube.metrics.registry import Metrics
 
 #: What a scrape adds to everything: two replicas that differ in their pod.
 TARGET = {"namespace": "compaction-system", "pod": "compaction-operator-0"}

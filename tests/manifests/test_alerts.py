@@ -14,16 +14,16 @@ import yaml
 from compaction.api.conditions import Conditions
 from compaction.api.enums import AttemptOutcome, JobState, PolicyReason, WaitReason
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.api.standing import conditions_for
-from compaction.kube.cache import ObjectKey
-from compaction.kube.measure import SUPERSEDED
-from compaction.kube.metrics import Metrics
-from compaction.local.promtool import ensure_promtool
+from compaction.api.policy.standing import conditions_for
+from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.metrics.measure import SUPERSEDED
+from compaction.kube.metrics.registry import Metrics
+from compaction.local.programs.promtool import ensure_promtool
 from manifests.promrules import Cause, Promtool, Timeline
 from support.cluster.rendered import MANIFESTS, ROOT
 
 RULES = MANIFESTS / "components" / "prometheus" / "rules.yaml"
-DOCUMENTATION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 POLICY = ObjectKey("storage", "logs")
 GIB = 1 << 30
 
@@ -44,7 +44,7 @@ def healthy(metrics: Metrics, minute: int) -> None:
     # A plan waits for approval: somebody has to act, at leisure.
     metrics.conditions.set(POLICY, standing(PolicyReason.APPROVAL_PENDING if minute > 60 else PolicyReason.COMPACTING))
     metrics.quarantined.labels(*POLICY).set(0)
-    metrics.log_errors.labels(*POLICY).set(0)
+    metrics.target_errors.labels(*POLICY).set(0)
     metrics.set_waiting(POLICY, {WaitReason.WORKER_STARTING: 1} if minute % 10 == 0 else {})
     metrics.attempts.labels(*POLICY, AttemptOutcome.SUCCEEDED).inc()
     # A node was taken away: one lease expired. That alone is what leases are for.
@@ -78,8 +78,10 @@ def sources_quarantined(metrics: Metrics, minute: int) -> None:
 
 
 def targets_unreadable(metrics: Metrics, minute: int) -> None:
-    metrics.log_errors.labels(*POLICY).set(3 if minute >= 10 else 0)
-    metrics.conditions.set(POLICY, standing(PolicyReason.LOGS_UNREADABLE if minute >= 10 else PolicyReason.COMPACTING))
+    metrics.target_errors.labels(*POLICY).set(3 if minute >= 10 else 0)
+    metrics.conditions.set(
+        POLICY, standing(PolicyReason.SOURCES_UNREADABLE if minute >= 10 else PolicyReason.COMPACTING)
+    )
 
 
 def job_faulty(metrics: Metrics, minute: int) -> None:
@@ -224,7 +226,7 @@ def test_every_alert_has_a_case_and_a_runbook(promtool: Promtool) -> None:
     assert set(rules) == {case.alert for case in CASES}
     for alert, rule in rules.items():
         base, _, page = rule["annotations"]["runbook_url"].rpartition("/runbooks/")
-        assert base == DOCUMENTATION, "a URL that a browser opens"
+        assert base == f"{REPOSITORY}/blob/main/docs", "a URL that a browser opens"
         runbook = ROOT / "docs" / "runbooks" / page
         assert runbook.name == f"{alert}.md"
         text = runbook.read_text()

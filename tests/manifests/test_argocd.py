@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from compaction.api.enums import JobReason, PolicyReason
-from compaction.planning.reading import LogProblem
+from compaction.api.enums import JobReason
+from compaction.kinds.segments.reasons import SegmentReason
+from compaction.planning.reading import TargetProblem
 from support.cluster.argo import health
 from support.cluster.kstatus import KStatus, kstatus
 from support.cluster.world import PlainCluster
@@ -47,7 +48,7 @@ def policies() -> list[tuple[str, dict[str, Any]]]:
     world.rest()
     note("Suspended")
     world.change_spec(suspend=False)
-    world.problem = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
+    world.problem = TargetProblem("/ra", SegmentReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
     world.rest()
     note("Degraded")
     return seen

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.api.manifest import load_policies
+from compaction.api.manifests.policies import load_policies
 from compaction.cli.blocks.serve import AUDIENCE, command
 from compaction.exceptions import ForbiddenError
-from compaction.kube.client import PODS, ApiClient
-from compaction.kube.config import load_connection, static_token
-from compaction.kube.token_review import TokenReviewer
+from compaction.kube.client.api import PODS, ApiClient
+from compaction.kube.client.config import load_connection, static_token
+from compaction.kube.client.token_review import TokenReviewer
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import NAMESPACED, ROOT, with_components
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compaction.local.binaries import Binaries
+from compaction.local.programs.binaries import Binaries
 from manifests.test_permissions import OPERATOR, SYSTEM, Rendered, fleet_of, installed
 from support.cluster.audit import Use, account, granted, roles_of, uses
 from support.cluster.by_kubectl import Cluster

@@ -7,8 +7,8 @@ import re
 import pytest
 from prometheus_client import Metric
 
-from compaction.kube.metrics import Metrics
-from compaction.local.promtool import ensure_promtool
+from compaction.kube.metrics.registry import Metrics
+from compaction.local.programs.promtool import ensure_promtool
 from compaction.local.shipped import dashboard
 from manifests.promrules import Promtool
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from compaction.local.binaries import Binaries
-from compaction.local.control_plane import start_control_plane
+from compaction.local.cluster.control_plane import start_control_plane
+from compaction.local.programs.binaries import Binaries
 from compaction.local.shipped import dashboard
 from support.cluster.audit import Use, account, granted, roles_of, uses
 from support.cluster.by_kubectl import Cluster, LogRoot

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from compaction.kube.client.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, SECRETS
 from compaction.kube.launchers.objects import VERBS
-from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, SECRETS
 from support.cluster.rendered import (
     CLUSTER,
     MANIFESTS,

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.apiserver
 
 PAGES = sorted((ROOT / "docs" / "runbooks").glob("Compaction*.md"))
 SEGMENT = "0000000000000007.segment"
-PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|JOB|DIR|POD|LOG/SEGMENT)\b")
+PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|JOB|DIR|POD|TARGET/SOURCE)\b")
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -59,8 +59,8 @@ STATUS = {
     "conditions": [condition("Ready", "Compacted")],
     "quarantined": [
         {
-            "log": "/data/ra/a",
-            "segment": SEGMENT,
+            "target": "/data/ra/a",
+            "source": SEGMENT,
             "reason": "SourceCorrupt",
             "message": "corrupt entry",
             "since": "2026-11-01T00:00:00Z",
@@ -124,7 +124,7 @@ def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
     log = tmp_path_factory.mktemp("runbooks") / "log"
     generate_log(log, segments=3, entries_per_segment=64, sync=False)
     words = {"NAMESPACE": namespace, "OPERATOR-NAMESPACE": namespace, "POLICY": "logs", "JOB": "logs-1"}
-    words |= {"DIR": str(log), "POD": "logs-w-1", "LOG/SEGMENT": f"/data/ra/a/{SEGMENT}"}
+    words |= {"DIR": str(log), "POD": "logs-w-1", "TARGET/SOURCE": f"/data/ra/a/{SEGMENT}"}
     yield OnCall(cluster, words)
     delete_namespace(control_plane.admin, namespace)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from compaction.exceptions import ShippedFilesError
-from compaction.local.shipped import ShippedFile, drifted, shipped_files, write_files
+from compaction.local.shipped import ShippedFile, alert_rules, drifted, shipped_files, write_files
 from compaction.local.shipped.__main__ import main
-from compaction.local.shipped.files import INSTALL, INSTALL_HEADER, METRICS_PAGE
+from compaction.local.shipped.files import INSTALL, INSTALL_HEADER, METADATA, METRICS_PAGE, RULES
 from support.cluster.rendered import NAMESPACED, ROOT, documents
+
+
+def copy_of_the_checkout(root: Path) -> None:
+    for name in ("manifests", "crds", "docs"):
+        shutil.copytree(ROOT / name, root / name)
+    shutil.copy(ROOT / METADATA, root / METADATA)
 
 
 def test_the_files_of_this_checkout_are_up_to_date(binaries: object) -> None:
@@ -36,8 +43,7 @@ def test_only_what_differs_is_written_and_checked_files_stay(tmp_path: Path) -> 
 
 
 def test_a_check_names_what_differs(tmp_path: Path, binaries: object, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("manifests", "crds", "docs"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+    copy_of_the_checkout(tmp_path)
     assert main(["--check", str(tmp_path)]) == 0
     with (tmp_path / INSTALL).open("a") as file:
         file.write("# changed by hand\n")
@@ -51,8 +57,7 @@ def test_a_check_names_what_differs(tmp_path: Path, binaries: object, capsys: py
 def test_a_page_without_a_place_for_the_table_is_an_error(
     tmp_path: Path, binaries: object, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("manifests", "crds", "docs"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+    copy_of_the_checkout(tmp_path)
     (tmp_path / METRICS_PAGE).write_text("# Metrics\n")
     assert main([command, str(tmp_path)]) == 1
     assert "error: the page of metrics has no place for its table" in capsys.readouterr().err
@@ -61,3 +66,36 @@ def test_a_page_without_a_place_for_the_table_is_an_error(
 def test_what_kustomize_refuses_is_said_in_its_words(tmp_path: Path, binaries: object) -> None:
     with pytest.raises(ShippedFilesError, match="kubectl kustomize"):
         drifted(tmp_path, [one for one in shipped_files() if one.path == INSTALL])
+
+
+def test_alerts_link_to_the_repository_of_the_metadata(
+    tmp_path: Path, binaries: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_of_the_checkout(tmp_path)
+    metadata = (tmp_path / METADATA).read_text()
+    assert metadata.count("\nRepository = ") == 1
+    (tmp_path / METADATA).write_text(
+        re.sub(r"(?m)^Repository = .*$", 'Repository = "https://mirror.example/c/"', metadata)
+    )
+    assert main(["--write", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"wrote {RULES}\n"
+    urls = re.findall(r"runbook_url: (\S+)", (tmp_path / RULES).read_text())
+    alerts = re.findall(r"- alert: (\w+)", (tmp_path / RULES).read_text())
+    assert urls == [f"https://mirror.example/c/blob/main/docs/runbooks/{alert}.md" for alert in alerts]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rules", "words"),
+    [
+        ("[project]\n", "- alert: A\n  runbook_url: x\n", "names no Repository"),
+        (
+            '[project.urls]\nRepository = "https://x.example"\n',
+            "- alert: A\n- alert: B\n  runbook_url: x\n",
+            "alert A has no",
+        ),
+        ('[project.urls]\nRepository = "https://x.example"\n', "- alert: B\n", "alert B has no annotation runbook_url"),
+    ],
+)
+def test_an_alert_without_a_link_is_an_error(metadata: str, rules: str, words: str) -> None:
+    with pytest.raises(ShippedFilesError, match=words):
+        alert_rules.with_links(rules, alert_rules.repository_of(metadata))

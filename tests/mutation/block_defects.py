@@ -65,7 +65,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="cleanup: a tombstone is dropped before its object is deleted",
         promise=_DELETION,
-        file="stores/blocks/cleaning.py",
+        file="stores/blocks/sweep/cleaning.py",
         old=(
             "        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}\n"
             "        gone = [one for one in free if one.path not in refused]\n"
@@ -76,15 +76,15 @@ BLOCK_DEFECTS: Final = (
             "        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}\n"
             "        gone = [one for one in free if one.path not in refused]\n"
         ),
-        killers=("stores/blocks/test_cleaning.py", "crash/test_block_cleaning.py"),
+        killers=("stores/blocks/sweep/test_cleaning.py", "crash/test_block_cleaning.py"),
     ),
     Defect(
         name="cleanup: sources go although what was made of them is missing",
         promise=_DELETION,
-        file="stores/blocks/survivors.py",
+        file="stores/blocks/sweep/survivors.py",
         old='            return f"is not in the store ({one.path})"',
         new='            return ""',
-        killers=("stores/blocks/test_cleaning.py",),
+        killers=("stores/blocks/sweep/test_cleaning.py",),
     ),
     Defect(
         name="cleanup: an object is deleted before its grace is over",
@@ -92,7 +92,7 @@ BLOCK_DEFECTS: Final = (
         file="stores/blocks/index/tombstones.py",
         old="        .where(TOMBSTONES.c.since <= now - grace, TOMBSTONES.c.not_before <= now, ~_HELD)",
         new="        .where(TOMBSTONES.c.not_before <= now, ~_HELD)",
-        killers=("stores/blocks/test_cleaning.py",),
+        killers=("stores/blocks/sweep/test_cleaning.py",),
     ),
     Defect(
         name="retention: a block goes when its oldest row is too old",
@@ -105,17 +105,17 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="orphans: the output of a running attempt is collected",
         promise=_DELETION,
-        file="stores/blocks/orphan_collector.py",
+        file="stores/blocks/sweep/orphan_collector.py",
         old="(one.token is None or one.token >= tokens[one.job]))",
         new="(one.token is None or one.token > tokens[one.job]))",
-        killers=("stores/blocks/test_orphan_collector.py",),
+        killers=("stores/blocks/sweep/test_orphan_collector.py",),
     ),
     Defect(
         name="proof: what was written is not compared with what was read",
         promise=_GUARANTEES,
-        file="stores/blocks/verify.py",
+        file="stores/blocks/fingerprint/verify.py",
         old="    if total != expected:",
         new="    if total.rows != expected.rows:",
-        killers=("stores/blocks/test_verify.py",),
+        killers=("stores/blocks/fingerprint/test_verify.py",),
     ),
 )

@@ -10,13 +10,13 @@ _CRASH: Final = "segment-logs.md#at-a-crash"
 _FENCING: Final = "segment-logs.md#fencing"
 _DELETING: Final = "segment-logs.md#deleting"
 _STEPS: Final = "segment-logs.md#what-a-compaction-does"
-_FENCE_AND_SWEEP: Final = "stores/segments/test_fence_and_sweep.py"
+_FENCE_AND_SWEEP: Final = "stores/segments/commit/test_fence_and_sweep.py"
 
 SEGMENT_DEFECTS: Final = (
     Defect(
         name="commit: an output gets its name before its content is durable",
         promise=_CRASH,
-        file="stores/segments/kernel.py",
+        file="stores/segments/rewrite/kernel.py",
         old="        fs.sync(fd)\n        identity = ",
         new="        identity = ",
         killers=("crash/test_segment_commit.py::test_content_is_synced_before_it_gets_its_name",),
@@ -24,15 +24,15 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="commit: higher sources are replaced before the commit point is durable",
         promise=_CRASH,
-        file="stores/segments/publish.py",
+        file="stores/segments/commit/publish.py",
         old="    fs.sync_directory(directory)\n    placed = ",
         new="    placed = ",
         killers=("crash/test_segment_batches.py",),
     ),
     Defect(
         name="commit: nobody looks once more whether a name still is the file that was read",
-        promise="segment-logs.md#may-somebody-else-have-acted-meanwhile",
-        file="stores/segments/replacing.py",
+        promise="segment-logs.md#when-others-act-in-between",
+        file="stores/segments/commit/replacing.py",
         old="    if regular_identity(name) != expected:\n        return False\n",
         new="",
         killers=(
@@ -41,27 +41,27 @@ SEGMENT_DEFECTS: Final = (
     ),
     Defect(
         name="recovery: the fence alone proves that a higher source is still the one that was read",
-        promise="segment-logs.md#may-somebody-else-have-acted-meanwhile",
-        file="stores/segments/evidence.py",
+        promise="segment-logs.md#when-others-act-in-between",
+        file="stores/segments/commit/evidence.py",
         old="        if self.trusted and found is Likeness.SAME:",
         new="        if self.trusted and known is not None:",
         killers=(
             "crash/test_segment_foreign.py::test_it_ends_below_the_first_name_that_changed",
-            "stores/segments/test_recovery_evidence.py",
+            "stores/segments/commit/test_recovery_evidence.py",
         ),
     ),
     Defect(
         name="fence: an attempt with an older token commits",
         promise=_FENCING,
-        file="stores/segments/fence.py",
+        file="stores/segments/commit/fence.py",
         old="    if token != claimed:",
         new="    if claimed is None or token > claimed:",
-        killers=(_FENCE_AND_SWEEP, "stores/segments/test_compact.py"),
+        killers=(_FENCE_AND_SWEEP, "stores/segments/rewrite/test_compact.py"),
     ),
     Defect(
         name="fence: a token is accepted twice",
         promise=_FENCING,
-        file="stores/segments/fence.py",
+        file="stores/segments/commit/fence.py",
         old="        if token <= record.high_water(job):",
         new="        if token < record.high_water(job):",
         killers=(_FENCE_AND_SWEEP,),
@@ -69,7 +69,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="fence: jobs that are forgotten do not raise the floor",
         promise=_FENCING,
-        file="stores/segments/fence.py",
+        file="stores/segments/commit/fence.py",
         old="    floor = max([record.floor, *(jobs[name].token for name in dropped)])",
         new="    floor = record.floor",
         killers=(_FENCE_AND_SWEEP,),
@@ -101,44 +101,44 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="plan: a quarantined segment is planned",
         promise="resources.md#reasons-in-statusplanleftout",
-        file="stores/segments/plan.py",
+        file="stores/segments/planning/plan.py",
         old=(
             "    if name in quarantined:\n"
             '        return LeftAlone(name, LeftAloneReason.QUARANTINED, "a rewrite found it corrupt")\n'
         ),
         new="",
-        killers=("stores/segments/test_plan.py",),
+        killers=("stores/segments/planning/test_plan.py",),
     ),
     Defect(
         name="plan: a job does not say from which version of its log it was made",
         promise="control-plane.md#5-the-life-of-a-job",
         file="planning/planner.py",
-        old="        said = [self.owner_uid, candidate.path, str(candidate.snapshot_index)]",
-        new="        said = [self.owner_uid, candidate.path]",
+        old="        said = [self.owner_uid, candidate.target, candidate.base_version]",
+        new="        said = [self.owner_uid, candidate.target]",
         killers=("planning/test_planner.py",),
     ),
     Defect(
         name="proof: an output is not compared with what was copied",
         promise=_STEPS,
-        file="stores/segments/outputs.py",
+        file="stores/segments/rewrite/outputs.py",
         old="    if after.hexdigest() != before.hexdigest():",
         new="    if output.identity != identity:",
-        killers=("stores/segments/test_sense_and_store.py",),
+        killers=("stores/segments/scan/test_sense_and_store.py",),
     ),
     Defect(
         name="proof: the bytes of an output are not those that were written",
         promise=_STEPS,
-        file="stores/segments/outputs.py",
+        file="stores/segments/rewrite/outputs.py",
         old="digest == copied.digest and ",
         new="",
-        killers=("stores/segments/test_outputs.py",),
+        killers=("stores/segments/rewrite/test_outputs.py",),
     ),
     Defect(
         name="proof: an index may point elsewhere than to its payloads",
         promise=_STEPS,
-        file="stores/segments/outputs.py",
+        file="stores/segments/rewrite/outputs.py",
         old="_is_gapless(output) and ",
         new="",
-        killers=("stores/segments/test_outputs.py",),
+        killers=("stores/segments/rewrite/test_outputs.py",),
     ),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.binaries import cache_directory
+from compaction.local.cache import cache_directory
 from compaction.local.images.build import ensure_images
 from compaction.local.node.images import import_archive
 from compaction.local.node.running import RunningNode

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compaction.local.binaries import find_binaries
 from compaction.local.node.images import CTR
 from compaction.local.node.layout import NODE_NAME
 from compaction.local.node.running import RunningNode
-from compaction.stores.segments import lock
+from compaction.local.programs.binaries import find_binaries
+from compaction.stores.segments.directory import lock
 from support.cluster.by_kubectl import Cluster, LogRoot, Object
 from support.cluster.control_plane import ControlPlane
 from support.time.waiting import eventually

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import NodeError
+from compaction.local.cluster.state import read_state
 from compaction.local.node import cgroups
 from compaction.local.node.images import TOOLS_IMAGE
 from compaction.local.node.layout import NodeLayout
 from compaction.local.node.running import RunningNode, adopt
 from compaction.local.node.start import start_node, stop_node
-from compaction.local.state import read_state
 from node.administrator import kubectl
 from node.host_state import HostState, assert_no_trace, look, processes_in
 from support.time.waiting import eventually

@@ -14,13 +14,13 @@ from compaction.planning.debt import FinishedWork, LevelDebt, bytes_per_second, 
 from compaction.planning.transitions import TRANSITIONS, JobEvent, next_state
 
 ONE = Candidate(
-    path="/ra/a",
+    target="/ra/a",
     tenant="",
-    snapshot_index=1,
+    base_version="1",
     groups=(GroupCandidate(("1",), ("i",), copy_bytes=30, gain_bytes=70),),
-    unreferenced=(),
+    obsolete=(),
     debt_bytes=70,
-    debt_segments=1,
+    debt_sources=1,
     sensed_at=0.0,
     oldest_debt_at=50.0,
 )
@@ -31,7 +31,7 @@ def test_debt_by_level_with_its_oldest_age() -> None:
         [ONE, replace(ONE, level=1, debt_bytes=5, oldest_debt_at=20.0), replace(ONE, groups=(), debt_bytes=0)]
     )
     assert debt.levels == (LevelDebt(0, 70, 1), LevelDebt(1, 5, 1))
-    assert (debt.bytes, debt.segments, debt.logs, debt.oldest_at, debt.copy_bytes) == (75, 2, 2, 20.0, 60)
+    assert (debt.bytes, debt.sources, debt.targets, debt.oldest_at, debt.copy_bytes) == (75, 2, 2, 20.0, 60)
 
 
 def test_no_debt() -> None:

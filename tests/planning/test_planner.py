@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.kinds.segments.kind import tenant_of
 from compaction.planning.candidates import (
     Candidate,
     GroupCandidate,
     LeftAlonePart,
     LeftOutReason,
-    UnreferencedCandidate,
-    relative_to,
-    tenant_of,
+    ObsoleteSource,
 )
+from compaction.planning.paths import relative_to
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.planning.triggers import LogHistory, Trigger, cooldown_left
+from compaction.planning.triggers import TargetHistory, Trigger, cooldown_left
 
 NOW = 10_000.0
 
@@ -30,15 +30,15 @@ def group(number: int, copy: int = 100) -> GroupCandidate:
     return GroupCandidate(sources, tuple(f"id-{name}" for name in sources), copy_bytes=copy, gain_bytes=50)
 
 
-def candidate(path: str = "/ra/a", groups: int = 1, unreferenced: int = 0, **more: object) -> Candidate:
+def candidate(path: str = "/ra/a", groups: int = 1, obsolete: int = 0, **more: object) -> Candidate:
     base = Candidate(
-        path=path,
+        target=path,
         tenant="",
-        snapshot_index=7,
+        base_version="7",
         groups=tuple(group(i * 2) for i in range(groups)),
-        unreferenced=tuple(UnreferencedCandidate(f"u{i}", f"id{i}", 10) for i in range(unreferenced)),
-        debt_bytes=50 * groups + 10 * unreferenced,
-        debt_segments=groups + unreferenced,
+        obsolete=tuple(ObsoleteSource(f"u{i}", f"id{i}", 10) for i in range(obsolete)),
+        debt_bytes=50 * groups + 10 * obsolete,
+        debt_sources=groups + obsolete,
         sensed_at=100.0,
     )
     return replace(base, **more)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def planner(*, max_bytes: int = 1000, queued: int = 100, trigger: Trigger | None
 def plan(
     *candidates: Candidate,
     using: Planner | None = None,
-    history: dict[str, LogHistory] | None = None,
+    history: dict[str, TargetHistory] | None = None,
     inventory: JobInventory | None = None,
 ) -> Plan:
     return (using or planner()).plan(candidates, history or {}, inventory or JobInventory(), now=NOW)
@@ -63,35 +63,35 @@ def reasons(result: Plan) -> dict[str, int]:
 
 class TestJobs:
     def test_one_log_one_job(self) -> None:
-        result = plan(candidate(groups=2, unreferenced=1))
+        result = plan(candidate(groups=2, obsolete=1))
         (job,) = result.jobs
-        assert (job.path, job.snapshot_index, len(job.groups), len(job.unreferenced)) == ("/ra/a", 7, 2, 1)
+        assert (job.target, job.base_version, len(job.groups), len(job.obsolete)) == ("/ra/a", "7", 2, 1)
         assert (job.cost_bytes, job.gain_bytes) == (200, 110)
         assert (result.cost_bytes, result.gain_bytes) == (200, 110)
         assert job.name.startswith("policy-")
         assert len(job.name) == len("policy-") + 10
 
     def test_cut_at_max_bytes_but_a_larger_group_goes_alone(self) -> None:
-        wide = candidate(groups=0, unreferenced=1)
+        wide = candidate(groups=0, obsolete=1)
         wide = replace(wide, groups=(group(0, 60), group(2, 60), group(4, 500), group(6, 10)))
         jobs = plan(wide, using=planner(max_bytes=100)).jobs
         assert [[g.copy_bytes for g in job.groups] for job in jobs] == [[60], [60], [500], [10]]
-        assert [len(job.unreferenced) for job in jobs] == [1, 0, 0, 0]
+        assert [len(job.obsolete) for job in jobs] == [1, 0, 0, 0]
 
     def test_only_unreferenced_sources(self) -> None:
-        (job,) = plan(candidate(groups=0, unreferenced=3)).jobs
-        assert (job.cost_bytes, len(job.unreferenced)) == (0, 3)
+        (job,) = plan(candidate(groups=0, obsolete=3)).jobs
+        assert (job.cost_bytes, len(job.obsolete)) == (0, 3)
 
     def test_the_name_depends_on_all_a_job_is_made_of(self) -> None:
-        base = candidate(unreferenced=1)
+        base = candidate(obsolete=1)
         other_identity = replace(base.groups[0], identities=("x", "y"))
         variants = [
             plan(base),
             plan(base, using=planner(uid="another")),
-            plan(replace(base, path="/ra/b")),
-            plan(replace(base, snapshot_index=8)),
+            plan(replace(base, target="/ra/b")),
+            plan(replace(base, base_version="8")),
             plan(replace(base, groups=(other_identity,))),
-            plan(replace(base, unreferenced=())),
+            plan(replace(base, obsolete=())),
         ]
         assert len({result.jobs[0].name for result in variants}) == len(variants)
         assert len({result.hash for result in variants}) == len(variants)
@@ -107,19 +107,19 @@ class TestLeftOut:
         ("change", "trigger", "history", "reason"),
         [
             ({"groups": ()}, Trigger(), None, LeftOutReason.NOTHING_TO_GAIN),
-            ({}, Trigger(debt_bytes=51), None, LeftOutReason.BELOW_THRESHOLD),
-            ({}, Trigger(debt_segments=2), None, LeftOutReason.BELOW_THRESHOLD),
-            ({}, Trigger(debt_bytes=50, debt_segments=1), None, None),
+            ({}, Trigger(is_due=lambda one: one.debt_bytes >= 51), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, Trigger(is_due=lambda one: one.debt_sources >= 2), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, Trigger(is_due=lambda one: one.debt_bytes >= 50 and one.debt_sources >= 1), None, None),
             ({}, Trigger(suspended=True), None, LeftOutReason.SUSPENDED),
-            ({}, Trigger(), LogHistory(has_unfinished_job=True), LeftOutReason.JOB_UNFINISHED),
-            ({}, Trigger(), LogHistory(finished_monotonic=100.0), LeftOutReason.READING_OUTDATED),
-            ({}, Trigger(), LogHistory(finished_monotonic=99.0), None),
-            ({}, Trigger(cooldown=60), LogHistory(finished_at=NOW - 59), LeftOutReason.COOLDOWN),
-            ({}, Trigger(cooldown=60), LogHistory(finished_at=NOW - 60), None),
+            ({}, Trigger(), TargetHistory(has_unfinished_job=True), LeftOutReason.JOB_UNFINISHED),
+            ({}, Trigger(), TargetHistory(finished_monotonic=100.0), LeftOutReason.SCAN_OUTDATED),
+            ({}, Trigger(), TargetHistory(finished_monotonic=99.0), None),
+            ({}, Trigger(cooldown=60), TargetHistory(finished_at=NOW - 59), LeftOutReason.COOLDOWN),
+            ({}, Trigger(cooldown=60), TargetHistory(finished_at=NOW - 60), None),
         ],
     )
     def test_reasons(
-        self, change: dict[str, object], trigger: Trigger, history: LogHistory | None, reason: LeftOutReason | None
+        self, change: dict[str, object], trigger: Trigger, history: TargetHistory | None, reason: LeftOutReason | None
     ) -> None:
         result = plan(
             replace(candidate(), **change),  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ class TestLeftOut:
         assert (row.reason, row.count, row.example) == ("DenseEnough", 2, "/ra/a/1.segment")
 
     def test_a_clock_that_jumped_back_never_prolongs_a_cooldown(self) -> None:
-        assert cooldown_left(Trigger(cooldown=60), LogHistory(finished_at=NOW + 9999), now=NOW + 60) == 0
+        assert cooldown_left(Trigger(cooldown=60), TargetHistory(finished_at=NOW + 9999), now=NOW + 60) == 0
 
     def test_a_job_that_exists_is_not_planned_again(self) -> None:
         name = plan(candidate()).jobs[0].name
@@ -149,11 +149,11 @@ class TestFaulty:
         faulty = JobInventory(names=frozenset({name}), faulty=frozenset({name}), splittable=frozenset({name}))
         result = plan(candidate(), inventory=faulty)
         assert (result.jobs, reasons(result)) == ((), {LeftOutReason.FAULTY_JOB: 1})
-        assert plan(replace(candidate(), snapshot_index=8), inventory=faulty).jobs, "a new snapshot is worth a new try"
+        assert plan(replace(candidate(), base_version="8"), inventory=faulty).jobs, "a new snapshot is worth a new try"
 
     def test_bisected_until_the_culprit_is_alone(self) -> None:
-        """One bad group of eight: the seven others get through (research/pyroscope.md §4, poison block)."""
-        whole = candidate(groups=8, unreferenced=2)
+        """One bad group of eight: the seven others get through (docs/design/scheduling.md#faulty-jobs)."""
+        whole = candidate(groups=8, obsolete=2)
         bad = whole.groups[5]
         faulty: set[str] = set()
         done: set[tuple[str, ...]] = set()
@@ -163,7 +163,7 @@ class TestFaulty:
                 using=planner(max_bytes=10_000),
                 inventory=JobInventory(names=frozenset(faulty), faulty=frozenset(faulty), splittable=frozenset(faulty)),
             )
-            fresh = [job for job in result.jobs if not {g.sources for g in job.groups} <= done or job.unreferenced]
+            fresh = [job for job in result.jobs if not {g.sources for g in job.groups} <= done or job.obsolete]
             if not fresh:
                 break
             for job in fresh:
@@ -220,13 +220,13 @@ class TestQueue:
 candidates_strategy = st.lists(
     st.builds(
         candidate,
-        path=st.sampled_from([f"/ra/{c}" for c in "abcdef"]),
+        target=st.sampled_from([f"/ra/{c}" for c in "abcdef"]),
         groups=st.integers(0, 9),
-        unreferenced=st.integers(0, 3),
+        obsolete=st.integers(0, 3),
         level=st.integers(0, 2),
     ),
     max_size=6,
-    unique_by=lambda one: one.path,
+    unique_by=lambda one: one.target,
 )
 
 
@@ -236,9 +236,9 @@ def test_every_part_is_in_exactly_one_job_whatever_the_order(
 ) -> None:
     result = plan(*candidates, using=planner(max_bytes=max_bytes, queued=10_000))
     for one in candidates:
-        jobs = [job for job in result.jobs if job.path == one.path]
+        jobs = [job for job in result.jobs if job.target == one.target]
         assert [g for job in jobs for g in job.groups] == list(one.groups)
-        assert [u for job in jobs for u in job.unreferenced] == list(one.unreferenced)
+        assert [u for job in jobs for u in job.obsolete] == list(one.obsolete)
         assert all(job.cost_bytes <= max_bytes or len(job.groups) == 1 for job in jobs)
     assert len({job.name for job in result.jobs}) == len(result.jobs)
     shuffled = list(candidates)

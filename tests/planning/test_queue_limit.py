@@ -17,13 +17,13 @@ LIMIT = 3
 
 def candidate(number: int) -> Candidate:
     return Candidate(
-        path=f"/ra/{number}",
+        target=f"/ra/{number}",
         tenant="",
-        snapshot_index=7,
+        base_version="7",
         groups=(GroupCandidate(("1.segment", "2.segment"), ("id-1", "id-2"), copy_bytes=100, gain_bytes=50),),
-        unreferenced=(),
+        obsolete=(),
         debt_bytes=50,
-        debt_segments=1,
+        debt_sources=1,
         sensed_at=100.0,
     )
 

@@ -1,4 +1,4 @@
-"""The scheduler against the scenarios of research/pyroscope.md §7.2, with our outcomes, and its invariants."""
+"""The scheduler against the scenarios of docs/design/scheduling.md, with our outcomes, and its invariants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def job(
 ) -> QueuedJob:
     return QueuedJob(
         name=name,
-        lane=str(more.pop("lane", name)),
+        target=str(more.pop("target", name)),
         tenant=str(more.pop("tenant", "")),
         level=level,
         state=state,
@@ -99,11 +99,11 @@ class TestLimits:
         assert assign(jobs, [WorkerSlots("w", 9)], capacity=2, now=NOW).waiting == {WaitReason.CONCURRENCY_LIMIT: 3}
 
     def test_one_job_of_a_log_at_a_time(self) -> None:
-        jobs = [job("a1", lane="a", created=1), job("a2", lane="a", created=2), job("b1", lane="b", created=3)]
+        jobs = [job("a1", target="a", created=1), job("a2", target="a", created=2), job("b1", target="b", created=3)]
         assert order(jobs) == ["a1", "b1"]
-        assert order(jobs, busy_lanes={"a"}) == ["b1"]
-        waiting = assign(jobs, [WorkerSlots("w", 9)], capacity=9, now=NOW, busy_lanes={"a"}).waiting
-        assert waiting == {WaitReason.LOG_BUSY: 2}
+        assert order(jobs, busy_targets={"a"}) == ["b1"]
+        waiting = assign(jobs, [WorkerSlots("w", 9)], capacity=9, now=NOW, busy_targets={"a"}).waiting
+        assert waiting == {WaitReason.TARGET_BUSY: 2}
 
     def test_backoff(self) -> None:
         schedule = assign(
@@ -170,7 +170,7 @@ jobs_strategy = st.lists(
     st.builds(
         QueuedJob,
         name=st.uuids().map(str),
-        lane=st.sampled_from("abcdefgh"),
+        target=st.sampled_from("abcdefgh"),
         tenant=st.sampled_from("xyz"),
         level=st.integers(0, 2),
         state=st.sampled_from(JobState),
@@ -194,22 +194,22 @@ def test_never_over_assigns_and_never_idles(
     jobs: list[QueuedJob], free: list[int], capacity: int, busy: frozenset[str]
 ) -> None:
     workers = [WorkerSlots(f"w{i}", n) for i, n in enumerate(free)]
-    schedule = assign(jobs, workers, capacity=capacity, now=NOW, busy_lanes=busy)
+    schedule = assign(jobs, workers, capacity=capacity, now=NOW, busy_targets=busy)
     by_name = {one.name: one for one in jobs}
     taken = [by_name[one.job] for one in schedule.assignments]
     assert len({one.name for one in taken}) == len(taken)
-    assert len({one.lane for one in taken}) == len(taken)
-    assert all(one.state in (U, A) and one.not_before <= NOW and one.lane not in busy for one in taken)
+    assert len({one.target for one in taken}) == len(taken)
+    assert all(one.state in (U, A) and one.not_before <= NOW and one.target not in busy for one in taken)
     for worker in workers:
         assert sum(one.worker == worker.name for one in schedule.assignments) <= worker.free
-    ready_lanes = {one.lane for one in jobs if one.state in (U, A) and one.not_before <= NOW} - busy
-    assert len(taken) == min(len(ready_lanes), sum(free), capacity)
-    assert schedule.ready == len(ready_lanes)
+    ready_targets = {one.target for one in jobs if one.state in (U, A) and one.not_before <= NOW} - busy
+    assert len(taken) == min(len(ready_targets), sum(free), capacity)
+    assert schedule.ready == len(ready_targets)
     queued = sum(one.state in (U, A) for one in jobs)
     assert sum(schedule.waiting.values()) + len(taken) == queued, "every job is assigned or waits for a reason"
     levels = [one.level for one in taken]
     assert levels == sorted(levels)
-    assert schedule == assign(list(reversed(jobs)), workers, capacity=capacity, now=NOW, busy_lanes=busy)
+    assert schedule == assign(list(reversed(jobs)), workers, capacity=capacity, now=NOW, busy_targets=busy)
 
 
 @dataclass

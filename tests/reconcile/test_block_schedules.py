@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.api.enums import JobState
-from compaction.planning.block_rules import QueuedBlock
+from compaction.stores.blocks.planning.rules import QueuedBlock
 from support.cluster.block_world import SIZE, PlainBlockCluster
 from support.cluster.world import Crash, P
 from support.depth import examples
@@ -87,7 +87,7 @@ class Story:
         elif what == "corrupt":
             culprit = self.world.blocks_of(job)[0]
             self.world.set_aside.add(culprit)
-            aside = [{"segment": culprit, "reason": "SourceCorrupt", "message": "damaged"}]
+            aside = [{"source": culprit, "reason": "SourceCorrupt", "message": "damaged"}]
             self.world.report(job, outcome="Failed", reason="SourceCorrupt", skipped=aside)
         else:
             self.world.report(job, outcome="Failed", reason="SourcesDiffer" if what == "differ" else "InternalError")

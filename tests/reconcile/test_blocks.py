@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.api.conditions import get_condition
-from compaction.api.enums import JobKind, JobReason, PolicyReason, WaitReason
+from compaction.api.enums import JobReason, PolicyReason, WaitReason
+from compaction.api.job.report import JobReport
+from compaction.api.policy.block_store import BLOCK_REWRITE
+from compaction.kinds.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
 from compaction.planning.candidates import LeftOutReason
-from compaction.reconcile.job import reported
+from compaction.reconcile.jobs.job import reported
 from compaction.reconcile.observations import ClaimProblem, Moment, Reading, frozen
-from compaction.reconcile.reports import WorkerReport
 from support.cluster.block_world import SIZE, PlainBlockCluster, ulid
 from support.cluster.manifests import block_store
 from support.cluster.world import F, P, S, U
@@ -54,7 +56,7 @@ class TestFromBlocksToReceipts:
         names = world.add_blocks(4, "acme")
         world.settle()
         job = world.jobs[world.only_job()].spec
-        assert (job.kind, job.level, job.estimated_bytes) == (JobKind.BLOCK_REWRITE, 0, 4 * SIZE)
+        assert (job.kind, job.level, job.estimated_bytes) == (BLOCK_REWRITE, 0, 4 * SIZE)
         assert job.sources.to_object()["blocks"] == {
             "store": block_store(index={"secretName": "index", "key": "url"}),
             "tenant": "acme",
@@ -65,7 +67,7 @@ class TestFromBlocksToReceipts:
         assert job.parameters.to_object() == {
             "blocks": {"memoryBytes": 64 << 20, "sortKey": ["series", "ts"], "deduplicateBy": ["key"]}
         }
-        assert job.lane == f"acme/0/L0/{names[0]}"
+        assert job.target == f"acme/0/L0/{names[0]}"
 
     def test_level_by_level(self) -> None:
         world = PlainBlockCluster(**SOON)
@@ -81,14 +83,13 @@ class TestFromBlocksToReceipts:
         world.add_blocks(8, "a")
         world.add_blocks(4, "b")
         world.rest()
-        debt, blocks = world.status.debt, world.status.blocks
+        debt = world.status.debt
         assert debt is not None
-        assert blocks is not None
-        assert (debt.blocks, debt.segments, debt.logs, debt.bytes) == (12, 0, 3, 12 * SIZE)
-        assert [(one.level, one.blocks) for one in debt.levels] == [(0, 12)]
-        assert [(one.tenant, one.blocks) for one in debt.tenants] == [("a", 8), ("b", 4)]
-        assert (blocks.live, blocks.windows, blocks.read_amplification) == (12, 2, 6.0)
-        assert blocks.read_amplification_after == 1.5, "3 batches become 3 blocks in 2 windows"
+        assert (debt.sources, debt.targets, debt.bytes) == (12, 3, 12 * SIZE)
+        assert [(one.level, one.sources) for one in debt.levels] == [(0, 12)]
+        assert [(one.tenant, one.sources) for one in debt.tenants] == [("a", 8), ("b", 4)]
+        assert (debt.measure(LIVE), debt.measure(WINDOWS), debt.measure(READS)) == (12, 2, 6.0)
+        assert debt.measure(READS_AFTER) == 1.5, "3 batches become 3 blocks in 2 windows"
 
     def test_ten_tenants_are_named(self) -> None:
         world = PlainBlockCluster()
@@ -107,7 +108,7 @@ class TestFromBlocksToReceipts:
         assert sorted(tenants) == ["noisy", "quiet"]
 
     def test_a_threshold_of_blocks(self) -> None:
-        world = PlainBlockCluster(trigger={"thresholds": {"debtBlocks": 4, "debtSegments": 0}})
+        world = PlainBlockCluster(store={"thresholds": {"debtBlocks": 4}})
         world.add_blocks(4)
         world.rest()
         assert world.jobs == {}, "a batch of four saves three"
@@ -125,8 +126,8 @@ class TestHeld:
         turn(world)
         assert len(world.jobs) == 2
         held = world.tasks[-1].jobs
-        assert {name: (one.lane, one.level) for name, one in held.items()} == {
-            name: (job.spec.lane, 0) for name, job in world.jobs.items()
+        assert {name: (one.target, one.level) for name, one in held.items()} == {
+            name: (job.spec.target, 0) for name, job in world.jobs.items()
         }
         done = next(name for name in world.jobs if world.blocks_of(name) == tuple(first))
         assert world.state(done) is P
@@ -146,7 +147,7 @@ class TestHeld:
         world.wall += 60
         decision = world.reconcile()
         assert [one.name for one in decision.create_jobs] == [name]
-        assert world.tasks[-1].jobs[name].lane == job.spec.lane
+        assert world.tasks[-1].jobs[name].target == job.spec.target
 
     @pytest.mark.parametrize("known", [True, False])
     def test_a_block_of_an_unfinished_job_is_planned_nowhere_else(self, known: bool) -> None:
@@ -157,11 +158,11 @@ class TestHeld:
         name = world.only_job()
         assert world.state(name) is P
         if not known:
-            lane = f"t/0/L0/{ulid(0)}"
+            target = f"t/0/L0/{ulid(0)}"
             one = world.reading.candidates[0] if world.reading is not None else None
             assert one is not None
             group = replace(one.groups[0], sources=(ulid(0), *names), identities=(ulid(0), *names))
-            unaware = replace(one, path=lane, groups=(group,), sensed_at=world.wall + 1)
+            unaware = replace(one, target=target, groups=(group,), sensed_at=world.wall + 1)
             world.reading = with_candidates(world, unaware)
             world.reconcile()
         else:
@@ -180,8 +181,8 @@ class TestHeld:
         world.report(job, outcome="Failed", reason="SourceCorrupt", skipped=[skipped(culprit)])
         turn(world)
         (entry,) = world.status.quarantined
-        assert (entry.segment, culprit in world.set_aside) == (culprit, True)
-        world.annotate(release=f"{entry.log}/{culprit}")
+        assert (entry.source, culprit in world.set_aside) == (culprit, True)
+        world.annotate(release=f"{entry.target}/{culprit}")
         turn(world)
         assert world.set_aside == set()
         turn(world)
@@ -196,12 +197,12 @@ def with_candidates(world: PlainBlockCluster, *candidates: object) -> Reading:
         started=world.wall + 1,
         ended=world.wall + 1,
         candidates=candidates,  # type: ignore[arg-type]
-        logs=frozenset(one.path for one in candidates),  # type: ignore[attr-defined]
+        targets=frozenset(one.target for one in candidates),  # type: ignore[attr-defined]
     )
 
 
 def skipped(block: str) -> dict[str, str]:
-    return {"segment": block, "reason": "SourceCorrupt", "message": f"{block} is damaged"}
+    return {"source": block, "reason": "SourceCorrupt", "message": f"{block} is damaged"}
 
 
 class TestGone:
@@ -287,7 +288,7 @@ class TestByHand:
 
     def test_one_of_another_kind_is_refused(self) -> None:
         world = PlainBlockCluster(**SOON)
-        sources = {"segmentLog": {"path": "/ra/a", "unreferenced": ["0000000000000001.segment"]}}
+        sources = {"segmentLog": {"path": "/ra/a", "obsolete": ["0000000000000001.segment"]}}
         world.put_job("mine", kind="SegmentRewrite", sources=sources)
         world.settle()
         failed = get_condition(world.jobs["mine"].status.conditions, "Failed")
@@ -297,7 +298,7 @@ class TestByHand:
             "policy logs compacts BlockStore, which has no SegmentRewrite",
         )
 
-    @pytest.mark.parametrize(("live", "reason"), [(False, JobReason.BLOCKS_GONE), (True, JobReason.INVALID_JOB)])
+    @pytest.mark.parametrize(("live", "reason"), [(False, JobReason.SOURCES_GONE), (True, JobReason.INVALID_JOB)])
     def test_one_that_the_store_refuses_for_ever_is_parked_after_the_next_look(
         self, live: bool, reason: JobReason
     ) -> None:
@@ -360,7 +361,7 @@ class TestSplit:
         world.add_blocks(4)
         turn(world)
         (whole,) = world.in_state(P)
-        report = WorkerReport.from_object(
+        report = JobReport.from_object(
             {"token": 1, "outcome": "Failed", "reason": "MemoryTooSmall", "message": "1 GiB needed"}
         )
         after = reported(
@@ -444,7 +445,7 @@ class TestApproval:
     def test_its_blocks_are_kept_out_of_other_batches(self) -> None:
         world, _ = self.shown()
         rest(world)
-        held = [one.blocks for one in world.tasks[-1].jobs.values()]
+        held = [one.sources for one in world.tasks[-1].jobs.values()]
         assert held == [tuple(ulid(number) for number in range(1, 5))]
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from compaction.api.conditions import get_condition, is_true
 from compaction.api.enums import AttemptOutcome, JobReason, PolicyReason, WaitReason
-from compaction.api.policy import CompactionPolicyStatus
-from compaction.planning.reading import LogProblem
+from compaction.api.policy.resource import CompactionPolicyStatus
+from compaction.kinds.segments.reasons import SegmentReason
+from compaction.planning.reading import TargetProblem
 from compaction.reconcile.actions import StoreTask
 from compaction.reconcile.observations import ClaimProblem, frozen
 from compaction.reconcile.policy import reconcile
@@ -26,6 +27,12 @@ def started(groups: int = 1, **spec: object) -> PlainCluster:
     world.settle()
     assert world.state(world.only_job()) is P
     return world
+
+
+def missing_of(world: PlainCluster) -> float:
+    debt = status_of(world).debt
+    assert debt is not None
+    return debt.measure("missingLiveEntries")
 
 
 def status_of(world: PlainCluster) -> CompactionPolicyStatus:
@@ -63,7 +70,7 @@ class TestFromPolicyToReceipt:
         assert world.jobs[job].status.receipt is not None
 
     def test_api_writes_per_job_are_bounded(self) -> None:
-        """DESIGN §7.6: create, Lease, in progress, progress twice at most, finished, Lease gone."""
+        """docs/design/invariants.md, 6: create, Lease, in progress, progress twice at most, finished, Lease gone."""
         world = started()
         job = world.only_job()
         for progress in range(0, 100, 5):
@@ -87,7 +94,7 @@ class TestFromPolicyToReceipt:
         assert world.status_writes == before
 
     def test_a_plan_shows_why_candidates_were_left_out(self) -> None:
-        world = PlainCluster(trigger={"thresholds": {"debtSegments": 2}})
+        world = PlainCluster(store={"segmentLogs": {"root": "/ra", "thresholds": {"debtSegments": 2}}})
         world.add_log("/ra/a", 1)
         world.settle()
         world.wall += 1
@@ -378,7 +385,7 @@ class TestLosses:
 
 
 class TestReports:
-    """research/pyroscope.md §7.2 S1-S6, S9, S10 with our outcomes."""
+    """docs/design/scheduling.md#scenarios-of-the-scheduler, S1-S6, S9, S10 with our outcomes."""
 
     def test_s1_s9_a_late_renewal_counts_until_the_silence_is_noticed(self) -> None:
         world = started()
@@ -455,7 +462,7 @@ class TestReports:
         log = world.logs["/ra/a"]
         log.groups = [bad]
         log.commits = [(job, 1, "0000000000000001.segment"), (job, 1, "0000000000000003.segment")]
-        skipped = [{"segment": bad, "index": 7, "offset": 99, "reason": "SourceCorrupt", "message": "bad CRC"}]
+        skipped = [{"source": bad, "index": 7, "offset": 99, "reason": "SourceCorrupt", "message": "bad CRC"}]
         world.report(
             job,
             outcome="Failed",
@@ -471,7 +478,7 @@ class TestReports:
         assert world.state(job) is F
         assert world.jobs[job].status.skipped[0].offset == 99
         (entry,) = status.quarantined
-        assert (entry.log, entry.segment, entry.index, entry.identity) == ("/ra/a", bad, 7, "id")
+        assert (entry.target, entry.source, entry.index, entry.identity) == ("/ra/a", bad, 7, "id")
         assert status.bytes_reclaimed == 2 * GAIN, "what was committed counts, once"
         assert len(world.jobs) == 1, "the culprit is not planned again"
         ready = get_condition(status.conditions, "Ready")
@@ -491,7 +498,7 @@ class TestReports:
         world = started(groups=2)
         job, bad = world.only_job(), "0000000000000002.segment"
         world.logs["/ra/a"].groups = [bad]
-        skipped = [{"segment": bad, "reason": "SourceCorrupt", "message": "bad CRC", "identity": "damaged"}]
+        skipped = [{"source": bad, "reason": "SourceCorrupt", "message": "bad CRC", "identity": "damaged"}]
         world.report(job, outcome="Failed", reason="SourceCorrupt", skipped=skipped)
         world.quarantine_identity["/ra/a", bad] = "mended"
         world.reconcile()
@@ -717,13 +724,13 @@ class TestDeletion:
 class TestConditions:
     def test_a_root_that_cannot_be_read(self) -> None:
         world = PlainCluster()
-        world.problem = LogProblem("/ra", PolicyReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
+        world.problem = TargetProblem("/ra", SegmentReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
         world.settle()
         world.wall += 1
         world.settle()
         stalled = get_condition(status_of(world).conditions, "Stalled")
         assert stalled is not None
-        assert (stalled.reason, stalled.message) == (PolicyReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
+        assert (stalled.reason, stalled.message) == (SegmentReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
         world.problem = None
         world.wall += 61
         world.settle()
@@ -739,12 +746,12 @@ class TestConditions:
         world.settle()
         ready = get_condition(status_of(world).conditions, "Ready")
         assert ready is not None
-        assert (ready.status, ready.reason) == ("True", PolicyReason.NO_LOGS_FOUND)
+        assert (ready.status, ready.reason) == ("True", SegmentReason.NO_LOGS_FOUND)
         assert "below /ra that matches tenant-*, other without **/old" in ready.message
 
     def test_one_unreadable_log_does_not_stop_the_others(self) -> None:
         world = PlainCluster()
-        world.problems = (LogProblem("/ra/x", "LiveSetUnknown", "/ra/x: no indexes file: say what is live"),)
+        world.problems = (TargetProblem("/ra/x", "LiveSetUnknown", "/ra/x: no indexes file: say what is live"),)
         world.add_log("/ra/a")
         world.settle()
         world.announce()
@@ -756,15 +763,15 @@ class TestConditions:
         world.settle()
         status = status_of(world)
         assert status.succeeded == 1
-        assert [entry.log for entry in status.log_errors] == ["/ra/x"]
+        assert [entry.target for entry in status.target_errors] == ["/ra/x"]
         stalled = get_condition(status.conditions, "Stalled")
         assert stalled is not None
-        assert stalled.reason == PolicyReason.LOGS_UNREADABLE
+        assert stalled.reason == PolicyReason.SOURCES_UNREADABLE
         assert "say what is live" in stalled.message
 
     def test_a_running_owner_stalls_the_policy_under_its_own_name_and_is_announced(self) -> None:
         world = PlainCluster()
-        world.problems = tuple(LogProblem(f"/ra/{x}", "OwnerRunning", f"/ra/{x}: the owner runs") for x in "xy")
+        world.problems = tuple(TargetProblem(f"/ra/{x}", "OwnerRunning", f"/ra/{x}: the owner runs") for x in "xy")
         world.settle()
         later(world, 61)
         world.settle()
@@ -773,12 +780,12 @@ class TestConditions:
         assert (stalled.reason, stalled.message) == ("OwnerRunning", "/ra/x: the owner runs (2 logs in all)")
         told = [message for reason, message in world.events if reason == "OwnerRunning"]
         assert told == ["/ra/x: the owner runs (2 logs in all)"]
-        world.problems = (*world.problems, LogProblem("/ra/z", "LiveSetUnknown", "/ra/z: say what is live"))
+        world.problems = (*world.problems, TargetProblem("/ra/z", "LiveSetUnknown", "/ra/z: say what is live"))
         later(world, 61)
         world.settle()
         stalled = get_condition(status_of(world).conditions, "Stalled")
         assert stalled is not None
-        assert stalled.reason == PolicyReason.LOGS_UNREADABLE
+        assert stalled.reason == PolicyReason.SOURCES_UNREADABLE
 
     def test_missing_entries_are_in_status_and_announced_when_there_are_first_some(self) -> None:
         world = PlainCluster()
@@ -786,14 +793,14 @@ class TestConditions:
         world.settle()
         later(world, 61)
         world.settle()
-        assert status_of(world).missing_live_entries == 3
+        assert missing_of(world) == 3
         assert get_condition(status_of(world).conditions, "Stalled") is None
         told = [message for reason, message in world.events if reason == "LiveEntriesMissing"]
         assert told == ["3 live entries in no segment of their logs: in a write-ahead log, or lost"]
         world.missing_entries = 0
         later(world, 61)
         world.settle()
-        assert status_of(world).missing_live_entries == 0
+        assert missing_of(world) == 0
 
     def test_many_small_logs_have_an_eta(self) -> None:
         """Each copied in no time: what lasts is to hand the jobs out, which the receipts know nothing of."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.enums import JobState, WorkerTrouble
-from compaction.api.times import timestamp_from_epoch
+from compaction.api.text.times import timestamp_from_epoch
 from compaction.planning.sharing import Grant
 from compaction.reconcile.allowance import Allowance, OperatorLimits
 from compaction.reconcile.policy import reconcile

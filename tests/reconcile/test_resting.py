@@ -7,17 +7,17 @@ from itertools import pairwise
 
 import pytest
 
-from compaction.planning.reading import LogProblem
+from compaction.planning.reading import TargetProblem
 from compaction.planning.sharing import Grant
 from compaction.reconcile.actions import Decision, Rest
 from compaction.reconcile.allowance import Allowance, OperatorLimits
-from compaction.reconcile.status import LAZY_GAP
+from compaction.reconcile.status.summary import LAZY_GAP
 from compaction.reconcile.store_work import LONGEST_PAUSE, pause
 from support.cluster.world import PlainCluster
 
 CLOSED = {"schedule": "0 0 1 1 *", "duration": "1m"}
 NO_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(0, 0, 0))
-PROBLEM = LogProblem("/ra", "SenseFailed", "gone")
+PROBLEM = TargetProblem("/ra", "SenseFailed", "gone")
 A_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(1, 1, 1))
 
 
@@ -150,14 +150,14 @@ def test_a_reading_says_the_same_whenever_it_was_made_and_nothing_else() -> None
     one, *others = second.candidates
     for changed in (
         replace(second, candidates=tuple(others)),
-        replace(second, candidates=(*second.candidates, replace(one, path="/ra/new"))),
-        replace(second, candidates=(replace(one, snapshot_index=one.snapshot_index + 1), *others)),
-        replace(second, candidates=(replace(one, unreferenced=one.unreferenced, groups=()), *others)),
+        replace(second, candidates=(*second.candidates, replace(one, target="/ra/new"))),
+        replace(second, candidates=(replace(one, base_version=f"{one.base_version}1"), *others)),
+        replace(second, candidates=(replace(one, obsolete=one.obsolete, groups=()), *others)),
         replace(second, candidates=(replace(one, oldest_debt_at=6.0), *others)),
         replace(second, problem=PROBLEM),
         replace(second, problems=(PROBLEM,)),
         replace(second, identities={("/ra/a", "x"): "id"}),
-        replace(second, logs=frozenset({"/ra/a"})),
+        replace(second, targets=frozenset({"/ra/a"})),
         replace(second, outdated=frozenset({"job"})),
         replace(second, generation=second.generation + 1),
     ):

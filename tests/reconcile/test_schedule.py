@@ -6,8 +6,8 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
-from compaction.api.times import format_timestamp, timestamp_from_epoch
-from reconcile.test_bisection import run as run_jobs
+from compaction.api.text.times import format_timestamp, timestamp_from_epoch
+from reconcile.jobs.test_bisection import run as run_jobs
 from support.cluster.world import PlainCluster
 
 HOUR = 3600.0
@@ -162,7 +162,7 @@ def test_the_siblings_of_a_damaged_source_do_not_wait_for_the_next_time() -> Non
     world.rest()
     (job,) = world.in_state(JobState.IN_PROGRESS)
     bad = log.groups[1]
-    skipped = [{"segment": bad, "index": 7, "offset": 99, "reason": "SourceCorrupt", "message": "bad CRC"}]
+    skipped = [{"source": bad, "index": 7, "offset": 99, "reason": "SourceCorrupt", "message": "bad CRC"}]
     world.quarantine_identity["/ra/a", bad] = "damaged"
     world.report(job, outcome="Failed", reason="SourceCorrupt", skipped=skipped)
     world.pass_time(60)

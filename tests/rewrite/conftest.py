@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.spark_archive import archive_directory
+from compaction.local.cache import class_archives
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.spark.settings import SparkSettings
-from compaction.stores.segments import fence
+from compaction.stores.segments.commit import fence
 from compaction.stores.segments.generate import Pattern, generate_log
 from support.processes.worker_ports import ThreadEngine
 
@@ -48,7 +48,7 @@ def engine() -> Iterator[ThreadEngine]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
     """A real Spark application on two cores, for all tests of a module."""
     settings = SparkSettings(
-        master="local[2]", jobs=4, scratch_parent=tmp_path_factory.mktemp("spark"), archives=archive_directory()
+        master="local[2]", jobs=4, scratch_parent=tmp_path_factory.mktemp("spark"), archives=class_archives()
     )
     with SparkEngine(settings) as engine:
         yield engine

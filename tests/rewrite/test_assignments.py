@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job import CompactionJobSpec
+from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.names import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
@@ -39,10 +40,9 @@ from compaction.exceptions import (
     WorkerLeaseGoneError,
 )
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity, lease_port
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, Resource
-from compaction.kube.config import Connection, load_connection, no_token
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, Resource
+from compaction.kube.client.config import Connection, load_connection, no_token
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.rewrite.receipts import JobReport, Outcome
 from support.processes.worker_ports import small_spec
 
 pytestmark = pytest.mark.apiserver

@@ -10,16 +10,17 @@ import pyarrow as pa
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job import JobReceipt
+from compaction.api.job.report import Outcome
+from compaction.api.job.resource import JobReceipt
 from compaction.exceptions import IndexUnavailableError, JobStoppedError, LeaseLostError
+from compaction.kinds.blocks.kind import BLOCKS
 from compaction.rewrite.blocks.report import Proof
-from compaction.rewrite.receipts import Outcome
-from compaction.stores.blocks.footer import read_footer
+from compaction.stores.blocks.format.footer import read_footer
+from compaction.stores.blocks.format.metadata import decode
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.tables import BlockState, JobState
-from compaction.stores.blocks.metadata import decode
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import FakeLease, ThreadEngine
@@ -131,7 +132,7 @@ def test_of_rows_with_the_same_key_the_last_stays(
     receipt = report.receipt
     assert receipt is not None
     assert receipt.fingerprint_before != receipt.fingerprint_after == str(made.fingerprint)
-    assert (receipt.rows, receipt.duplicates, receipt.proves_equal) == (100, 100, True)
+    assert (receipt.records, receipt.duplicates, BLOCKS.proves_equal(receipt)) == (100, 100, True)
     assert report.message.startswith("2 blocks merged into 1, 100 duplicates left out, such as (s0000, 1970-01-01 ")
     assert run(connection, job, engine) == report, "kept with the receipt"
 
@@ -298,7 +299,7 @@ def test_committed_job_that_is_run_again_reports_its_receipt(
     again = run(connection, job, engine, token=5)
     assert (again.outcome, again.receipt) == (Outcome.SUCCEEDED, first.receipt)
     late = run(connection, job, engine, token=3)
-    assert late.reason is JobReason.STALE_TOKEN
+    assert late.reason == JobReason.STALE_TOKEN
 
 
 def test_receipt_that_nobody_can_read_any_more(
@@ -351,7 +352,7 @@ def test_retention_during_the_merge(
     assert len(block_store.live().blocks) == 2
     assert orphans(block_store) == ()
     again = run(connection, job, engine)
-    assert again.reason is JobReason.SOURCES_CHANGED, "known before anything is merged"
+    assert again.reason == JobReason.SOURCES_CHANGED, "known before anything is merged"
 
 
 def test_job_that_is_not_what_was_claimed(
@@ -361,7 +362,7 @@ def test_job_that_is_not_what_was_claimed(
     claim(block_store, job_of(connection, ids[:3]), 1)
     for job in (job_of(connection, ids), job_of(connection, ids[:3], level=2), job_of(connection, ids, name="other")):
         report = run(connection, job, engine)
-        assert report.reason is JobReason.SOURCES_CHANGED
+        assert report.reason == JobReason.SOURCES_CHANGED
     assert len(block_store.live().blocks) == 4
 
 
@@ -373,9 +374,9 @@ def test_limit_of_bytes_is_kept(
 ) -> None:
     """Everything that goes to or comes from the store is paid for; nobody waits here."""
     slept: list[float] = []
-    monkeypatch.setattr("compaction.stores.segments.pace.time.sleep", slept.append)
+    monkeypatch.setattr("compaction.stores.pace.time.sleep", slept.append)
     now = iter(range(1 << 60))
-    monkeypatch.setattr("compaction.stores.segments.pace.time.monotonic", lambda: next(now) * 1e-9)
+    monkeypatch.setattr("compaction.stores.pace.time.monotonic", lambda: next(now) * 1e-9)
     ids = fill(block_store, range(3))
     job = job_of(connection, ids)
     claim(block_store, job, 1)

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.enums import JobReason
+from compaction.api.job.report import Outcome
+from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.rewrite.blocks.culprits import Culprit, SourceFault
 from compaction.rewrite.blocks.task import of_culprit
-from compaction.rewrite.receipts import Outcome
-from compaction.stores.blocks.culprits import Culprit, SourceFault
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects.store import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
@@ -105,7 +106,7 @@ def test_nineteen_are_compacted_and_the_culprit_is_named(
 
     assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "19 blocks merged into 1, 1 set aside")
     (skipped,) = report.skipped
-    assert (skipped.segment, skipped.reason) == (victim.id, FAULTS[broken].value)
+    assert (skipped.source, skipped.reason) == (victim.id, FAULTS[broken].value)
     assert victim.path in skipped.message
     assert report.receipt is not None
     assert victim.id not in report.receipt.sources
@@ -138,7 +139,7 @@ def test_several_culprits_are_found_after_one_failure(
     engine.submitted.clear()
     report = run(connection, job, engine)
     assert report.outcome is Outcome.SUCCEEDED
-    assert [one.segment for one in report.skipped] == sorted(faults)
+    assert [one.source for one in report.skipped] == sorted(faults)
     assert [one.reason for one in report.skipped] == [FAULTS[faults[name]].value for name in sorted(faults)]
     assert len({tag for tag in engine.submitted if not tag.endswith(".look")}) == 2, "merged twice, not five times"
     assert orphans(block_store) == ()
@@ -157,7 +158,7 @@ def test_row_group_that_no_memory_holds(
     report = run(connection, job, engine)
     assert report.outcome is Outcome.SUCCEEDED
     (skipped,) = report.skipped
-    assert (skipped.segment, skipped.reason) == (huge, SourceFault.TOO_LARGE.value)
+    assert (skipped.source, skipped.reason) == (huge, SourceFault.TOO_LARGE.value)
     assert "raise the memory limit" in skipped.message
 
 
@@ -171,7 +172,7 @@ def test_without_a_sound_source_nothing_is_set_aside(
     claim(block_store, job, 1)
     report = run(connection, job, engine)
     assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT, True)
-    assert [one.segment for one in report.skipped] == sorted(ids)
+    assert [one.source for one in report.skipped] == sorted(ids)
     assert {one.reason for one in report.skipped} == {SourceFault.MISSING.value}
     assert block_store.quarantined() == ()
     assert len(block_store.live().blocks) == 3
@@ -214,7 +215,7 @@ def test_columns_that_cannot_be_merged_are_refused(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.SOURCES_DIFFER)
+    assert (report.outcome, report.reason) == (Outcome.FAILED, BlockJobReason.SOURCES_DIFFER)
     assert "column value" in report.message
     assert orphans(block_store) == ()
 
@@ -245,5 +246,5 @@ def test_culprits_of_an_attempt_that_fails_for_another_reason_are_found_again(
 
 
 def test_a_source_that_does_not_fit_into_memory_is_not_called_corrupt() -> None:
-    assert of_culprit(Culprit("a", SourceFault.TOO_LARGE, "large")).reason is JobReason.MEMORY_TOO_SMALL
-    assert of_culprit(Culprit("a", SourceFault.MISSING, "gone")).reason is JobReason.SOURCE_CORRUPT
+    assert of_culprit(Culprit("a", SourceFault.TOO_LARGE, "large")).reason == BlockJobReason.MEMORY_TOO_SMALL
+    assert of_culprit(Culprit("a", SourceFault.MISSING, "gone")).reason == JobReason.SOURCE_CORRUPT

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from compaction.api.enums import JobKind, JobReason
-from compaction.api.job import CompactionJob, CompactionJobSpec
+from compaction.api.enums import JobReason
+from compaction.api.job.report import Outcome
+from compaction.api.job.resource import CompactionJob, CompactionJobSpec
+from compaction.api.policy.segment_logs import SEGMENT_REWRITE
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.place import objects_place
 from compaction.rewrite.blocks.plan import order_in_words, sort_key
-from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
@@ -77,10 +78,10 @@ def test_each_kind_has_its_runner(
     report = runner.run(assignment(spec, job=job.name), FakeLease())
     assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "3 blocks merged into 1")
 
-    ran: list[JobKind] = []
+    ran: list[str] = []
     monkeypatch.setattr(SegmentRewriter, "run", lambda self, given, lease: ran.append(given.spec.kind))
     runner.run(assignment(small_spec()), FakeLease())
-    assert ran == [JobKind.SEGMENT_REWRITE]
+    assert ran == [SEGMENT_REWRITE]
 
 
 def test_without_its_secrets_nothing_is_begun(connection: BlockStoreConnection, engine: ThreadEngine) -> None:

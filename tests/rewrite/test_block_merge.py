@@ -17,10 +17,10 @@ from compaction.exceptions import LeaseLostError
 from compaction.rewrite import shares
 from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
 from compaction.rewrite.blocks.place import ObjectsPlace
-from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.model import Block, Fingerprint
-from compaction.stores.blocks.objects import Objects, open_objects
+from compaction.stores.blocks.objects.store import Objects, open_objects
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_rows import parquet
 

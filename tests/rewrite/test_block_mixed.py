@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from compaction.api.enums import JobReason
-from compaction.rewrite.receipts import Outcome
-from compaction.stores.blocks.describe import describe
-from compaction.stores.blocks.fingerprint import fingerprint
-from compaction.stores.blocks.foreign import assigned_id
+from compaction.api.job.report import Outcome
+from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.index.orphans import condemn
 from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.registration.describe import describe
+from compaction.stores.blocks.registration.foreign import assigned_id
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import block_id

@@ -11,16 +11,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compaction.api.enums import JobReason
-from compaction.api.job import CompactionJob, CompactionJobSpec
+from compaction.api.job.report import Outcome
+from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.exceptions import LeaseLostError
-from compaction.local.postgres import PostgresServer
-from compaction.rewrite.receipts import Outcome
+from compaction.local.servers.postgres import PostgresServer
+from compaction.rewrite.blocks.culprits import SourceFault
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.worker.events import Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker, WorkerExit
-from compaction.stores.blocks.culprits import SourceFault
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
@@ -102,7 +102,7 @@ def test_ranges_of_keys_and_a_culprit(remote: BlockStoreConnection, store: Block
     claim(store, job, 1)
     report = run(remote, job, spark)
     assert report.outcome is Outcome.SUCCEEDED, report.message
-    assert [(one.segment, one.reason) for one in report.skipped] == [(victim.id, SourceFault.CORRUPT.value)]
+    assert [(one.source, one.reason) for one in report.skipped] == [(victim.id, SourceFault.CORRUPT.value)]
     assert len([block for block in store.live().blocks if block.level == 1]) == 4
     store.objects.put(victim.path, data)
     assert content(store) == before

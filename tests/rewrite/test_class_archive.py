@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.spark_archive import ensure_archive
+from compaction.local.programs.spark_archive import ensure_archive
 from compaction.rewrite.spark import class_archive
 from compaction.rewrite.spark.java import Java, find_java
 from compaction.rewrite.spark.session import SparkEngine

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job import ClumpRequest, CompactionJobSpec
+from compaction.api.job.report import JobReport, Outcome, parse_report
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.policy.segment_logs import ClumpRequest
 from compaction.exceptions import LeaseLostError
-from compaction.reconcile.reports import parse_report
-from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.kinds.segments.reasons import SegmentReason
 from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.stores.segment_adapter import identity_of
-from compaction.stores.segments import fence
-from compaction.stores.segments.clump_moves import read_moves
+from compaction.stores.segments.adapter import identity_of
+from compaction.stores.segments.clump.moves import read_moves
+from compaction.stores.segments.commit import fence
 from compaction.stores.segments.generate import Pattern, corrupt_entry
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.reading.view import open_log
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.log_owner import live_payloads, under_the_maps
 from support.stores.segment_logs import leftovers
@@ -37,7 +38,7 @@ def log(make_log: MakeLog) -> Path:
 
 def spec(directory: Path, *, snapshot_index: int = 0, **request: Any) -> CompactionJobSpec:
     wanted = ClumpRequest(owner_stopped=True, **request)
-    return job_spec(directory, limits=SMALL, groups=(), unreferenced=(), clump=wanted, snapshot_index=snapshot_index)
+    return job_spec(directory, limits=SMALL, groups=(), obsolete=(), clump=wanted, snapshot_index=snapshot_index)
 
 
 def run(job: CompactionJobSpec, engine: ThreadEngine, *, token: int = 1, lease: FakeLease | None = None) -> JobReport:
@@ -57,7 +58,7 @@ def test_a_job_moves_what_is_sparse_and_says_so(log: Path, engine: ThreadEngine)
     assert receipt is not None
     assert receipt.clump is not None
     moved = len(state.live)
-    assert (receipt.entries, receipt.clump.entries_moved) == (moved, moved)
+    assert (receipt.records, receipt.clump.entries_moved) == (moved, moved)
     assert (receipt.clump.ranges_before, receipt.clump.ranges_after) == (moved, 1)
     assert (receipt.clump.first_index, receipt.clump.last_index) == (641, 640 + moved)
     assert receipt.clump.bytes_moved == moved * 128
@@ -127,7 +128,7 @@ def test_a_damaged_entry_is_named_and_nothing_is_committed(log: Path, engine: Th
     report = run(spec(log), engine)
     assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT)
     (skipped,) = report.skipped
-    assert (skipped.segment, skipped.index, skipped.identity) == (damaged.file, damaged.index, identity)
+    assert (skipped.source, skipped.index, skipped.identity) == (damaged.file, damaged.index, identity)
     assert open_log(log).live == before
     assert leftovers(log) == []
 
@@ -135,7 +136,7 @@ def test_a_damaged_entry_is_named_and_nothing_is_committed(log: Path, engine: Th
 def test_a_log_that_may_not_be_appended_to(log: Path, engine: ThreadEngine) -> None:
     (log.parent / "0000000000000001.wal").write_bytes(log.name.encode())
     report = run(spec(log), engine)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.LOG_NOT_APPENDABLE, True)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, SegmentReason.LOG_NOT_APPENDABLE, True)
     assert "0000000000000001.wal" in report.message
     assert report.skipped == ()
 
@@ -165,7 +166,7 @@ def test_an_attempt_that_is_replaced_while_it_commits(log: Path, engine: ThreadE
 
     before = live_payloads(log)
     report = run(spec(log), engine, lease=Replaced())
-    assert report.reason is JobReason.STALE_TOKEN
+    assert report.reason == JobReason.STALE_TOKEN
     assert report.receipt is not None
     assert len(report.receipt.outputs) == len(read_moves(log)) == 2
     assert under_the_maps(log, before) == before

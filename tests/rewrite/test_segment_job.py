@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from compaction.api.enums import JobReason, Ownership
-from compaction.api.job import CompactionJobSpec, SegmentGroup
+from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, Outcome, parse_report
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.policy.segment_logs import Ownership, SegmentGroup
 from compaction.exceptions import (
     InvalidAssignmentError,
     JobStoppedError,
@@ -23,20 +25,20 @@ from compaction.exceptions import (
     MissingSegmentHeaderError,
     TaskFailedError,
 )
-from compaction.reconcile.reports import parse_report
-from compaction.rewrite.receipts import JobReport, Outcome
+from compaction.kinds.segments.reasons import SegmentReason
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.segments.task import failure_of
-from compaction.stores.segment_adapter import identity_of
-from compaction.stores.segments import fence, lock, replacing
-from compaction.stores.segments.codec import read_segment
+from compaction.stores.segments.adapter import identity_of
+from compaction.stores.segments.commit import fence, replacing
+from compaction.stores.segments.commit.records import TombstoneKind
+from compaction.stores.segments.directory import lock
+from compaction.stores.segments.format.codec import read_segment
 from compaction.stores.segments.generate import Pattern, corrupt_entry
-from compaction.stores.segments.limits import SegmentLimits
 from compaction.stores.segments.model import FileIdentity, segment_name, segment_number
-from compaction.stores.segments.reader import read_batches
-from compaction.stores.segments.records import TombstoneKind
-from compaction.stores.segments.snapshot import newest_snapshot, write_snapshot
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.reading.reader import read_batches
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.snapshot.directories import newest_snapshot, write_snapshot
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.ra_system import killed, stopped
 from support.stores.segment_logs import content, leftovers, regular
@@ -75,10 +77,10 @@ def test_job_keeps_what_is_live_and_gives_back_the_rest(
     receipt = report.receipt
     assert receipt is not None
     assert receipt.groups == receipt.groups_committed == len(planned.groups)
-    assert receipt.unreferenced == planned.unreferenced
+    assert receipt.obsolete == planned.obsolete
     assert receipt.fingerprint_before == receipt.fingerprint_after != ""
     assert receipt.bytes_before - receipt.bytes_after == receipt.bytes_reclaimed > 0
-    awaiting = sum((directory / name).stat().st_size for name in receipt.unreferenced)
+    awaiting = sum((directory / name).stat().st_size for name in receipt.obsolete)
     assert sum(regular(directory).values()) == size - receipt.bytes_reclaimed + awaiting
     assert receipt.worker == "worker-1"
     assert lease.progress == sorted(lease.progress)
@@ -130,7 +132,7 @@ def test_an_owner_that_runs_ends_the_job_before_its_next_commit(
         killed(directory.parent)
     lease = Server(data=directory.parent, starts_at=starts_at)
     report = run(directory, engine, lease=lease)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.OWNER_RUNNING, False)
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, SegmentReason.OWNER_RUNNING, False)
     assert "meta.dets was not closed" in report.message
     assert report.receipt is None or not report.receipt.groups_committed
     assert (content(directory), regular(directory), leftovers(directory)) == (before, files, [])
@@ -154,7 +156,7 @@ def test_corrupt_entry_fails_its_group_only(make_log: MakeLog, engine: ThreadEng
     report = run(directory, engine, spec=spec)
     assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT, True)
     (skipped,) = report.skipped
-    assert (skipped.segment, skipped.index) == (victim, bad.index)
+    assert (skipped.source, skipped.index) == (victim, bad.index)
     assert skipped.identity == damaged, "in the words of a reading, so that a repair is noticed"
     assert skipped.offset is not None
     assert skipped.offset <= bad.offset < skipped.offset + 128, "the entry's beginning; the damaged byte is inside"
@@ -172,8 +174,8 @@ def test_corrupt_header_names_the_segment(make_log: MakeLog, engine: ThreadEngin
     (directory / "0000000000000003.segment").write_bytes(b"RASX\x00\x02")
     damaged = identity_of(directory / "0000000000000003.segment")
     report = run(directory, engine, spec=spec)
-    assert report.reason is JobReason.SOURCE_CORRUPT
-    assert (report.skipped[0].segment, report.skipped[0].identity) == ("0000000000000003.segment", damaged)
+    assert report.reason == JobReason.SOURCE_CORRUPT
+    assert (report.skipped[0].source, report.skipped[0].identity) == ("0000000000000003.segment", damaged)
 
 
 def test_the_owners_next_segment_is_no_damage(make_log: MakeLog, engine: ThreadEngine) -> None:
@@ -214,7 +216,7 @@ def test_snapshot_older_than_the_plan_commits_nothing(make_log: MakeLog, engine:
     snapshot = newest_snapshot(directory)
     assert snapshot is not None
     report = run(directory, engine, spec=job_spec(directory, limits=SMALL, snapshot_index=snapshot.index + 1))
-    assert report.reason is JobReason.SOURCES_CHANGED
+    assert report.reason == JobReason.SOURCES_CHANGED
     assert not fence.read(directory).receipts
 
 
@@ -239,7 +241,7 @@ def test_missing_indexes_are_refused(make_log: MakeLog, engine: ThreadEngine) ->
     for path in directory.glob("snapshots/*/indexes"):
         path.unlink()
     report = run(directory, engine, spec=spec)
-    assert report.reason is JobReason.LIVE_SET_UNKNOWN
+    assert report.reason == SegmentReason.LIVE_SET_UNKNOWN
     assert not fence.read(directory).receipts
 
 
@@ -338,14 +340,14 @@ def test_log_locked_by_another_process(make_log: MakeLog, engine: ThreadEngine) 
     finally:
         release.set()
         holder.join()
-    assert (report.reason, report.charged) == (JobReason.STORE_LOCKED, False)
+    assert (report.reason, report.charged) == (SegmentReason.STORE_LOCKED, False)
     assert "somebody" in report.message
 
 
 def test_log_that_is_gone(tmp_path: Path, make_log: MakeLog, engine: ThreadEngine) -> None:
     spec = job_spec(make_log(), limits=SMALL, path=str(tmp_path / "nowhere"))
     report = run(tmp_path, engine, spec=spec)
-    assert report.reason is JobReason.STORE_UNREADABLE
+    assert report.reason == JobReason.STORE_UNREADABLE
     assert "nowhere" in report.message
 
 
@@ -353,7 +355,7 @@ def test_job_that_names_a_segment_twice_is_invalid(make_log: MakeLog, engine: Th
     directory = make_log()
     twice = tuple(SegmentGroup(segments=("0000000000000001.segment",)) for _ in range(2))
     with pytest.raises(InvalidAssignmentError, match="named twice"):
-        run(directory, engine, spec=job_spec(directory, limits=SMALL, groups=twice, unreferenced=()))
+        run(directory, engine, spec=job_spec(directory, limits=SMALL, groups=twice, obsolete=()))
 
 
 def test_defect_in_a_task_removes_the_partial_files(make_log: MakeLog) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import JobReason
+from compaction.api.job.report import Outcome
 from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
-from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.scratch import PREFIX, scratch_directory
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.spark.java import find_java
@@ -25,9 +25,9 @@ from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.worker.events import Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker, WorkerExit
-from compaction.stores.segments import fence
+from compaction.stores.segments.commit import fence
 from compaction.stores.segments.generate import Pattern
-from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.planning.limits import SegmentLimits
 from support.depth import at_depth
 from support.processes.family import command_line, descendants, still_alive
 from support.processes.worker_ports import Cluster, FakeLease, assignment, job_spec
@@ -199,7 +199,7 @@ def test_killed_worker_is_followed_by_an_attempt_that_finishes_once(
     (tmp_path / "spec.json").write_text(spec.model_dump_json(by_alias=True))
     body = f"""
 from pathlib import Path
-from compaction.api.job import CompactionJobSpec
+from compaction.api.job.resource import CompactionJobSpec
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from support.processes.worker_ports import FakeLease, assignment
 
@@ -227,7 +227,7 @@ SegmentRewriter(engine, holder="doomed").run(assignment(spec), Announcing())
     assert {receipt.token for receipt in receipts} == {1, 2}
     assert content(directory) == before
     zombie = SegmentRewriter(spark, holder="zombie").run(assignment(spec, token=1), FakeLease(token=1))
-    assert zombie.reason is JobReason.STALE_TOKEN
+    assert zombie.reason == JobReason.STALE_TOKEN
     assert fence.read(directory).receipts == receipts
 
 

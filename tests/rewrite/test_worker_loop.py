@@ -13,9 +13,9 @@ from itertools import pairwise
 import pytest
 
 from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, Outcome
 from compaction.exceptions import CompactionError, EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
 from compaction.rewrite.ports import Assignment, HeldLease
-from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.worker.events import Ended, EndReason, Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker, WorkerExit

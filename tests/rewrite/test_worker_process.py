@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from compaction.api.job.report import Outcome, parse_report
 from compaction.api.names import (
     ANNOTATION_REPORT,
     API_VERSION,
@@ -23,11 +24,9 @@ from compaction.api.names import (
     child_labels,
 )
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.reconcile.reports import parse_report
-from compaction.rewrite.receipts import Outcome
 from compaction.rewrite.worker.loop import WorkerExit
-from compaction.stores.segments import fence
-from compaction.stores.segments.limits import SegmentLimits
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.planning.limits import SegmentLimits
 from support.processes.family import descendants, still_alive
 from support.processes.worker_ports import job_spec, wait_until
 from support.stores.segment_logs import content

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.kube.transport import Request
+from compaction.kube.client.transport import Request
 
 Obj = dict[str, Any]
 Key = tuple[str, str]

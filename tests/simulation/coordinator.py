@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.exceptions import ApiError, GoneError
-from compaction.kube.cache import ObjectCache
-from compaction.kube.client import ApiClient
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.leaseport import CoordinatorLease
+from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource
 from compaction.kube.controller import PolicyController
-from compaction.kube.events import EventRecorder
-from compaction.kube.leaseport import CoordinatorLease
-from compaction.kube.probes import Heartbeat
-from compaction.kube.queue import WorkQueue
-from compaction.kube.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource
-from compaction.kube.runtime import Runtime
-from compaction.kube.shell import Feed
-from compaction.kube.term import StopRequest, Term, TermSettings
+from compaction.kube.executor.events import EventRecorder
+from compaction.kube.informer.cache import ObjectCache
+from compaction.kube.informer.queue import WorkQueue
+from compaction.kube.informer.shell import Feed
+from compaction.kube.replica.probes import Heartbeat
+from compaction.kube.replica.runtime import Runtime
+from compaction.kube.replica.term import StopRequest, Term, TermSettings
 from compaction.leases.election import Election, ElectionSettings, Standing
-from compaction.stores.adapters import open_store
+from compaction.stores.adapter import open_store
 from simulation.network import client_of
 from simulation.processes import Process
 

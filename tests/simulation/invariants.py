@@ -1,4 +1,4 @@
-"""What must hold (DESIGN §7), each as a checker of its own that looks after every step it concerns.
+"""What must hold (docs/design/invariants.md), each as a checker of its own that looks after every step it concerns.
 
 A step is a change on the API server, a system call that changes a log, or a change of leadership. A checker reports to
 `SimulatedSystem.fail` with the invariant's name; it knows the system from outside, and keeps books of its own where the
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.names import ANNOTATION_REPORT
-from compaction.kube.transport import Request
-from compaction.stores.segments import fence
+from compaction.kube.client.transport import Request
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.commit.records import FenceRecord, TombstoneKind
+from compaction.stores.segments.format.names import job_key, parse_partial
 from compaction.stores.segments.model import SEGMENT_NAME
-from compaction.stores.segments.names import job_key, parse_partial
-from compaction.stores.segments.reader import iter_entries
-from compaction.stores.segments.records import FenceRecord, TombstoneKind
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.reading.reader import iter_entries
+from compaction.stores.segments.reading.view import open_log
 from simulation.api_server import Change, Obj
 from simulation.disk import TICK
 from simulation.processes import EPOCH, Process

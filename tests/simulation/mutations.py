@@ -14,18 +14,23 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from compaction.kube import claiming
-from compaction.kube.client import ApiClient
+from compaction.kube.client.api import ApiClient
+from compaction.kube.executor import claiming
 from compaction.leases.election import Election
 from compaction.leases.observer import LeaseObserver
-from compaction.reconcile import assigning, steps, waits
 from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.steps import JobStep
-from compaction.stores.segments import evidence, fence, fs, kernel, replacing, sweep
-from compaction.stores.segments.evidence import Likeness
+from compaction.reconcile.jobs import steps
+from compaction.reconcile.jobs.steps import JobStep
+from compaction.reconcile.status import waits
+from compaction.reconcile.workers import assigning
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import evidence, fence, replacing
+from compaction.stores.segments.commit.evidence import Likeness
+from compaction.stores.segments.commit.records import FenceRecord
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.format.names import parse_partial
 from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.names import parse_partial
-from compaction.stores.segments.records import FenceRecord
+from compaction.stores.segments.rewrite import kernel
 from compaction.stores.segments.store import SegmentLogStore
 from simulation.invariants import Invariant
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compaction.exceptions import ApiUnavailableError
-from compaction.kube.client import ApiClient
-from compaction.kube.config import Connection, no_token
-from compaction.kube.transport import _UNSENT, Request, Transport, error_of
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import Connection, no_token
+from compaction.kube.client.transport import _UNSENT, Request, Transport, error_of
 from simulation.api_server import ApiServer, Change, Obj, Refused, seen_as
 from simulation.faults import Faults
 from simulation.processes import Process

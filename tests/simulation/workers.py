@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.rewrite.ports import LeasePort
-from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.worker.events import Ended, EndReason
 from compaction.rewrite.worker.held import JobLease

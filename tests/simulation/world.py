@@ -23,13 +23,14 @@ from typing import Any
 
 import structlog
 
-from compaction.api.policy import CompactionPolicy
-from compaction.api.times import format_timestamp, timestamp_from_epoch
-from compaction.kube.metrics import Metrics
-from compaction.kube.term import StopRequest
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.times import format_timestamp, timestamp_from_epoch
+from compaction.kinds.registry import kind_named
+from compaction.kube.metrics.registry import Metrics
+from compaction.kube.replica.term import StopRequest
 from compaction.reconcile.allowance import OperatorLimits
+from compaction.stores.segments.format.names import job_key
 from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.names import job_key
 from simulation.api_server import ApiServer, Change, Obj
 from simulation.clocks import Numbers, simulated_time
 from simulation.coordinator import Candidate, replica
@@ -42,6 +43,8 @@ from simulation.processes import EPOCH, PROCESS, Answer, Process, SimulationLoop
 from simulation.schedule import happenings, run_happening
 from simulation.workers import Machine
 
+OPEN_ADAPTER = kind_named("SegmentLogs").doors.adapter.open()
+"""Loaded before the first run: what is read and timed while a module loads would be in its trace."""
 ROOT = Path("/proc/self/cwd/logs")
 """The same path in every run: job names are made of it. The directory behind it is this run's own."""
 PEACE = 900.0

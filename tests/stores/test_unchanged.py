@@ -1,6 +1,6 @@
 """A look at an unchanged store says the same as the one before; every change that could make debt says something else.
 
-What is compared without being read, and the races of that: tests/stores/segments/test_changes.py.
+What is compared without being read, and the races of that: tests/stores/segments/scan/test_changes.py.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.job import CompactionJobSpec
-from compaction.api.policy_spec import CompactionPolicySpec
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.policy.spec import CompactionPolicySpec
 from compaction.planning.reading import Reading
-from compaction.stores.adapter import SenseRequest, StoreAdapter
-from compaction.stores.adapters import open_store
-from compaction.stores.segments.changes import SETTLE_SECONDS
+from compaction.stores.adapter import SenseRequest, StoreAdapter, open_store
 from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import write_snapshot
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.scan.changes import SETTLE_SECONDS
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 FIRST, LAST = "0000000000000001.segment", "0000000000000006.segment"
 
@@ -123,7 +122,7 @@ def test_a_released_source_that_became_another_file_says_something_else(looks: L
 
 def test_a_claim_changes_nothing_that_a_plan_is_made_from(looks: Looks) -> None:
     before = looks.look()
-    sources = {"segmentLog": {"path": str(looks.log), "unreferenced": [FIRST]}}
+    sources = {"segmentLog": {"path": str(looks.log), "obsolete": [FIRST]}}
     spec = {"policyRef": {"name": "logs"}, "kind": "SegmentRewrite", "sources": sources}
     looks.store.claim(CompactionJobSpec.model_validate(spec), job="job", token=1)
     assert looks.look().says_the_same(before)

@@ -1,7 +1,7 @@
 """The base of every model in the API: frozen, camelCase on the wire, documented, with rules.
 
 `from_object` and `to_object` are the only way between the API server's JSON and the models. Unknown fields are
-ignored when reading (a newer operator may have written them); `manifest.py` refuses them where a person's typing is
+ignored when reading (a newer operator may have written them); `manifests` refuses them where a person's typing is
 read.
 """
 

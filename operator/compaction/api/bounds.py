@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError
 
-from compaction.api.text import INT64_MAX, MARK_LIMIT, MESSAGE_LIMIT, PATH_LIMIT, cut, printable
+from compaction.api.text.safe import INT64_MAX, MARK_LIMIT, MESSAGE_LIMIT, PATH_LIMIT, cut, printable
 
 _PROBLEM_LIMIT: Final = 300
 

@@ -1,4 +1,4 @@
-"""Conditions as in metav1, and what kstatus makes of them (research/operator.md §3.1).
+"""Conditions as in metav1, and what kstatus makes of them (docs/design/api-conventions.md#conditions).
 
 Ready is always present; Reconciling and Stalled are abnormal-true and present only while they are True. Helpers are
 pure: they take the conditions, return new ones, and get the time passed in. Order is kept and `lastTransitionTime`
@@ -14,8 +14,8 @@ from pydantic import Field, StringConstraints
 from compaction.api.base import ApiModel
 from compaction.api.bounds import Message
 from compaction.api.enums import ConditionStatus, ConditionType
-from compaction.api.text import INT64_MAX
-from compaction.api.times import Timestamp, to_timestamp
+from compaction.api.text.safe import INT64_MAX
+from compaction.api.text.times import Timestamp, to_timestamp
 
 
 class Condition(ApiModel):

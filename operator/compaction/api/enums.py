@@ -1,24 +1,10 @@
-"""States, kinds, condition types and reasons: every closed set of words in the resources.
+"""States, condition types and reasons: the words in the resources that every kind of store shares.
 
 Reasons are CamelCase and stable: users match on them in alerts. A reason's comment says what is going on and, where
 something is wrong, what to do; the message in the condition carries the particulars.
 """
 
 from enum import StrEnum
-
-
-class StoreKind(StrEnum):
-    """What a policy compacts (the printer column STORE)."""
-
-    SEGMENT_LOGS = "SegmentLogs"
-    BLOCK_STORE = "BlockStore"
-
-
-class JobKind(StrEnum):
-    """What a job does with its sources."""
-
-    SEGMENT_REWRITE = "SegmentRewrite"
-    BLOCK_REWRITE = "BlockRewrite"
 
 
 class JobState(StrEnum):
@@ -40,20 +26,6 @@ class AttemptOutcome(StrEnum):
     EXPIRED = "Expired"  # the worker went silent for longer than the lease
     LOST = "Lost"  # the worker's process or Lease is gone
     REVOKED = "Revoked"  # the coordinator took the job back
-
-
-class WhenIndexesMissing(StrEnum):
-    """What a snapshot without its `indexes` file means."""
-
-    REFUSE = "Refuse"
-    TREAT_AS_EMPTY = "TreatAsEmpty"
-
-
-class Ownership(StrEnum):
-    """Whether the process that owns a log may be running while the log is compacted."""
-
-    DETECT = "Detect"  # the files of a Ra system are asked: a log whose owner is not stopped is refused
-    STOPPED = "Stopped"  # somebody says that the owner is stopped: nothing is asked
 
 
 class Launcher(StrEnum):
@@ -152,11 +124,10 @@ class ConditionStatus(StrEnum):
 
 
 class PolicyReason(StrEnum):
-    """Reasons in the conditions of a CompactionPolicy."""
+    """Reasons in the conditions of a CompactionPolicy that every kind of store has; a kind adds its own."""
 
     SCHEDULED = "Scheduled"  # valid and sensed; nothing is due
     AWAITING_SCHEDULE = "AwaitingSchedule"  # there is debt; plans are made at the times of trigger.schedule only
-    NO_LOGS_FOUND = "NoLogsFound"  # valid and sensed; include and exclude select nothing that holds segment files
     COMPACTING = "Compacting"  # jobs are queued or running, or their store is scanned again after the last one
     SENSING = "Sensing"  # no scan of the store with this spec has ended yet
     SUSPENDING = "Suspending"  # spec.suspend is true, and jobs that were running then still run
@@ -164,37 +135,28 @@ class PolicyReason(StrEnum):
     APPROVAL_PENDING = "ApprovalPending"  # a plan waits until the annotation compaction.dev/approve names its hash
     OUTSIDE_WINDOW = "OutsideWindow"  # jobs wait for the next of trigger.windows
     INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
-    ROOT_NOT_FOUND = "RootNotFound"  # spec.store.segmentLogs.root does not exist where the operator runs
-    ROOT_NOT_A_DIRECTORY = "RootNotADirectory"
     PERMISSION_DENIED = "PermissionDenied"  # the operator may not read or write the store, or read a Secret of it
     SECRET_MISSING = "SecretMissing"  # a Secret of the store, or a key of it, is not there: the message names it
     STORE_UNREACHABLE = "StoreUnreachable"  # the object store or the index does not answer, or refuses the credentials
     STORE_OVERLAPS = "StoreOverlaps"  # an older policy compacts the same store, or a part of it: the message names it
     SENSE_FAILED = "SenseFailed"  # another error while looking at the store
-    LOGS_UNREADABLE = "LogsUnreadable"  # some logs could not be planned: status.logErrors names them
-    OWNER_RUNNING = "OwnerRunning"  # no log could be planned: their owner runs, or was killed: stop it cleanly
-    SOURCES_QUARANTINED = "SourcesQuarantined"  # corrupt segments are set aside: status.quarantined names them
+    SOURCES_UNREADABLE = "SourcesUnreadable"  # some targets could not be planned: status.targetErrors names them
+    SOURCES_QUARANTINED = "SourcesQuarantined"  # damaged sources are in quarantine: status.quarantined names them
     JOBS_FAULTY = "JobsFaulty"  # some jobs used up their attempts: kubectl get cjob shows them
     LAUNCH_FAILED = "LaunchFailed"  # no worker could be started
 
 
 class JobReason(StrEnum):
-    """Reasons in the conditions and attempts of a CompactionJob."""
+    """Reasons in the conditions and attempts of a CompactionJob that every kind of store has; a kind adds its own."""
 
     ASSIGNED = "Assigned"  # a worker holds the lease
     RETRYING = "Retrying"  # an attempt failed; the next one waits for a worker
     SUCCEEDED = "Succeeded"  # committed: status.receipt is the proof
     # What a worker reports about an attempt (rewrite/receipts.py).
     COMPLETED = "Completed"
-    SOURCE_CORRUPT = "SourceCorrupt"  # a source is damaged: the message names file, index and offset
+    SOURCE_CORRUPT = "SourceCorrupt"  # a source is damaged: the message says where
     SOURCES_CHANGED = "SourcesChanged"  # the sources are no longer what the plan saw; they are planned again
-    SOURCES_DIFFER = "SourcesDiffer"  # blocks cannot be merged with one another: the message names column and blocks
-    MEMORY_TOO_SMALL = "MemoryTooSmall"  # the merge needs more than spec.store.blockStore.mergeMemory of the policy
-    LIVE_SET_UNKNOWN = "LiveSetUnknown"  # the snapshot has no `indexes` file
-    STORE_UNREADABLE = "StoreUnreadable"  # the log could not be read or written (permission, no space)
-    STORE_LOCKED = "StoreLocked"  # another process holds the log's lock: the message names it
-    OWNER_RUNNING = "OwnerRunning"  # the log's owner runs, or nothing says that it is stopped: the message says which
-    LOG_NOT_APPENDABLE = "LogNotAppendable"  # clump: entries cannot be appended from outside; the message says why
+    STORE_UNREADABLE = "StoreUnreadable"  # the store could not be read or written (permission, no space)
     VERIFICATION_FAILED = "VerificationFailed"  # the result did not read back equal; it was thrown away
     WORKER_STOPPED = "WorkerStopped"  # the worker was asked to stop
     ENGINE_LOST = "EngineLost"  # Spark went away under the job
@@ -208,14 +170,14 @@ class JobReason(StrEnum):
     WORKER_OUT_OF_MEMORY = "WorkerOutOfMemory"  # the worker was killed for using more memory than its pod has
     STALE_TOKEN = "StaleToken"  # the store has seen a larger fencing token
     REVOKED = "Revoked"  # the coordinator took the job back
-    NOT_A_LOG = "NotALog"  # the job's path is no log directory (any more)
-    OUTSIDE_ROOT = "OutsideRoot"  # the job's log is not below the root of its policy
     OTHER_STORE = "OtherStore"  # the job is for another store, or kind of store, than its policy's
-    BLOCKS_GONE = "BlocksGone"  # the store does not have the job's blocks (any more)
+    SOURCES_GONE = "SourcesGone"  # the store does not have the job's sources (any more)
 
 
 class WaitReason(StrEnum):
-    """Why something that could happen has not happened yet (status.waiting of policies and jobs)."""
+    """Why something that could happen has not happened yet (status.waiting of policies and jobs); a kind of store adds
+    its own.
+    """
 
     JUST_PLANNED = "JustPlanned"  # the jobs of a new plan: they are looked at next
     NO_FREE_SLOT = "NoFreeSlot"  # all slots of all workers are taken
@@ -223,9 +185,7 @@ class WaitReason(StrEnum):
     WORKER_PENDING = "WorkerPending"  # a worker was created and waits: for room, in a queue, for its image; see message
     WORKERS_FAILING = "WorkersFailing"  # workers end before they announce themselves; launches are spaced out
     CONCURRENCY_LIMIT = "ConcurrencyLimit"  # limits.maxConcurrentJobs are running
-    LOG_BUSY = "LogBusy"  # another job of the same log is running
-    LOCK_HELD = "LockHeld"  # another process holds the log's lock: the message names it
-    OWNER_RUNNING = "OwnerRunning"  # the log's owner runs, or nothing says that it is stopped: stop it cleanly
+    TARGET_BUSY = "TargetBusy"  # another job of the same target is running
     STORE_ERROR = "StoreError"  # the store refused the claim (permission, I/O); the message is the system's
     LEASE_NAME_TAKEN = "LeaseNameTaken"  # a Lease of the job's name belongs to something else: delete or rename one
     BACKOFF = "Backoff"  # a failed job waits a little before its next attempt

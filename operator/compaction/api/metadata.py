@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from compaction.api.base import ApiModel
-from compaction.api.times import Timestamp
+from compaction.api.text.times import Timestamp
 
 
 class OwnerReference(ApiModel):

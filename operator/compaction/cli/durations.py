@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.values import Duration
+from compaction.api.text.values import Duration
 
 _SECONDS: Final = re.compile(r"[0-9]{1,32}([.][0-9]{1,32})?")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text import printable
+from compaction.api.text.safe import printable
 from compaction.exceptions import CompactionError
 
 EXIT_DATA_ERROR = 1

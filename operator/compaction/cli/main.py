@@ -17,11 +17,12 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text import printable
+from compaction.api.text.safe import printable
 from compaction.cli.cluster.flags import cluster_flags, remember
 from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
 from compaction.cli.lazy import LazyGroup
 from compaction.exceptions import CompactionError
+from compaction.kinds.commands import commands
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("compaction.cli.cluster.status:command", "What is behind, why, until when, at what cost."),
@@ -34,8 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List quarantined sources; release them.",
     ),
     "run": ("compaction.cli.local.run:command", "Compact what a policy file describes, without any Kubernetes."),
-    "segments": ("compaction.cli.segments.commands:group", "Look into segment logs; plan, compact and recover them."),
-    "blocks": ("compaction.cli.blocks.commands:group", "Look into block stores; register, compact, verify, clean up."),
+    **{one.name: (one.door.name, one.help) for one in commands()},
     "operator": ("compaction.cli.cluster.operator:command", "Run one replica of the operator."),
     "worker": ("compaction.cli.cluster.worker:command", "Run one Spark worker (started by the operator)."),
     "crds": ("compaction.cli.cluster.crds:command", "Print or check the generated resource definitions."),

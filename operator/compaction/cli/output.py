@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import click
 
-from compaction.api.formatting import format_bytes
-from compaction.api.text import printable
+from compaction.api.text.formatting import format_bytes
+from compaction.api.text.safe import printable
 
 Row = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -25,11 +25,11 @@ from typing import Any
 
 import structlog
 
-from compaction.api.job import CompactionJobSpec
+from compaction.api.job.resource import CompactionJobSpec
 from compaction.drill.told import Order, Said
 from compaction.exceptions import CompactionError, JobStoppedError, LeaseLostError, PortUnavailableError
 from compaction.kube.assignments import WorkerIdentity, lease_port
-from compaction.kube.config import load_connection
+from compaction.kube.client.config import load_connection
 from compaction.rewrite.ports import Assignment, LeasePort
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.worker.held import JobLease

@@ -18,34 +18,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compaction.api.enums import JobKind, JobReason
-from compaction.api.job import CompactionJobSpec
-from compaction.api.job_spec import (
-    JobParameters,
-    JobSources,
-    PolicyReference,
-    SegmentGroup,
-    SegmentLogParameters,
-    SegmentLogSources,
-)
+from compaction.api.enums import JobReason
+from compaction.api.job.report import Outcome
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.spec import JobParameters, JobSources, PolicyReference
+from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
 from compaction.drill.joblease import DrillLease
 from compaction.drill.process import start
 from compaction.drill.told import Line, Order, Said
 from compaction.exceptions import ApiError, DrillError
-from compaction.kube.client import ApiClient
-from compaction.kube.config import load_connection
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import load_connection
 from compaction.leases.tokens import next_token
-from compaction.local.check import Check
-from compaction.rewrite.receipts import Outcome
+from compaction.local.demo.check import Check
+from compaction.stores.segments.directory.lock import LOCK_FILE
+from compaction.stores.segments.format.names import needs_recovery, parse_partial
 from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.lock import LOCK_FILE
 from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.names import needs_recovery, parse_partial
-from compaction.stores.segments.reader import log_fingerprint
-from compaction.stores.segments.sense import SenseSettings
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.reading.reader import log_fingerprint
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.scan.sense import SenseSettings
 from compaction.stores.segments.store import SegmentLogStore
-from compaction.stores.segments.view import open_log
 
 SEGMENTS: Final = 9
 ENTRIES: Final = 256
@@ -186,7 +180,7 @@ class Ground:
         sources = SegmentLogSources(path=str(log), groups=tuple(SegmentGroup(segments=group) for group in groups))
         spec = CompactionJobSpec(
             policy_ref=PolicyReference(name="fencing-drill"),
-            kind=JobKind.SEGMENT_REWRITE,
+            kind=SEGMENT_REWRITE,
             sources=JobSources(segment_log=sources),
             parameters=JobParameters(segment_log=SegmentLogParameters(max_entries_per_segment=ENTRIES)),
         )

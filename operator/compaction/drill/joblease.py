@@ -13,9 +13,9 @@ from typing import Final
 
 from compaction.api.names import COMPONENT_DRILL, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
 from compaction.exceptions import ConflictError, MissingPermissionsError, NotFoundError
-from compaction.kube.client import ApiClient
-from compaction.kube.preflight import Permission, missing_permissions
-from compaction.kube.resources import LEASES
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.resources import LEASES
+from compaction.kube.replica.preflight import Permission, missing_permissions
 from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease, LeaseRecord
 

@@ -16,7 +16,7 @@ from typing import Final
 from compaction.drill.attempt import encode
 from compaction.drill.told import Line, Order, Said
 from compaction.exceptions import DrillError
-from compaction.local.process import GUARD
+from compaction.local.processes.process import GUARD
 
 ANSWER_SECONDS: Final = 60.0
 """How long an attempt may take for any one step before the drill gives up."""

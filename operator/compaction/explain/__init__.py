@@ -1,0 +1,1 @@
+"""States and reasons of policies and jobs, in sentences."""

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from compaction.api.formatting import format_age
 from compaction.api.names import COORDINATOR_LEASE
+from compaction.api.text.formatting import format_age
 from compaction.leases.record import Lease
 
 SILENT_AFTER: Final = 4

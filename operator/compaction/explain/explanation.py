@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from compaction.api.formatting import format_age
-from compaction.explain.meaning import Meaning, Names
+from compaction.api.text.formatting import format_age
+from compaction.kinds.meaning import Meaning, Names
 
 MOST_NAMED: Final = 5
-"""So many jobs, segments or logs are named; the rest is a number."""
+"""So many jobs, sources or targets are named; the rest is a number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from compaction.api.conditions import get_condition
-from compaction.api.enums import AttemptOutcome, ConditionType, JobKind, JobReason, JobState
-from compaction.api.formatting import format_bytes, plural
-from compaction.api.job import Attempt, BlockSources, CompactionJob, JobReceipt
+from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
+from compaction.api.job.resource import Attempt, CompactionJob
 from compaction.api.names import ANNOTATION_PROGRESS
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.formatting import plural
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, Telling, first_of
-from compaction.explain.job_words import JOB_WORDS
-from compaction.explain.meaning import Names, meaning_of
-from compaction.explain.policy_words import WAIT_WORDS
+from compaction.explain.words import job_words, wait_words
+from compaction.kinds.meaning import Names, meaning_of
+from compaction.kinds.registry import kind_of_job
 from compaction.leases.record import Lease
 
 
@@ -81,32 +81,8 @@ def _verdict(job: CompactionJob) -> tuple[str, str]:
 
 
 def _tell_work(telling: Telling, job: CompactionJob) -> None:
-    blocks, sources = job.spec.sources.blocks, job.spec.sources.segment_log
-    if blocks is not None:
-        telling.behind(_blocks_merged(job, blocks))
-    if sources is None:
-        return
-    segments = sum(len(group.segments) for group in sources.groups)
-    parts = []
-    if sources.groups:
-        cost = f", copying {format_bytes(job.spec.estimated_bytes)}" if job.spec.estimated_bytes else ""
-        parts.append(f"rewrites {plural(segments, 'segment')} into {len(sources.groups)}{cost}")
-    if sources.unreferenced:
-        parts.append(f"marks {plural(len(sources.unreferenced), 'segment')} for deletion")
-    if sources.clump:
-        parts.append(f"re-writes runs of fewer than {sources.clump.shorter_than} live entries at the head")
-    telling.behind(f"The job {' and '.join(parts)}, in {sources.path}.")
-
-
-def _blocks_merged(job: CompactionJob, blocks: BlockSources) -> str:
-    size = f", {format_bytes(job.spec.estimated_bytes)}," if job.spec.estimated_bytes else ""
-    order, duplicates = job.spec.block_parameters.sort_key, job.spec.block_parameters.deduplicate_by
-    by = f", sorted by {', '.join(order)}" if order else ""
-    kept = f"; of rows with the same {', '.join(duplicates)} only the last is kept" if duplicates else ""
-    return (
-        f"The job merges {plural(len(blocks.blocks), 'block')}{size} of tenant {blocks.tenant}, shard {blocks.shard}, "
-        f"into one of level {job.spec.level + 1}{by}{kept}."
-    )
+    if job.spec.sources.chosen is not None:
+        telling.behind(kind_of_job(job.spec.kind).does(job.spec))
 
 
 def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy | None) -> None:
@@ -114,13 +90,13 @@ def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy
     if last is not None:
         _tell_attempt(telling, last)
     if status.waiting is not None:
-        meaning = meaning_of(WAIT_WORDS, status.waiting.reason)
+        meaning = meaning_of(wait_words(), status.waiting.reason)
         said = f"It has waited {telling.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
         telling.now(telling.said(said, status.waiting.message))
         telling.consequences(meaning)
         return
     if policy is None:
-        meaning = meaning_of(WAIT_WORDS, "PolicyNotFound")
+        meaning = meaning_of(wait_words(), "PolicyNotFound")
         telling.now(f"It waits for PolicyNotFound: {meaning.says}")
         telling.consequences(meaning)
         return
@@ -129,7 +105,7 @@ def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy
         telling.now(f"It has waited {telling.age(_waits_since(job))} for a worker.")
         telling.next("It is assigned to the next worker with a free slot; jobs of a lower level go first.")
         return
-    meaning = meaning_of(WAIT_WORDS, waiting.reason)
+    meaning = meaning_of(wait_words(), waiting.reason)
     said = f"It has waited {telling.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
     telling.now(telling.said(f"{said}{meaning.says}", waiting.message))
     telling.consequences(meaning)
@@ -142,7 +118,7 @@ def _waits_since(job: CompactionJob) -> datetime | None:
 
 def _tell_attempt(telling: Telling, attempt: Attempt) -> None:
     """How the last attempt ended, and what follows from it."""
-    meaning = meaning_of(JOB_WORDS, attempt.reason)
+    meaning = meaning_of(job_words(), attempt.reason)
     charged = "charged" if attempt.charged else "not charged"
     said = (
         f"Attempt {attempt.token} on {attempt.worker} {_ended(attempt)} {telling.age(attempt.ended_at)} ago ({charged})"
@@ -162,7 +138,7 @@ def _ended(attempt: Attempt) -> str:
 
 def _tell_running(telling: Telling, job: CompactionJob, leases: Sequence[Lease] | None) -> None:
     status = job.status
-    meaning = meaning_of(JOB_WORDS, "Assigned")
+    meaning = meaning_of(job_words(), "Assigned")
     where = f"{status.worker} with token {status.fencing_token}"
     telling.now(
         f"It has run on {where} for {telling.age(status.assigned_at)}, {progress_of(job, leases)}: {meaning.says}"
@@ -176,7 +152,7 @@ def _tell_running(telling: Telling, job: CompactionJob, leases: Sequence[Lease] 
 
 def _tell_parked(telling: Telling, job: CompactionJob) -> None:
     reason, message = _verdict(job)
-    meaning = meaning_of(JOB_WORDS, reason)
+    meaning = meaning_of(job_words(), reason)
     said = f"It has been parked for {telling.age(job.status.finished_at)}, {reason}: {meaning.says}"
     telling.now(telling.said(said, message))
     telling.consequences(meaning)
@@ -187,29 +163,18 @@ def _tell_parked(telling: Telling, job: CompactionJob) -> None:
 
 def _tell_receipt(telling: Telling, job: CompactionJob) -> None:
     receipt = job.status.receipt
-    meaning = meaning_of(JOB_WORDS, "Succeeded")
+    meaning = meaning_of(job_words(), "Succeeded")
     telling.now(f"It succeeded {telling.age(job.status.finished_at)} ago: {meaning.says}")
     if receipt is not None:
+        kind = kind_of_job(job.spec.kind)
         equal = "The live content read back is equal to that of the sources"
-        proof = equal if receipt.proves_equal else "THE FINGERPRINTS DIFFER"
-        telling.now(_what_became(receipt, job.spec.kind) + f" {proof}.")
+        proof = equal if kind.proves_equal(receipt) else "THE FINGERPRINTS DIFFER"
+        telling.now(f"{kind.became(receipt)} {proof}.")
     telling.consequences(meaning)
-
-
-def _what_became(receipt: JobReceipt, kind: JobKind) -> str:
-    if receipt.clump is not None:
-        ranges = f"{receipt.clump.ranges_before} live ranges became {receipt.clump.ranges_after}"
-        return f"{receipt.clump.entries_moved} live entries were re-written at the head, {ranges}."
-    before, after = format_bytes(receipt.bytes_before), format_bytes(receipt.bytes_after)
-    if kind is JobKind.BLOCK_REWRITE:
-        dropped = f", {plural(receipt.duplicates, 'duplicate')} left out" if receipt.duplicates else ""
-        blocks = f"{plural(len(receipt.sources), 'block')} became {len(receipt.outputs)}"
-        return f"{blocks}, {before} became {after}, {receipt.rows} rows{dropped}."
-    return f"{before} became {after}, {receipt.entries} entries copied."
 
 
 def _tell_skipped(telling: Telling, job: CompactionJob) -> None:
     skipped = {
-        f"{one.segment} was left as it is": telling.said(f"{one.reason}.", one.message) for one in job.status.skipped
+        f"{one.source} was left as it is": telling.said(f"{one.reason}.", one.message) for one in job.status.skipped
     }
     telling.now(*first_of(skipped, "sources were left"))

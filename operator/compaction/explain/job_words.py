@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from compaction.api.enums import JobReason
-from compaction.explain.meaning import Meaning
+from compaction.kinds.meaning import Meaning
 
 _RETRY: Final = "kubectl compaction retry {n} {job}"
 _AGAIN: Final = "The job is tried again after a pause, until its attempts are used up."
@@ -33,50 +33,17 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
     ),
     JobReason.SOURCE_CORRUPT: Meaning(
         "A source is damaged; nothing of it was changed, and the job's other groups were committed.",
-        f"{_PARKED} The damaged segment is set aside, and its siblings are planned in jobs of their own.",
-        "Restore the file from its owner or a replica; it is planned again by itself when another file stands there.",
+        f"{_PARKED} The damaged source is in quarantine, and its siblings are planned in jobs of their own.",
+        "Restore the source from its owner or a replica; it is planned again by itself when another one stands there.",
     ),
     JobReason.SOURCES_CHANGED: Meaning(
         "The sources are no longer what the plan saw.",
         "The job stays for the record only; its work was planned anew from what there is.",
     ),
-    JobReason.SOURCES_DIFFER: Meaning(
-        "The blocks have a column whose types in two of them have no common one; nothing was changed.",
-        "The job stays parked. Plans keep such blocks apart: the job was made by hand, or by an older version.",
-        "Delete the job, and its blocks are planned by their schemas: kubectl delete cjob {job} {n}",
-    ),
-    JobReason.MEMORY_TOO_SMALL: Meaning(
-        "The merge needs more memory than the job may use; nothing was changed.",
-        f"{_PARKED} It is told how much to use when it is made.",
-        "Raise spec.store.blockStore.mergeMemory, then delete the job, and it is planned anew: kubectl delete cjob "
-        "{job} {n}",
-    ),
-    JobReason.LIVE_SET_UNKNOWN: Meaning(
-        "The log's snapshot has no `indexes` file, so nobody knows what is live below it.",
-        f"{_PARKED} The log is looked at again after every interval.",
-        "Restore the file, or set whenIndexesMissing: TreatAsEmpty if the owner keeps no live indexes at all: "
-        "kubectl edit cpol {policy} {n}",
-    ),
     JobReason.STORE_UNREADABLE: Meaning(
-        "The log could not be read or written.",
+        "The store could not be read or written.",
         _AGAIN,
         f"Mend what the message names (permission, space, a read-only file system); once it is parked: {_RETRY}",
-    ),
-    JobReason.STORE_LOCKED: Meaning(
-        "Another process held the log's lock for too long.",
-        f"{_AGAIN} The lock is left alone.",
-        f"End the process that the message names if it is stuck; once the job is parked: {_RETRY}",
-    ),
-    JobReason.OWNER_RUNNING: Meaning(
-        "The server that owns the log runs, was killed, or nothing says that it is stopped; nothing is committed.",
-        "The attempt is not charged; the job waits until the server has been stopped cleanly.",
-        "If it was started while the job ran and a group had been committed, restart it at once, before its next "
-        "snapshot: it does not know the new segments. Then stop it for the rest of the job.",
-    ),
-    JobReason.LOG_NOT_APPENDABLE: Meaning(
-        "Entries cannot be appended to the log from outside, so its live entries were not re-written at the head.",
-        _AGAIN,
-        f"Do what the message says about the log's owner; once the job is parked: {_RETRY}",
     ),
     JobReason.VERIFICATION_FAILED: Meaning(
         "The result did not read back equal to its sources and was thrown away; the sources are untouched.",
@@ -135,24 +102,13 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         f"{_UNCHARGED} That happens when its Lease was changed or a newer attempt was found.",
     ),
     JobReason.OTHER_STORE: Meaning(
-        "The job is for another store than its policy's.",
+        "The job is for another store, or another part of it, than its policy's.",
         f"{_REFUSED} A policy's workers touch no store but its own.",
         "Make the job with a policy of that store, and delete this one: kubectl delete cjob {job} {n}",
     ),
-    JobReason.BLOCKS_GONE: Meaning(
-        "The store does not have the blocks that the job names, or not any more.",
+    JobReason.SOURCES_GONE: Meaning(
+        "The store does not have the sources that the job names, or not any more.",
         _REFUSED,
-        "Name blocks that `compactor blocks list` shows in a new job, and delete this one: kubectl delete cjob {job} "
-        "{n}",
-    ),
-    JobReason.NOT_A_LOG: Meaning(
-        "The job's path is no log directory, or not any more.",
-        _REFUSED,
-        "Correct the path in a new job, and delete this one: kubectl delete cjob {job} {n}",
-    ),
-    JobReason.OUTSIDE_ROOT: Meaning(
-        "The job's log is not below the root of its policy.",
-        f"{_REFUSED} A policy's workers touch nothing else.",
-        "Make the job with a policy whose root holds the log, and delete this one: kubectl delete cjob {job} {n}",
+        "Correct the sources in a new job, and delete this one: kubectl delete cjob {job} {n}",
     ),
 }

@@ -7,17 +7,18 @@ from datetime import datetime
 from typing import Final
 
 from compaction.api.conditions import get_condition
-from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, StoreKind, WaitReason
-from compaction.api.formatting import format_age, format_bytes, plural
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.times import format_timestamp
+from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, WaitReason
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.api.text.times import format_timestamp
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, Telling, first_of
 from compaction.explain.job import progress_of, why_parked
-from compaction.explain.left_out_words import LEFT_OUT_WORDS, LOG_WORDS
-from compaction.explain.meaning import Names, meaning_of
-from compaction.explain.policy_words import LIVE_ENTRIES_MISSING, POLICY_WORDS, WAIT_WORDS
+from compaction.explain.words import left_out_words, policy_words, target_words, wait_words
+from compaction.kinds.kind import Kind
+from compaction.kinds.meaning import Names, meaning_of
+from compaction.kinds.registry import kind_of
 from compaction.leases.record import Lease
 
 _UNKNOWN: Final = "Unknown"
@@ -37,11 +38,12 @@ def explain_policy(
     meta, status = policy.metadata, policy.status
     telling = Telling(Names(meta.namespace, meta.name), now)
     ready = get_condition(status.conditions, ConditionType.READY)
-    _tell_debt(telling, status)
+    kind = kind_of(policy.spec.store)
+    _tell_debt(telling, status, kind)
     _tell_plan(telling, status)
     tell_coordinator(telling, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     if ready is not None:
-        meaning = meaning_of(POLICY_WORDS, ready.reason)
+        meaning = meaning_of(policy_words(), ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
         since = telling.age(ready.last_transition_time)
         telling.now(telling.said(f"{ready.reason}, for {since}: {meaning.says}", message))
@@ -50,58 +52,46 @@ def explain_policy(
         telling.now("The spec was changed since; the operator has not answered to it yet.")
     _tell_waits(telling, status, ready.reason if ready is not None else "")
     _tell_jobs(telling, status, jobs, leases)
-    _tell_damage(telling, status)
+    _tell_damage(telling, status, kind)
     skew = get_condition(status.conditions, ConditionType.WORKER_VERSION_SKEW)
     if skew is not None:
         telling.now(f"{skew.type}, for {telling.age(skew.last_transition_time)}: {skew.message}.")
     _tell_left_out(telling, status)
     _tell_times(telling, policy)
     if meta.is_deleting:
-        telling.now("It is being deleted: its workers are stopped and its jobs deleted, the logs stay as they are.")
+        telling.now("It is being deleted: its workers are stopped and its jobs deleted, the store stays as it is.")
     return telling.told(f"CompactionPolicy {meta.namespace}/{meta.name}: {ready.reason if ready else _UNKNOWN}")
 
 
 def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
-    """The condition's message repeats what is told about each segment or log anyway."""
+    """The condition's message repeats what is said about each source or target anyway."""
     if reason == PolicyReason.SOURCES_QUARANTINED:
         return bool(status.quarantined)
-    return reason in (PolicyReason.LOGS_UNREADABLE, PolicyReason.OWNER_RUNNING) and bool(status.log_errors)
+    return bool(status.target_errors) and (
+        reason == PolicyReason.SOURCES_UNREADABLE or all(one.reason == reason for one in status.target_errors)
+    )
 
 
-def _tell_debt(telling: Telling, status: CompactionPolicyStatus) -> None:
+def _tell_debt(telling: Telling, status: CompactionPolicyStatus, kind: Kind) -> None:
     debt = status.debt
     if debt is None:
         telling.behind("Unknown: no look at the store has ended yet.")
         return
-    if not debt.bytes and not debt.segments and not debt.blocks:
+    if not debt.bytes and not debt.sources:
         telling.behind(f"Nothing: the last look, {telling.age(status.last_sense_time)} ago, found no debt.")
         return
     oldest = f"; the oldest debt is {telling.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
-    if status.store is StoreKind.BLOCK_STORE:
-        where = f"{plural(debt.blocks, 'block')} in {plural(debt.logs, 'batch', 'batches')}"
-        telling.behind(f"{format_bytes(debt.bytes)} of {where} could be merged{oldest}.")
-        _tell_readers(telling, status)
-    else:
-        where = f"{plural(debt.segments, 'segment')} of {plural(debt.logs, 'log')}"
-        telling.behind(f"{format_bytes(debt.bytes)} could be given back by {where}{oldest}.")
+    telling.behind(f"{kind.debt(status)}{oldest}.", *kind.details(status))
+    tenants = {
+        f"Of tenant {one.tenant}": f"{plural(one.sources, kind.nouns.source)} wait to be {kind.nouns.compacted}."
+        for one in debt.tenants
+    }
+    telling.behind(*first_of(tenants, "tenants"))
+    telling.behind(*(f"{one.message} ({plural(one.sources, kind.nouns.source)})." for one in status.conflicts))
     if status.eta_seconds is not None:
         telling.behind(f"At the measured speed it is worked off in {format_age(status.eta_seconds)}.")
     elif status.active:
         telling.behind("When it is worked off is not known yet: no job of this kind has been measured.")
-
-
-def _tell_readers(telling: Telling, status: CompactionPolicyStatus) -> None:
-    """What the debt costs those who read, and whose it is."""
-    blocks, debt = status.blocks, status.debt
-    if blocks is None or debt is None:
-        return
-    telling.behind(
-        f"A query about one tenant, shard and window of time opens {blocks.read_amplification:g} blocks on average; "
-        f"{blocks.read_amplification_after:g} when that is done."
-    )
-    tenants = {f"Of tenant {one.tenant}": f"{plural(one.blocks, 'block')} wait to be merged." for one in debt.tenants}
-    telling.behind(*first_of(tenants, "tenants"))
-    telling.behind(*(f"{one.message} ({plural(one.blocks, 'block')})." for one in blocks.schema_conflicts))
 
 
 def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
@@ -110,7 +100,7 @@ def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
         return
     telling.behind(
         f"The newest plan with jobs, {plan.hash}, is {telling.age(plan.created_at)} old: {plural(plan.jobs, 'job')}, "
-        f"to copy {format_bytes(plan.cost_bytes)} and give back {format_bytes(plan.gain_bytes)}."
+        f"to copy {format_bytes(plan.cost_bytes)} and reclaim {format_bytes(plan.gain_bytes)}."
     )
     if plan.approval is PlanApproval.PENDING and not status.waits:
         since = telling.age(plan.waiting_since)
@@ -122,7 +112,7 @@ def _tell_waits(telling: Telling, status: CompactionPolicyStatus, ready: str) ->
     Ready was told with it.
     """
     for wait in status.waits:
-        meaning = meaning_of(WAIT_WORDS, wait.reason)
+        meaning = meaning_of(wait_words(), wait.reason)
         what = plural(wait.count, "plan" if wait.reason in _OF_PLANS else "job")
         example = f", such as {wait.example}" if wait.example else ""
         said = f"{what} waiting for {wait.reason}, {telling.age(wait.since)} by now{example}: {meaning.says}"
@@ -131,7 +121,7 @@ def _tell_waits(telling: Telling, status: CompactionPolicyStatus, ready: str) ->
             telling.consequences(meaning)
     if status.waiting is not None and not status.waits:
         wait_for = status.waiting
-        meaning = meaning_of(WAIT_WORDS, wait_for.reason)
+        meaning = meaning_of(wait_words(), wait_for.reason)
         said = f"Waiting for {wait_for.reason}, {telling.age(wait_for.since)} by now: {meaning.says}"
         telling.now(telling.said(said, wait_for.message))
         telling.consequences(meaning)
@@ -157,35 +147,31 @@ def _tell_jobs(
     telling.now(*first_of(faulty, "jobs are parked"))
 
 
-def _tell_damage(telling: Telling, status: CompactionPolicyStatus) -> None:
+def _tell_damage(telling: Telling, status: CompactionPolicyStatus, kind: Kind) -> None:
+    alarms = {one.alarm.reason for one in kind.measures if one.alarm is not None}
     damaged = {
-        f"{one.log}/{one.segment} has been set aside for {telling.age(one.since)}": f"{one.reason}. {one.message}"
+        f"{one.target}/{one.source} has been set aside for {telling.age(one.since)}": f"{one.reason}. {one.message}"
         for one in status.quarantined
     }
     telling.now(*first_of(damaged, "sources are set aside"))
     errors = {
-        f"{one.log} {'has lost entries' if one.reason == LIVE_ENTRIES_MISSING else 'could not be planned'}": (
+        f"{one.target} {'has lost records' if one.reason in alarms else 'could not be planned'}": (
             f"{one.reason}. {one.message}"
         )
-        for one in status.log_errors
+        for one in status.target_errors
     }
-    telling.now(*first_of(errors, "logs could not be planned"))
-    if status.missing_live_entries:
-        missing = plural(status.missing_live_entries, "live entry", "live entries")
-        telling.now(
-            f"{missing} are in no segment: in a write-ahead log, or lost. Look into each log: "
-            "compactor segments inspect DIR --verify"
-        )
+    telling.now(*first_of(errors, "targets could not be planned"))
+    telling.now(*kind.warnings(status))
 
 
 def _tell_left_out(telling: Telling, status: CompactionPolicyStatus) -> None:
-    """Whole logs first; of segments only the counts matter, each with its reason."""
+    """Whole targets first; of their parts only the counts matter, each with its reason."""
     rows = status.plan.left_out if status.plan is not None else ()
-    for row in sorted(rows, key=lambda row: row.reason not in LOG_WORDS):
-        meaning = meaning_of(LEFT_OUT_WORDS, row.reason)
+    for row in sorted(rows, key=lambda row: row.reason not in target_words()):
+        meaning = meaning_of(left_out_words(), row.reason)
         example = f", such as {row.example}" if row.example else ""
         telling.behind(f"{row.count} left out as {row.reason}{example}: {meaning.says} {meaning.next}")
-        if meaning.do and row.reason in LOG_WORDS:
+        if meaning.do and row.reason in target_words():
             telling.consequences(meaning)
 
 

@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from compaction.api.enums import PolicyReason, WaitReason
-from compaction.explain.meaning import Meaning
+from compaction.kinds.meaning import Meaning
 
 _EDIT: Final = "kubectl edit cpol {policy} {n}"
-
-LIVE_ENTRIES_MISSING: Final = "LiveEntriesMissing"
-"""The one reason in status.logErrors of a log that was planned. The store's word: this room knows no store."""
 
 POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.SCHEDULED: Meaning(
         "Everything that is due has been compacted.",
-        "The store is looked at again after the interval; a log that has reached the thresholds gets its job then.",
-    ),
-    PolicyReason.NO_LOGS_FOUND: Meaning(
-        "Nothing below the root that include and exclude select holds segment files.",
-        "Logs that appear are found at the next look.",
-        f"If there should be logs, correct root, include or exclude: {_EDIT}",
+        "The store is looked at again after the interval; a target that has reached the thresholds gets its job then.",
     ),
     PolicyReason.COMPACTING: Meaning(
         "Jobs run or wait for a worker.",
@@ -61,16 +53,6 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "Nothing is planned for it until it is corrected.",
         f"Correct the field that the message names: {_EDIT}",
     ),
-    PolicyReason.ROOT_NOT_FOUND: Meaning(
-        "The root does not exist where the operator runs.",
-        "It is looked for again after every interval; nothing is planned or deleted meanwhile.",
-        f"Create or mount the directory there, or correct root: {_EDIT}",
-    ),
-    PolicyReason.ROOT_NOT_A_DIRECTORY: Meaning(
-        "The root is something else than a directory.",
-        "It is looked at again after every interval; nothing is planned meanwhile.",
-        f"Set root to the directory that holds the logs: {_EDIT}",
-    ),
     PolicyReason.PERMISSION_DENIED: Meaning(
         "The operator may not read or write the store, or not read one of its Secrets.",
         "It is tried again after every interval; nothing is planned meanwhile.",
@@ -84,7 +66,7 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         f"the name: {_EDIT}",
     ),
     PolicyReason.STORE_UNREACHABLE: Meaning(
-        "The object store, or the database that knows its blocks, does not answer or refuses what it is asked.",
+        "The object store, or the database that knows what it holds, does not answer or refuses what it is asked.",
         "It is tried again after every interval; nothing is planned or deleted meanwhile, and running jobs go on.",
         f"Mend what the message names: the network, the url, or the credentials in the Secret: {_EDIT}",
     ),
@@ -98,23 +80,16 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "The look is repeated after every interval; nothing is planned meanwhile.",
         "Mend what the message names; the operator's log has the details.",
     ),
-    PolicyReason.LOGS_UNREADABLE: Meaning(
-        "Some logs could not be planned, or have lost entries; the others are compacted.",
-        "Each of them is tried again at every look.",
-        "Mend the logs named in status.logErrors; `compactor segments inspect DIR` looks into one.",
-    ),
-    PolicyReason.OWNER_RUNNING: Meaning(
-        "The server that owns the logs runs, was killed, or nothing says that it is stopped: its logs are left alone.",
-        "They are looked at again after every interval, and planned once the server has been stopped cleanly.",
-        "Stop the server, or exclude its logs; when it is stopped and cannot be seen to be, say ownership: Stopped: "
-        f"{_EDIT}. Should a log have been compacted while its server ran: restart the server at once, before its next "
-        "snapshot.",
+    PolicyReason.SOURCES_UNREADABLE: Meaning(
+        "Some targets could not be planned, or have lost records; the others are compacted.",
+        "Each of them is tried again at every scan.",
+        "Fix the targets that status.targetErrors names; of a segment log: compactor segments inspect DIR",
     ),
     PolicyReason.SOURCES_QUARANTINED: Meaning(
-        "Damaged segments are set aside, and everything beside them is compacted.",
-        "A quarantine ends by itself when another file stands under the name.",
-        "Restore the files: kubectl compaction quarantine list {policy} {n}; "
-        "to have one tried again as it is: kubectl compaction quarantine release {policy} {n} LOG/SEGMENT",
+        "Damaged sources are in quarantine, and everything beside them is compacted.",
+        "The quarantine of a file ends by itself when another one stands under the name.",
+        "Restore the sources: kubectl compaction quarantine list {policy} {n}; "
+        "to have one tried again as it is: kubectl compaction quarantine release {policy} {n} TARGET/SOURCE",
     ),
     PolicyReason.JOBS_FAULTY: Meaning(
         "Jobs have used up their attempts and are parked.",
@@ -159,20 +134,9 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "The next job starts when one of them has ended.",
         f"For more at a time raise limits.maxConcurrentJobs: {_EDIT}",
     ),
-    WaitReason.LOG_BUSY: Meaning(
-        "Another job of the same log, or of the same blocks, is running, and they have one at a time.",
+    WaitReason.TARGET_BUSY: Meaning(
+        "Another job of the same target, or of the same sources, is running, and they have one at a time.",
         "The job starts when the other one has ended.",
-    ),
-    WaitReason.LOCK_HELD: Meaning(
-        "Another process holds the lock of the log.",
-        "The claim is tried again until the lock is free.",
-        "If that process is stuck, end it (the message names it); never delete the lock file.",
-    ),
-    WaitReason.OWNER_RUNNING: Meaning(
-        "The server that owns the log runs, was killed, or nothing says that it is stopped.",
-        "The claim is tried again with growing pauses, until the server has been stopped cleanly.",
-        "Stop the server; or, when it is stopped and cannot be seen to be, set ownership: Stopped in the policy and "
-        "delete the job, and it is planned again: kubectl delete cjob {job} {n}",
     ),
     WaitReason.STORE_ERROR: Meaning(
         "The store refused the claim of the job.",

@@ -12,8 +12,8 @@ from typing import Final
 
 import yaml
 
-from compaction.api.text import cut, printable
-from compaction.api.yaml_loader import BoundedLoader
+from compaction.api.manifests.yaml_loader import BoundedLoader
+from compaction.api.text.safe import cut, printable
 from compaction.exceptions import IngestConfigError, NotAllowedError, NotAuthenticatedError
 from compaction.ingest.reviews import CachedReviews
 from compaction.ingest.shared_secrets import SharedSecret

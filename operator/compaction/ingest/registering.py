@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from compaction.api.text import cut, printable
+from compaction.api.text.safe import cut, printable
 from compaction.exceptions import (
     BlockConflictError,
     BlockStoreError,

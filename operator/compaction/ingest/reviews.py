@@ -31,7 +31,7 @@ _PART: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class TokenReview(Protocol):
-    """Implemented by `kube.token_review`."""
+    """Implemented by `kube.client.token_review`."""
 
     async def __call__(self, token: str) -> str | None:
         """The user whose token it is, for our audience; None for nobody's. Raises TokenReviewUnavailableError."""

@@ -22,7 +22,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 from pydantic import ValidationError
 
-from compaction.api.text import cut, printable
+from compaction.api.text.safe import cut, printable
 from compaction.exceptions import NotAllowedError
 from compaction.ingest.access import Gate, Principal
 from compaction.ingest.messages import (

@@ -22,7 +22,8 @@ import structlog
 from pydantic import ValidationError
 
 from compaction.api.bounds import first_problem
-from compaction.api.job import CompactionJob
+from compaction.api.job.report import JobReport
+from compaction.api.job.resource import CompactionJob
 from compaction.api.names import (
     ANNOTATION_BYTES_PER_SECOND,
     ANNOTATION_HOST,
@@ -40,7 +41,7 @@ from compaction.api.names import (
     POLICY_KIND,
     child_labels,
 )
-from compaction.api.text import INT64_MAX, number_in
+from compaction.api.text.safe import INT64_MAX, number_in
 from compaction.exceptions import (
     AlreadyExistsError,
     ApiError,
@@ -54,12 +55,11 @@ from compaction.exceptions import (
     StopRequestedError,
     WorkerLeaseGoneError,
 )
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, WatchEvent
-from compaction.kube.config import Connection
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, WatchEvent
+from compaction.kube.client.config import Connection
 from compaction.kube.release import OWN_VERSION
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.rewrite.ports import Assignment, LeasePort, Offer
-from compaction.rewrite.receipts import JobReport
 
 log = structlog.get_logger(__name__)
 

@@ -18,14 +18,14 @@ import structlog
 from pydantic import ValidationError
 
 from compaction.api.enums import PolicyReason
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.standing import conditions_for
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.policy.standing import conditions_for
 from compaction.exceptions import CompactionError
-from compaction.kube.assign import Outcome
-from compaction.kube.cache import Change, Delta, ObjectKey, key_of
-from compaction.kube.events import EventType
-from compaction.kube.executor import Executor
+from compaction.kube.client.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
+from compaction.kube.executor.assign import Outcome
+from compaction.kube.executor.decisions import Executor
+from compaction.kube.executor.events import EventType
 from compaction.kube.gather import (
     ParsedObjects,
     identity,
@@ -37,25 +37,24 @@ from compaction.kube.gather import (
     worker_lease,
     worker_process,
 )
+from compaction.kube.informer.cache import Change, Delta, ObjectKey, key_of
+from compaction.kube.informer.queue import AGAIN, stale_pause
 from compaction.kube.launchers.base import WorkerObservation
-from compaction.kube.measure import measure
+from compaction.kube.metrics.measure import measure
 from compaction.kube.overlaps import Overlaps
-from compaction.kube.queue import AGAIN, stale_pause
-from compaction.kube.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
-from compaction.kube.resting import Resting, Seen
-from compaction.kube.runtime import Runtime
+from compaction.kube.replica.runtime import Runtime
+from compaction.kube.sensing.resting import Resting, Seen
+from compaction.kube.sensing.store_tasks import PolicyState, StoreTasks, close
 from compaction.kube.sharing import Sharing
-from compaction.kube.store_tasks import PolicyState, StoreTasks, close
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
-from compaction.reconcile.announcing import of_standing
-from compaction.reconcile.claims import learned
-from compaction.reconcile.fleet import launch_failed
+from compaction.reconcile.jobs.claims import learned
 from compaction.reconcile.observations import Moment, Snapshot
 from compaction.reconcile.policy import reconcile
-from compaction.stores.adapter import StoreAdapter
-from compaction.stores.adapters import open_store
+from compaction.reconcile.status.announcing import of_standing
+from compaction.reconcile.workers.fleet import launch_failed
+from compaction.stores.adapter import StoreAdapter, open_store
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +63,7 @@ WATCH_WORKERS: Final = 1.0
 
 
 class PolicyController:
-    """Implements `kube.runtime.Controller`. Everything runs on the runtime's loop but the store tasks."""
+    """Implements `kube.replica.runtime.Controller`. Everything runs on the runtime's loop but the store tasks."""
 
     def __init__(
         self,
@@ -90,8 +89,8 @@ class PolicyController:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self, runtime: Runtime) -> None:
-        """See `kube.runtime.Controller`. The workers that an earlier coordinator started are known before anything
-        else.
+        """See `kube.replica.runtime.Controller`. The workers that an earlier coordinator started are known before
+        anything else.
         """
         self._runtime = runtime
         await self._look_at_workers(runtime)
@@ -99,7 +98,7 @@ class PolicyController:
         self._spawn(self._sharing.run(runtime))
 
     async def stop(self) -> None:
-        """See `kube.runtime.Controller`. Store tasks are waited for: a thread cannot be cancelled."""
+        """See `kube.replica.runtime.Controller`. Store tasks are waited for: a thread cannot be cancelled."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -117,7 +116,7 @@ class PolicyController:
             log.error("work in the background failed", error=str(error), exc_info=error)
 
     def observed(self, resource: Resource, delta: Delta) -> None:
-        """See `kube.runtime.Controller`: the moment of this call is when a Lease was seen to change."""
+        """See `kube.replica.runtime.Controller`: the moment of this call is when a Lease was seen to change."""
         uid = delta.body["metadata"]["uid"]
         if delta.change is Change.DELETED:
             self._leases.forget(uid)
@@ -159,7 +158,7 @@ class PolicyController:
     # -- one policy --------------------------------------------------------------------------------------------------
 
     async def reconcile(self, key: ObjectKey) -> float | None:
-        """See `kube.runtime.Controller`."""
+        """See `kube.replica.runtime.Controller`."""
         runtime = self._runtime
         assert runtime is not None, "start() comes first"
         self._sharing.begin(runtime, self._workers)

@@ -13,7 +13,8 @@ import structlog
 from pydantic import ValidationError
 
 from compaction.api.base import ApiModel
-from compaction.api.job import CompactionJob
+from compaction.api.job.report import JobReport, parse_report
+from compaction.api.job.resource import CompactionJob
 from compaction.api.names import (
     ANNOTATION_BYTES_PER_SECOND,
     ANNOTATION_PROGRESS,
@@ -26,16 +27,15 @@ from compaction.api.names import (
     LABEL_COMPONENT,
     POLICY_KIND,
 )
-from compaction.api.text import INT64_MAX, cut, number_in, printable
-from compaction.api.workers_spec import MAX_SLOTS
+from compaction.api.policy.workers import MAX_SLOTS
+from compaction.api.text.safe import INT64_MAX, cut, number_in, printable
 from compaction.exceptions import MalformedLeaseError, MalformedReportError
-from compaction.kube.cache import key_of
+from compaction.kube.client.resources import Obj
+from compaction.kube.informer.cache import key_of
 from compaction.kube.launchers.base import WorkerObservation
-from compaction.kube.resources import Obj
 from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease
 from compaction.reconcile.observations import Identity, JobLease, JobView, WorkerLease, WorkerProcess
-from compaction.reconcile.reports import WorkerReport, parse_report
 
 log = structlog.get_logger(__name__)
 
@@ -143,7 +143,7 @@ def job_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> JobLease:
         record = Lease.parse(body).record
     except MalformedLeaseError:
         return JobLease(identity(body), holder="", token=0, duration=DEFAULT_LEASE_SECONDS, silence=0.0)
-    report: WorkerReport | None = None
+    report: JobReport | None = None
     error = ""
     if ANNOTATION_REPORT in annotations:
         try:

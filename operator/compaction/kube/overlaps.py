@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from compaction.api.policy import CompactionPolicy
-from compaction.kube.cache import ObjectKey
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.kube.informer.cache import ObjectKey
 from compaction.reconcile.overlap import Claimant, older_owner, said, share_a_store
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Final
 
-from compaction.api.policy import CompactionPolicy
-from compaction.kube.cache import ObjectKey
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.kube.gather import is_worker
+from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.launchers.base import WorkerObservation
-from compaction.kube.runtime import Runtime
+from compaction.kube.replica.runtime import Runtime
 from compaction.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimits, Wish
 from compaction.reconcile.commons import Commons, waited_for_worker
 from compaction.reconcile.observations import Moment

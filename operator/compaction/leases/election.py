@@ -1,4 +1,4 @@
-"""Coordinator election: client-go's semantics on one Lease (docs/control-plane.md §3, research/operator.md §4.1).
+"""Coordinator election: client-go's semantics on one Lease (docs/design/leases-and-tokens.md#election).
 
 `Election` is the algorithm: one `step()` at a time, against a three-verb port, with both clocks passed in. It holds no
 thread and no sleep, so it is tested with a fake clock; `elector.py` runs it in a thread of its own.
@@ -163,6 +163,8 @@ class Election:
             return False
         self._standing = Standing.LOST  # first: from here on nothing may believe it leads
         lease = self._lease
+        # A conflict is most likely our own renewal whose answer was lost: read, and release what is there if it is
+        # ours.
         for _ in range(3):
             try:
                 await self._port.replace(lease.with_record(lease.record.released(now=self._now())))
@@ -189,6 +191,7 @@ class Election:
             return
         if not self._observer.expired("lease"):
             return
+        # Its holder may be alive and late: then its renewal changes the version, and this takeover is a conflict.
         await self._take(lease, lease.record.transitions + 1)
 
     async def _create(self) -> None:

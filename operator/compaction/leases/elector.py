@@ -1,8 +1,9 @@
 """The election in a thread of its own: own event loop, own connections, and a deadman that ends the process in time.
 
-The main loop may stall for seconds while it reconciles; that must not cost the lease (research/operator.md §1.3). So
-nothing here shares anything with it but a few atomically read numbers and the callbacks, which run in the elector's
-thread and must return at once (`loop.call_soon_threadsafe`, `Event.set`).
+The main loop may stall for seconds while it reconciles; that must not cost the lease
+(docs/design/control-plane-traps.md#the-electors-thread). So nothing here shares anything with it but a few atomically
+read numbers and the callbacks, which run in the elector's thread and must return at once (`loop.call_soon_threadsafe`,
+`Event.set`).
 """
 
 import asyncio

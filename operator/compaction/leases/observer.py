@@ -1,8 +1,8 @@
 """When is a lease expired? Decided from what this process saw change, by its own monotonic clock, and nothing else.
 
-client-go's rule (research/operator.md §4.1): remember the record and the local time at which it was last seen to
-*change*; the lease is expired once its own duration has passed since then without a change. Remote timestamps are
-never compared with a local clock, so clock skew does not matter, only clock rate. A process that has just started
+client-go's rule (docs/design/leases-and-tokens.md#expiry): remember the record and the local time at which it was last
+seen to *change*; the lease is expired once its own duration has passed since then without a change. Remote timestamps
+are never compared with a local clock, so clock skew does not matter, only clock rate. A process that has just started
 measures afresh: it may find a dead lease later than necessary, never a live one expired.
 
 The clock must not count time the machine was suspended, or everything would look expired on waking, before the first

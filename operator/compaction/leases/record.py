@@ -1,8 +1,8 @@
 """`coordination.k8s.io/v1` Leases as frozen records: parse, change, build.
 
 `LeaseRecord` is the spec, `Lease` the whole object as far as this project uses it. `leaseTransitions` is the counter
-that fencing tokens live in (research/operator.md §4.4); times are informative only and are never compared with a local
-clock (§4.1). Pure: no I/O, the wall clock is passed in.
+that fencing tokens live in (docs/design/leases-and-tokens.md#tokens); times are informative only and are never compared
+with a local clock. Pure: no I/O, the wall clock is passed in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
-from compaction.api.text import cut
+from compaction.api.text.safe import cut
 from compaction.exceptions import MalformedLeaseError
 
 _LONGEST_TIME: Final = 64
@@ -84,7 +84,7 @@ class LeaseRecord:
         return replace(self, renew_time=now)
 
     def released(self, *, now: datetime) -> "LeaseRecord":
-        """Nobody's and at once free: no holder, one second, the transitions kept (research/operator.md §4.1)."""
+        """Released, so free at once: no holder, one second, the transitions kept (docs/design/leases-and-tokens.md)."""
         return LeaseRecord(None, 1, self.transitions, acquire_time=now, renew_time=now)
 
 

@@ -1,4 +1,4 @@
-"""Fencing tokens: positive integers that grow at every assignment of a job (DESIGN §4, research/operator.md §4.4).
+"""Fencing tokens: positive integers that grow at every assignment of a job (docs/design/leases-and-tokens.md#tokens).
 
 The token lives in `Lease.spec.leaseTransitions`, but a Lease can be deleted and a cluster restored from an old backup.
 So the next one is floored by every place that remembers: the job's status and, above all, the store itself.

@@ -1,0 +1,1 @@
+"""One machine without a cluster: runs of a policy, a real local control plane, and demonstrations on both."""

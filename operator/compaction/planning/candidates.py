@@ -1,7 +1,7 @@
 """What a store offers for compaction, in words every store shares.
 
-A sensor turns its own plan of one log (or one key of a block store) into a `Candidate`; the planner turns candidates
-into jobs. Nothing here knows a file format.
+A sensor turns its own plan of one target into a `Candidate`; the planner turns candidates into jobs. Nothing here knows
+a kind of store.
 
 Units: bytes, epoch seconds for `oldest_debt_at`, the coordinator's monotonic seconds for `sensed_at`.
 """
@@ -26,18 +26,17 @@ class LeftOutReason(StrEnum):
     JOB_UNFINISHED = "JobUnfinished"
     FAULTY_JOB = "FaultyJob"
     JOB_FINISHED = "JobFinished"
-    READING_OUTDATED = "ReadingOutdated"
+    SCAN_OUTDATED = "ScanOutdated"
     RECENTLY_EVICTED = "RecentlyEvicted"
     QUEUE_FULL = "QueueFull"
     NOTHING_TO_GAIN = "NothingToGain"
-    OWNER_RUNNING = "OwnerRunning"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCandidate:
     """Adjacent sources that become one: `identities` has one entry per source and changes when the source changes.
 
-    `divisible`: any of them may be rewritten without the others (blocks, not segments).
+    `divisible`: any of them may be rewritten without the others.
     """
 
     sources: tuple[str, ...]
@@ -81,8 +80,8 @@ class GroupCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreferencedCandidate:
-    """A source nothing live refers to: it costs nothing to drop."""
+class ObsoleteSource:
+    """A source nothing live refers to: dropping it costs nothing."""
 
     name: str
     identity: str
@@ -91,7 +90,7 @@ class UnreferencedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlonePart:
-    """A part of a candidate (a segment) that the store's own rules leave alone, with the store's reason."""
+    """A source of a candidate that the store's own rules leave alone, with the store's reason."""
 
     name: str
     reason: str
@@ -99,53 +98,34 @@ class LeftAlonePart:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one log would gain from compaction, as of the reading that began at `sensed_at`. `turn` orders the
-    candidates of a level; those of the same turn go by path.
+    """What one target would gain from compaction, as of the scan that began at `sensed_at`.
+
+    `base_version`: opaque text, the version of the target that a plan is made from. `debt_bytes` and `debt_sources` are
+    what compaction would reclaim, or merge. `turn` orders the candidates of a level; those of the same turn go by
+    target. `compacted_at`: when the last compaction of the target began (epoch seconds), where the store keeps that:
+    the cooldown runs from there, otherwise from the end of the target's last job.
     """
 
-    path: str
+    target: str
     tenant: str
-    snapshot_index: int
+    base_version: str
     groups: tuple[GroupCandidate, ...]
-    unreferenced: tuple[UnreferencedCandidate, ...]
+    obsolete: tuple[ObsoleteSource, ...]
     debt_bytes: int
-    debt_segments: int
+    debt_sources: int
     sensed_at: float
     level: int = 0
     oldest_debt_at: float | None = None
     left_alone: tuple[LeftAlonePart, ...] = ()
     turn: int = 0
+    compacted_at: float | None = None
 
     @property
     def is_empty(self) -> bool:
         """True when there is nothing to do."""
-        return not self.groups and not self.unreferenced
+        return not self.groups and not self.obsolete
 
-
-def tenant_of(root: str, path: str) -> str:
-    """The tenant of a log: the first directory below the policy's root, or "" for logs directly in it (or elsewhere).
-
-    Logs of one owner share a directory in every layout seen (research/ra.md §2: one directory per server); a policy
-    over several such directories serves them in turn, so that one busy owner does not keep the others waiting.
-    """
-    first, slash, _ = (relative_to(root, path) or "").partition("/")
-    return first if slash else ""
-
-
-def relative_to(root: str, path: str) -> str | None:
-    """A path as seen from a directory it lies in ("" for that directory itself); None when it lies elsewhere.
-
-    Both are absolute and without `..`. Every reconcile asks this of every job: `pathlib` takes ten times as long.
-    """
-    root, path = plain_path(root), plain_path(path)
-    if path == root:
-        return ""
-    inside = f"{root.rstrip('/')}/"
-    return path[len(inside) :] if path.startswith(inside) else None
-
-
-def plain_path(path: str) -> str:
-    """Without what means nothing: `//`, `/./` and a slash at the end."""
-    if "//" in path or "/." in path or path.endswith("/"):
-        return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
-    return path
+    @property
+    def sources(self) -> frozenset[str]:
+        """The names of all sources in the groups."""
+        return frozenset(name for group in self.groups for name in group.sources)

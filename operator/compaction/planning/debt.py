@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compaction.planning.candidates import Candidate
-from compaction.planning.reading import QueuedBlocks, Reading
+from compaction.planning.reading import Reading, UnofferedDebt
 
 RECENT_JOBS = 20
 """Speed is measured over so many of the newest receipts."""
@@ -19,38 +19,34 @@ LEAST_JOB_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LevelDebt:
-    """Debt of one level: `segments` would be gone or rewritten, or `blocks` merged."""
+    """Debt of one level: so many `sources` would be gone or rewritten."""
 
     level: int
     bytes: int
-    segments: int
-    blocks: int = 0
+    sources: int
 
 
 @dataclass(frozen=True, slots=True)
 class TenantDebt:
-    """Debt of one tenant of a block store."""
+    """Debt of one tenant."""
 
     tenant: str
     bytes: int
-    blocks: int
+    sources: int
 
 
 @dataclass(frozen=True, slots=True)
 class Debt:
-    """Debt of a policy. `logs` counts the logs (or batches of blocks) that have any; `oldest_at` is epoch seconds.
-
-    Of a block store: `blocks` would be merged, and there would be `surplus` fewer; `tenants` have the most first.
+    """Debt of a policy. `targets` counts those that have any; `oldest_at` is epoch seconds; `tenants` have the most
+    first. `copy_bytes` are to be copied to work it off.
     """
 
     bytes: int = 0
-    segments: int = 0
-    logs: int = 0
+    sources: int = 0
+    targets: int = 0
     levels: tuple[LevelDebt, ...] = ()
     oldest_at: float | None = None
     copy_bytes: int = 0
-    blocks: int = 0
-    surplus: int = 0
     tenants: tuple[TenantDebt, ...] = ()
 
 
@@ -66,63 +62,44 @@ class FinishedWork:
 
 
 def debt_of(reading: Reading) -> Debt:
-    """The debt that a look found, by level and, of blocks, by tenant."""
-    if reading.blocks is None:
-        return total_debt(reading.candidates)
-    return block_debt(reading.candidates, reading.blocks.beyond)
+    """The debt that a scan found, by level and tenant."""
+    return total_debt(reading.candidates, reading.beyond)
 
 
-def block_debt(candidates: Iterable[Candidate], beyond: Iterable[QueuedBlocks] = ()) -> Debt:
-    """The debt of the batches of a block store, those included that are due and not offered for their number."""
-    given = [one for one in candidates if not one.is_empty]
-    sums = [
-        QueuedBlocks(one.level, one.tenant, sum(len(group.sources) for group in one.groups), one.debt_bytes)
-        for one in given
-    ]
-    beyond = tuple(beyond)
+def total_debt(candidates: Iterable[Candidate], beyond: Iterable[UnofferedDebt] = ()) -> Debt:
+    """The debt of all candidates together, and of what is due and not offered for its number."""
     levels: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     tenants: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for one in (*sums, *beyond):
-        for into in (levels[one.level], tenants[one.tenant]):
-            into[0] += one.bytes
-            into[1] += one.blocks
-    ranked = sorted(tenants.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))
-    size, blocks = (sum(row[index] for row in levels.values()) for index in (0, 1))
-    return Debt(
-        bytes=size,
-        logs=len(sums) + sum(one.batches for one in beyond),
-        levels=tuple(LevelDebt(level, row[0], 0, row[1]) for level, row in sorted(levels.items())),
-        oldest_at=min((one.oldest_debt_at for one in given if one.oldest_debt_at is not None), default=None),
-        copy_bytes=size,
-        blocks=blocks,
-        surplus=blocks - len(sums) - sum(one.batches for one in beyond),
-        tenants=tuple(TenantDebt(tenant, *row) for tenant, row in ranked),
-    )
-
-
-def total_debt(candidates: Iterable[Candidate]) -> Debt:
-    """The debt of all candidates together, by level."""
-    by_level: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    logs = copy = 0
+    targets = copy = 0
     oldest: float | None = None
-    for candidate in candidates:
-        if candidate.is_empty:
+    for one in candidates:
+        if one.is_empty:
             continue
-        logs += 1
-        copy += sum(group.copy_bytes for group in candidate.groups)
-        by_level[candidate.level][0] += candidate.debt_bytes
-        by_level[candidate.level][1] += candidate.debt_segments
-        if candidate.oldest_debt_at is not None:
-            oldest = candidate.oldest_debt_at if oldest is None else min(oldest, candidate.oldest_debt_at)
-    levels = tuple(LevelDebt(level, sums[0], sums[1]) for level, sums in sorted(by_level.items()))
+        targets += 1
+        copy += sum(group.copy_bytes for group in one.groups)
+        _add(levels[one.level], tenants[one.tenant], one.debt_bytes, one.debt_sources)
+        if one.oldest_debt_at is not None:
+            oldest = one.oldest_debt_at if oldest is None else min(oldest, one.oldest_debt_at)
+    for more in beyond:
+        targets += more.targets
+        copy += more.bytes
+        _add(levels[more.level], tenants[more.tenant], more.bytes, more.sources)
+    ranked = sorted(tenants.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))
     return Debt(
-        bytes=sum(one.bytes for one in levels),
-        segments=sum(one.segments for one in levels),
-        logs=logs,
-        levels=levels,
+        bytes=sum(row[0] for row in levels.values()),
+        sources=sum(row[1] for row in levels.values()),
+        targets=targets,
+        levels=tuple(LevelDebt(level, *row) for level, row in sorted(levels.items())),
         oldest_at=oldest,
         copy_bytes=copy,
+        tenants=tuple(TenantDebt(tenant, *row) for tenant, row in ranked if tenant),
     )
+
+
+def _add(level: list[int], tenant: list[int], size: int, sources: int) -> None:
+    for into in (level, tenant):
+        into[0] += size
+        into[1] += sources
 
 
 def bytes_per_second(work: Iterable[FinishedWork]) -> float | None:

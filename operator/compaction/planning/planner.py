@@ -3,14 +3,14 @@
 Invariants (tests/planning):
 
 * The same candidates give the same jobs with the same names, in whatever order they come.
-* Every group and every unreferenced source of a candidate is in exactly one planned job, or the candidate is left out
+* Every group and every obsolete source of a candidate is in exactly one planned job, or the candidate is left out
   with a reason.
-* A job holds parts of one log only, at most `max_bytes_per_job` of them to copy (a single larger group is a job of
+* A job holds parts of one target only, at most `max_bytes_per_job` of them to copy (a single larger group is a job of
   its own).
 * A Faulty job is never planned again as it was: with several groups it is split in halves, so that what ails one of
-  them does not hold back the others (DESIGN §4 "Faulty"); a single group stays parked until its sources change or the
-  limit is raised. A group whose sources may be rewritten apart is halved in turn, as long as each half has two of
-  them, and what failed by itself is not put together again with what else is left of it.
+  them does not hold back the others (docs/design/scheduling.md#faulty-jobs); a single group stays parked until its
+  sources change or the limit is raised. A group whose sources may be rewritten apart is halved in turn, as long as each
+  half has two of them, and what failed by itself is not put together again with what else is left of it.
 * What a store leaves out itself stands beside what the planner leaves out.
 """
 
@@ -25,13 +25,13 @@ from types import MappingProxyType
 from typing import Final
 
 from compaction.api.names import name_stem
-from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, UnreferencedCandidate
+from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, ObsoleteSource
 from compaction.planning.collector import collector_paused
-from compaction.planning.triggers import LogHistory, Trigger, split_due
+from compaction.planning.triggers import TargetHistory, Trigger, split_due
 
 PLANNED_GROUPS_PER_JOB = 256
-PLANNED_UNREFERENCED_PER_JOB = 1024
-"""Keep one job's object far below etcd's 1.5 MiB, whatever the size of a log."""
+PLANNED_OBSOLETE_PER_JOB = 1024
+"""Keep one job's object far below etcd's 1.5 MiB, whatever the size of a target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class PlannedJob:
     """A job to be created. `cost_bytes` are copied, `gain_bytes` freed."""
 
     name: str
-    path: str
+    target: str
     tenant: str
     level: int
-    snapshot_index: int
+    base_version: str
     groups: tuple[GroupCandidate, ...]
-    unreferenced: tuple[UnreferencedCandidate, ...]
+    obsolete: tuple[ObsoleteSource, ...]
     cost_bytes: int
     gain_bytes: int
 
@@ -61,7 +61,7 @@ class PlannedJob:
 class LeftOut:
     """So many candidates (or parts of them) have no job for this reason; `example` names the first.
 
-    Of blocks that wait for more: their `bytes`, when the first of them are `due` (epoch seconds), and how many are
+    Of sources that wait for more: their `bytes`, when the first of them are `due` (epoch seconds), and how many are
     `missing` for these to be due at once.
     """
 
@@ -102,7 +102,7 @@ class JobInventory:
 
     `queue_size` counts every job that is not Succeeded and not a mere record of the past; `evictable` are Faulty jobs
     without a live lease, the one to go first in front. `recently_evicted` are names that must not come back at once.
-    `parked` has the sources of Faulty jobs by lane, where sources of a group may be rewritten apart.
+    `parked` has the sources of Faulty jobs by target, where sources of a group may be rewritten apart.
     """
 
     names: frozenset[str] = frozenset()
@@ -163,7 +163,7 @@ class Planner:
     def plan(
         self,
         candidates: Iterable[Candidate],
-        history: Mapping[str, LogHistory],
+        history: Mapping[str, TargetHistory],
         inventory: JobInventory,
         *,
         now: float,
@@ -176,21 +176,21 @@ class Planner:
     def _plan(
         self,
         candidates: Iterable[Candidate],
-        history: Mapping[str, LogHistory],
+        history: Mapping[str, TargetHistory],
         inventory: JobInventory,
         now: float,
         left_out: Iterable[LeftOut],
     ) -> Plan:
-        ordered = tuple(sorted(candidates, key=lambda c: (c.level, c.turn, c.path)))
+        ordered = tuple(sorted(candidates, key=lambda c: (c.level, c.turn, c.target)))
         tally = _Tally()
         for row in left_out:
             tally.add_row(row)
         for candidate in ordered:
             for part in candidate.left_alone:
-                tally.add_part(part.reason, candidate.path, part.name)
+                tally.add_part(part.reason, candidate.target, part.name)
         due, others = split_due(ordered, self.trigger, history, now=now)
         for candidate, reason in others:
-            tally.add(reason, candidate.path)
+            tally.add(reason, candidate.target)
         wanted: list[PlannedJob] = []
         for candidate in due:
             wanted += self._jobs_of(candidate, inventory, tally)
@@ -205,12 +205,13 @@ class Planner:
         )
 
     def _jobs_of(self, candidate: Candidate, inventory: JobInventory, tally: _Tally) -> Iterator[PlannedJob]:
-        parked = inventory.parked.get(candidate.path, ())
+        parked = inventory.parked.get(candidate.target, ())
         for job in self._apart(candidate, parked) if parked else self._cut(candidate):
             for piece in self._split_faulty(candidate, job, inventory):
                 if piece.name in inventory.faulty:
                     tally.add(LeftOutReason.FAULTY_JOB, piece.name)
                 elif piece.name in inventory.names:
+                    # The name contains everything that a job is: the reading is from before the commit of that job.
                     tally.add(LeftOutReason.JOB_FINISHED, piece.name)
                 elif piece.name in inventory.recently_evicted:
                     tally.add(LeftOutReason.RECENTLY_EVICTED, piece.name)
@@ -226,25 +227,28 @@ class Planner:
     def _cut(self, candidate: Candidate) -> Iterator[PlannedJob]:
         """The candidate's parts in order, cut where the next group would exceed the limit of a job."""
         groups: list[GroupCandidate] = []
-        unreferenced = candidate.unreferenced
+        obsolete = candidate.obsolete
         size = 0
         for group in candidate.groups:
             full = size + group.copy_bytes > self.limits.max_bytes_per_job or len(groups) >= PLANNED_GROUPS_PER_JOB
+            # `groups`: a single group above the limit is a job of its own, or it would never be compacted.
             if groups and full:
-                yield self._job(candidate, tuple(groups), unreferenced[:PLANNED_UNREFERENCED_PER_JOB])
-                groups, unreferenced, size = [], unreferenced[PLANNED_UNREFERENCED_PER_JOB:], 0
+                yield self._job(candidate, tuple(groups), obsolete[:PLANNED_OBSOLETE_PER_JOB])
+                groups, obsolete, size = [], obsolete[PLANNED_OBSOLETE_PER_JOB:], 0
             groups.append(group)
             size += group.copy_bytes
-        while groups or unreferenced:
-            yield self._job(candidate, tuple(groups), unreferenced[:PLANNED_UNREFERENCED_PER_JOB])
-            groups, unreferenced = [], unreferenced[PLANNED_UNREFERENCED_PER_JOB:]
+        while groups or obsolete:
+            yield self._job(candidate, tuple(groups), obsolete[:PLANNED_OBSOLETE_PER_JOB])
+            groups, obsolete = [], obsolete[PLANNED_OBSOLETE_PER_JOB:]
 
     def _split_faulty(self, candidate: Candidate, job: PlannedJob, inventory: JobInventory) -> Iterator[PlannedJob]:
         if job.name not in inventory.faulty:
             yield job
             return
-        parts = len(job.groups) + bool(job.unreferenced)
+        parts = len(job.groups) + bool(job.obsolete)
         halves = job.groups[0].halves() if parts == 1 and job.groups else None
+        # Not splittable is, for instance, a log that is unreadable as a whole: every half would fail for the same
+        # reason.
         if (parts < 2 and halves is None) or job.name not in inventory.splittable:
             yield job
             return
@@ -253,29 +257,29 @@ class Planner:
                 yield from self._split_faulty(candidate, self._job(candidate, (one,), ()), inventory)
             return
         half = len(job.groups) // 2
-        # Dropping unreferenced sources needs no rewrite: it goes with the smaller half, or alone.
-        yield from self._split_faulty(candidate, self._job(candidate, job.groups[:half], job.unreferenced), inventory)
+        # Dropping obsolete sources needs no rewrite: it goes with the smaller half, or alone.
+        yield from self._split_faulty(candidate, self._job(candidate, job.groups[:half], job.obsolete), inventory)
         yield from self._split_faulty(candidate, self._job(candidate, job.groups[half:], ()), inventory)
 
     def _job(
-        self, candidate: Candidate, groups: tuple[GroupCandidate, ...], unreferenced: tuple[UnreferencedCandidate, ...]
+        self, candidate: Candidate, groups: tuple[GroupCandidate, ...], obsolete: tuple[ObsoleteSource, ...]
     ) -> PlannedJob:
         return PlannedJob(
-            name=self._name(candidate, groups, unreferenced),
-            path=candidate.path,
+            name=self._name(candidate, groups, obsolete),
+            target=candidate.target,
             tenant=candidate.tenant,
             level=candidate.level,
-            snapshot_index=candidate.snapshot_index,
+            base_version=candidate.base_version,
             groups=groups,
-            unreferenced=unreferenced,
+            obsolete=obsolete,
             cost_bytes=sum([group.copy_bytes for group in groups]),
-            gain_bytes=sum([group.gain_bytes for group in groups]) + sum([one.gain_bytes for one in unreferenced]),
+            gain_bytes=sum([group.gain_bytes for group in groups]) + sum([one.gain_bytes for one in obsolete]),
         )
 
     def _name(
-        self, candidate: Candidate, groups: tuple[GroupCandidate, ...], unreferenced: tuple[UnreferencedCandidate, ...]
+        self, candidate: Candidate, groups: tuple[GroupCandidate, ...], obsolete: tuple[ObsoleteSource, ...]
     ) -> str:
-        said = [self.owner_uid, candidate.path, str(candidate.snapshot_index)]
+        said = [self.owner_uid, candidate.target, candidate.base_version]
         for group in groups:
             said.append("group")
             if group.identities == group.sources:  # names that stand for one content for ever
@@ -283,17 +287,19 @@ class Planner:
             else:
                 for pair in zip(group.sources, group.identities, strict=True):
                     said += pair
-        for one in unreferenced:
-            said += ("unreferenced", one.name, one.identity)
+        for one in obsolete:
+            said += ("obsolete", one.name, one.identity)
         said.append("")
         return f"{name_stem(self.policy_name)}-{hashlib.sha256(chr(0).join(said).encode()).hexdigest()[:10]}"
 
     def _within_queue(
         self, wanted: list[PlannedJob], inventory: JobInventory, tally: _Tally
     ) -> tuple[tuple[PlannedJob, ...], tuple[str, ...]]:
-        """As many jobs as the queue takes; a queue AT its limit evicts Faulty ones (research/pyroscope.md §2.5)."""
+        """As many jobs as the queue takes; a queue AT its limit evicts Faulty ones (docs/design/scheduling.md)."""
         room = max(0, self.limits.max_jobs_queued - inventory.queue_size)
         over = max(0, inventory.queue_size - self.limits.max_jobs_queued)
+        # Nothing is evicted while nothing else wants the place: parked jobs are worth reading. What is over the limit
+        # (it was lowered) goes with the first new work.
         short = max(0, len(wanted) - room) + over if wanted else 0
         evict = inventory.evictable[:short]
         room += max(0, len(evict) - over)

@@ -1,17 +1,17 @@
 """Which job goes to which worker now.
 
-Order (DESIGN §4, research/pyroscope.md §2.2 with its tie by hashed name repaired): lower level first; inside a level
+Order (docs/design/scheduling.md#order-of-assignment): lower level first; inside a level
 jobs that have waited too long (oldest first), then never assigned before retried, fewer failures, longer since the
 last attempt ended, then age (first in, first out). Inside a level tenants take turns: the one with the fewest jobs
-running, then the one served longest ago. A lane (one log) runs one job at a time.
+running, then the one served longest ago. A target runs one job at a time.
 
 Invariants (tests/planning):
 
-* Never more assignments than free slots, nor more than `capacity`; no job twice; one job per lane.
+* Never more assignments than free slots, nor more than `capacity`; no job twice; one job per target.
 * Work is conserved: a slot stays free only when no job may take it.
 * A constant stream of new jobs cannot keep a retried one waiting for ever (`OVERDUE_SECONDS`).
 
-Cost: one pass over the queue and a heap of lanes: O(n + k log n) for n jobs and k assignments.
+Cost: one pass over the queue and a heap of targets: O(n + k log n) for n jobs and k assignments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class QueuedJob(NamedTuple):
     """
 
     name: str
-    lane: str
+    target: str
     tenant: str
     level: int
     state: JobState
@@ -101,7 +101,7 @@ def assign(
     *,
     capacity: int,
     now: float,
-    busy_lanes: Collection[str] = frozenset(),
+    busy_targets: Collection[str] = frozenset(),
     load: Mapping[str, TenantLoad] | None = None,
 ) -> Schedule:
     """Assign as many jobs as slots and `capacity` (jobs that may still start) allow. `now` is epoch seconds.
@@ -109,7 +109,7 @@ def assign(
     Jobs that are neither Unassigned nor Abandoned are ignored.
     """
     waiting: Counter[WaitReason] = Counter()
-    heads, next_backoff_end = _lane_heads(jobs, busy_lanes, waiting, now=now)
+    heads, next_backoff_end = _heads(jobs, busy_targets, waiting, now=now)
     slots = _Slots(workers)
     room = max(0, capacity)
     assignments: list[Assignment] = []
@@ -117,7 +117,7 @@ def assign(
         turns = _Turns(heads[level], load or {})
         while room > len(assignments) and slots.free > 0 and (rank := turns.take()) is not None:
             assignments.append(Assignment(rank.name, slots.take(avoid=rank.last_worker)))
-    left = sum(len(lanes) for tenants in heads.values() for lanes in tenants.values())
+    left = sum(len(targets) for tenants in heads.values() for targets in tenants.values())
     if left:
         reason = WaitReason.CONCURRENCY_LIMIT if len(assignments) >= room else WaitReason.NO_FREE_SLOT
         waiting[reason] += left
@@ -127,10 +127,10 @@ def assign(
 _Heads = dict[int, dict[str, list[_Rank]]]
 
 
-def _lane_heads(
+def _heads(
     jobs: Iterable[QueuedJob], busy: Collection[str], waiting: Counter[WaitReason], *, now: float
 ) -> tuple[_Heads, float | None]:
-    """The best job of every idle lane, by level and tenant."""
+    """The best job of every idle target, by level and tenant."""
     best: dict[str, tuple[int, _Rank, str]] = {}
     next_end: float | None = None
     behind = 0
@@ -139,7 +139,7 @@ def _lane_heads(
         retried = _RETRIED.get(job.state)
         if retried is None:
             continue
-        if job.lane in busy:
+        if job.target in busy:
             behind += 1
             continue
         if job.not_before > now:
@@ -148,16 +148,17 @@ def _lane_heads(
             continue
         since = job.ended_at if retried else job.created_at
         punctual = since > overdue_since
+        # Constant while punctual, so that the next fields of the rank decide; among overdue jobs the oldest goes first.
         overdue = 0.0 if punctual else since
         rank = _Rank(punctual, overdue, retried, job.failures, job.ended_at, job.created_at, job.name, job.last_worker)
         entry = (job.level, rank, job.tenant)
-        known = best.get(job.lane)
+        known = best.get(job.target)
         if known is not None:
             behind += 1
         if known is None or entry < known:
-            best[job.lane] = entry
+            best[job.target] = entry
     if behind:
-        waiting[WaitReason.LOG_BUSY] += behind
+        waiting[WaitReason.TARGET_BUSY] += behind
     heads: _Heads = {}
     for level, rank, tenant in best.values():
         heads.setdefault(level, {}).setdefault(tenant, []).append(rank)
@@ -199,6 +200,7 @@ class _Slots:
 
     def take(self, *, avoid: str) -> str:
         free, name = heapq.heappop(self._heap)
+        # The worker of the failed attempt may be what is wrong. Without another one it gets the job all the same.
         if name == avoid and self._heap:
             other = heapq.heappop(self._heap)
             heapq.heappush(self._heap, (free, name))
@@ -228,6 +230,7 @@ def workers_to_launch(
     concurrent jobs) can use.
     """
     usable = min(ready, limits.max_concurrent_jobs - in_progress)
+    # Workers on their way count as if they were here: starting takes longer than the next decision.
     missing = usable - free - launching * limits.slots
     wanted = -(-max(0, missing) // max(1, limits.slots))
     return max(0, min(wanted, limits.max_workers - live - launching))

@@ -1,4 +1,4 @@
-"""What a reconcile decides. Plain data; `kube/executor.py` carries it out in the order of `Decision`.
+"""What a reconcile decides. Plain data; `kube/executor/decisions.py` carries it out in the order of `Decision`.
 
 Every write names the version it was decided on (`Identity`): when the world has moved on, the write fails and the
 decision is made again from a fresh picture. So two coordinators, or one that crashed between two steps, can do no
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from compaction.api.job import CompactionJobSpec, CompactionJobStatus
-from compaction.api.job_status import Attempt
-from compaction.api.policy import CompactionPolicyStatus
+from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus
+from compaction.api.job.status import Attempt
+from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.planning.reading import HeldJob
 from compaction.reconcile.allowance import NO_WISH, Wish
 from compaction.reconcile.observations import Identity, Memory, frozen
@@ -37,14 +37,16 @@ NO_PREMISE: Final = Premise()
 class EndAttempt:
     """Write a job's status and then (when `lease` is given) delete its Lease, if the premise holds.
 
-    `ended`: the attempt that ends with this write; None for a write that ends none.
+    `ended`: the attempt that ends with this write; None for a write that ends none. `retire`: close the job in the
+    fence of its `target`, too.
     """
 
     job: Identity
     status: CompactionJobStatus | None
     lease: Identity | None = None
     premise: Premise = NO_PREMISE
-    retire: str = ""
+    target: str = ""
+    retire: bool = False
     ended: Attempt | None = None
 
 
@@ -81,10 +83,10 @@ class CreateJob:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """Fence the job off in its log (no attempt of it commits any more), then delete it and its Lease."""
+    """Fence the job off in its target (no attempt of it commits any more), then delete it and its Lease."""
 
     job: Identity
-    log: str
+    target: str
     reason: str
     lease: Identity | None = None
 
@@ -135,8 +137,8 @@ class StoreTask(StrEnum):
 class RunStoreTask:
     """Start a look at the store, or a sweep of it.
 
-    For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a look, `quarantined`
-    are the sources by lane as this very decision knows them (the status is written later), `busy` the lanes a job is
+    For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a look, `quarantined` are
+    the sources by target as this very decision knows them (the status is written later), `busy` the targets a job is
     working on, `jobs` and `released` as in `stores.adapter.SenseRequest`.
     """
 

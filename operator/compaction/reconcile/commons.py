@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from compaction.api.enums import WaitReason
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.planning.sharing import Claim, Grant, share_out
 from compaction.reconcile.allowance import Allowance, OperatorLimits, Wish
 from compaction.reconcile.observations import Moment

@@ -1,9 +1,9 @@
 """Everything one reconcile of a policy looks at: a frozen picture of the policy, its children, its store, and the
 clocks.
 
-The controller takes the picture; nothing here does I/O. Two clocks: `Moment.wall` (epoch seconds) is only written
-into status and compared with what this project itself wrote there; `Moment.monotonic` measures silence, pauses and
-ages of what this process saw. Remote timestamps are never compared with either (research/operator.md §4.1).
+The controller takes the picture; nothing here does I/O. Two clocks: `Moment.wall` (epoch seconds) is only written into
+status and compared with what this project itself wrote there; `Moment.monotonic` measures silence, pauses and ages of
+what this process saw. Remote timestamps are never compared with either (docs/design/leases-and-tokens.md#expiry).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy, PlanStatus
+from compaction.api.job.report import JobReport
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import CompactionPolicy, PlanStatus
 from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import LogProblem, Reading
+from compaction.planning.reading import Reading, TargetProblem
 from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.reports import WorkerReport
 
 __all__ = [
     "ClaimProblem",
     "Identity",
     "JobLease",
     "JobView",
-    "LogProblem",
     "Memory",
     "Moment",
     "Reading",
     "Snapshot",
+    "TargetProblem",
     "Unmade",
     "WorkerLease",
     "WorkerProcess",
@@ -84,7 +84,7 @@ class JobLease:
     silence: float
     progress: int | None = None
     bytes_per_second: int | None = None
-    report: WorkerReport | None = None
+    report: JobReport | None = None
     report_error: str = ""
 
     @property
@@ -201,11 +201,12 @@ class Memory:
     schedule's anchor, reconcile/timing.py). The first three are None after a restart: then the status knows.
 
     `planned_jobs` are the jobs (`Snapshot.job_versions`) beside which the newest plan was made; None when it made some.
-    `pending` are the jobs of a plan of blocks that waits for approval. `finished` maps a log to the end of its last
-    job; `launches` a worker that has not announced itself to its launch; `announced` are workers that have; `stopping`
-    were told to end and have not yet. The launch failures are those of `launch_generation` of the spec. Plans rest on
-    looks that began after `look_wanted`, which moves when something new comes into `looks`. `look_due`: when the store
-    will have something new although nothing arrives, as the last look said.
+    `pending` are the jobs of a plan that waits for approval whose sources no other plan may take. `finished` maps a
+    target to the end of its last job; `launches` a worker that has not announced itself to its launch; `announced` are
+    workers that have; `stopping` were told to end and have not yet. The launch failures are those of
+    `launch_generation` of the spec. Plans rest on looks that began after `look_wanted`, which moves when something new
+    comes into `looks`. `look_due`: when the store will have something new although nothing arrives, as the last look
+    said.
     """
 
     planned_reading: int = -1

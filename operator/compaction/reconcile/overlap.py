@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
-from compaction.api.block_store_spec import BlockStore
-from compaction.api.policy import CompactionPolicy
-from compaction.api.store_spec import SegmentLogsStore, StoreSpec
-from compaction.planning.candidates import plain_path, relative_to
-from compaction.planning.glob_overlap import Selection, overlap
-
-_PAIRS_KEPT = 4096
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.store import StoreSpec
+from compaction.kinds.registry import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +41,7 @@ class Claimant:
         """Where its store lies, in paths of parts between slashes. Who shares a store with it has a place that is the
         same, around or inside one of these; most that have none need not be compared.
         """
-        if (logs := self.store.segment_logs) is not None:
-            return (f"logs:{plain_path(logs.root)}".rstrip("/"),)
-        if (blocks := self.store.block_store) is not None:
-            index = f"index:{self.namespace}:{blocks.index.secret_name}:{blocks.index.key}"
-            return f"blocks:{blocks.url}".rstrip("/"), index
-        return ()
+        return kind_of(self.store).places(self.store, self.namespace)
 
 
 def older_owner(policy: Claimant, others: Iterable[Claimant]) -> Claimant | None:
@@ -62,7 +52,7 @@ def older_owner(policy: Claimant, others: Iterable[Claimant]) -> Claimant | None
 
 def said(policy: Claimant, owner: Claimant) -> str:
     """What the younger policy says of it."""
-    remedy = "make root, include and exclude of the two disjoint" if policy.store.segment_logs else "correct the store"
+    remedy = kind_of(policy.store).overlap_remedy
     return (
         f"{policy.store.location} is compacted by the older policy {owner.namespace}/{owner.name}: delete one of the "
         f"two, or {remedy}; until then nothing of this one is planned or started"
@@ -70,47 +60,8 @@ def said(policy: Claimant, owner: Claimant) -> str:
 
 
 def share_a_store(one: Claimant, other: Claimant) -> bool:
-    """Whether both may select the same log, or the same block."""
-    logs, blocks = one.store.segment_logs, one.store.block_store
-    if logs is not None and other.store.segment_logs is not None:
-        return _same_logs(logs, other.store.segment_logs)
-    if blocks is not None and other.store.block_store is not None:
-        return _same_blocks(blocks, other.store.block_store, same_namespace=one.namespace == other.namespace)
-    return False
-
-
-def _same_logs(one: SegmentLogsStore, other: SegmentLogsStore) -> bool:
-    """The operator reads both where it runs, so the same path is the same directory whatever volumes workers mount."""
-    inside, outside = one, other
-    below = relative_to(outside.root, inside.root)
-    if below is None:
-        inside, outside = other, one
-        below = relative_to(outside.root, inside.root)
-    if below is None:
+    """Whether both may select the same source."""
+    kind = kind_of(one.store)
+    if kind_of(other.store) is not kind:
         return False
-    return _overlap(outside.include, outside.exclude, inside.include, inside.exclude, below)
-
-
-@lru_cache(maxsize=_PAIRS_KEPT)
-def _overlap(
-    include: tuple[str, ...],
-    exclude: tuple[str, ...],
-    inner_include: tuple[str, ...],
-    inner_exclude: tuple[str, ...],
-    below: str,
-) -> bool:
-    names = below.split("/") if below else []
-    return overlap(Selection.of(include, exclude), Selection.of(inner_include, inner_exclude, below=names))
-
-
-def _same_blocks(one: BlockStore, other: BlockStore, *, same_namespace: bool) -> bool:
-    """The same index, or one place inside the other. Secrets are of a namespace: in two of them the same URL with
-    credentials may be of two servers, and what an index does not know the store's own identity keeps apart.
-    """
-    if same_namespace and one.index == other.index:
-        return True
-    places = sorted(f"{url.rstrip('/')}/" for url in (one.url, other.url))
-    if not places[1].startswith(places[0]):
-        return False
-    without = one.credentials_secret_name is None and other.credentials_secret_name is None
-    return same_namespace or without or one.url.startswith("file://")
+    return kind.overlap(one.store, other.store, same_namespace=one.namespace == other.namespace)

@@ -12,27 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from compaction.api.enums import JobState
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource, WaitCount
-from compaction.api.text import mark_of
-from compaction.planning.planner import Plan
-from compaction.reconcile import (
-    announcing,
-    counting,
-    creating,
-    crew,
-    evictions,
-    fleet,
-    launching,
-    pod_memory,
-    quarantine,
-    remainder,
-    replan,
-    resting,
-    status,
-    store_work,
-    waits,
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import (
+    CompactionPolicy,
+    CompactionPolicyStatus,
+    QuarantinedSource,
+    WaitCount,
 )
+from compaction.api.text.safe import mark_of
+from compaction.kinds.registry import kind_of
+from compaction.planning.planner import Plan
+from compaction.reconcile import resting, store_work
 from compaction.reconcile.actions import (
     Announce,
     AssignJob,
@@ -42,15 +32,20 @@ from compaction.reconcile.actions import (
     EndAttempt,
     WritePolicyStatus,
 )
-from compaction.reconcile.assigning import Assigned, Assigner, soonest
-from compaction.reconcile.futile import futile
-from compaction.reconcile.job import is_finished, token_of
+from compaction.reconcile.jobs import counting, evictions, remainder
+from compaction.reconcile.jobs.futile import futile
+from compaction.reconcile.jobs.job import is_finished, token_of
+from compaction.reconcile.jobs.refusals import Refusals, with_waits
+from compaction.reconcile.jobs.steps import JobStep, StepRules, take_step
 from compaction.reconcile.observations import Identity, Memory, Snapshot, frozen
-from compaction.reconcile.refusals import Refusals, with_waits
-from compaction.reconcile.skew import skew_of
-from compaction.reconcile.steps import JobStep, StepRules, log_of, take_step
+from compaction.reconcile.planning import creating, quarantine, replan
+from compaction.reconcile.planning.quarantine import Release
+from compaction.reconcile.status import announcing, summary, waits
 from compaction.reconcile.teardown import orphaned, tear_down
 from compaction.reconcile.timing import noted, pending_release, release_look, timing
+from compaction.reconcile.workers import crew, fleet, launching, pod_memory
+from compaction.reconcile.workers.assigning import Assigned, Assigner, soonest
+from compaction.reconcile.workers.skew import skew_of
 
 
 def reconcile(snapshot: Snapshot) -> Decision:
@@ -71,17 +66,15 @@ class _Reconcile:
         self.clock = timing(policy, self.snapshot.memory, self.now)
         memory = evictions.known(self.snapshot.memory, policy.status, self.now)
         self.memory = noted(policy, memory, self.clock, self.now)
-        self.root = policy.spec.store.location
-        self.release = pending_release(policy)
+        self.kind = kind_of(policy.spec.store)
+        self.release = Release(pending_release(policy), alone=self.kind.immutable_sources)
         self.refusals = Refusals(self.snapshot, policy)
 
     def decide(self) -> Decision:
         """The whole decision."""
         steps, useless = self._steps()
         workers = self._workers(steps)
-        assigned = Assigner(self.snapshot, self.policy, self.memory, clock=self.clock, root=self.root).assign(
-            steps, workers
-        )
+        assigned = Assigner(self.snapshot, self.policy, self.memory, clock=self.clock).assign(steps, workers)
         self.memory = assigned.memory
         steps = with_waits(steps, self.memory, self.now)
         quarantined = self._quarantined(steps)
@@ -147,7 +140,7 @@ class _Reconcile:
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def _steps(self) -> tuple[tuple[JobStep, ...], tuple[DeleteJob, ...]]:
-        """The jobs after their steps, without those that have to go: of a former policy, or of logs that are gone."""
+        """The jobs after their steps, without those that go: of a former policy, or of sources that are gone."""
         orphans = [deletion for view in self.snapshot.jobs if (deletion := orphaned(view, self.uid)) is not None]
         gone = {deletion.job.uid for deletion in orphans}
         rules = StepRules(
@@ -172,8 +165,8 @@ class _Reconcile:
         return futile(job, self.policy.status.quarantined, self.refusals.reading)
 
     def _remember(self, steps: Iterable[JobStep]) -> None:
-        """Logs whose job has just ended: what was read of them before is outdated."""
-        ended = {step.log: self.now.monotonic for step in steps if step.finished_now}
+        """Targets whose job has just ended: what was read of them before is outdated."""
+        ended = {step.target: self.now.monotonic for step in steps if step.finished_now}
         if ended:
             self.memory = replace(self.memory, finished=frozen({**self.memory.finished, **ended}))
 
@@ -207,7 +200,7 @@ class _Reconcile:
 
     def _waits(self, of_jobs: waits.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
         plan = self.memory.plan or self.policy.status.plan
-        unplanned = replan.unplanned_logs(self.snapshot.reading, self.policy, steps)
+        unplanned = replan.unplanned_targets(self.snapshot.reading, self.policy, steps)
         of_plans = waits.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
         rows, self.memory = waits.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
         return rows
@@ -229,7 +222,7 @@ class _Reconcile:
         done = [s for s in steps if s.name in outlived and counting.deletable(s, persisted) and not s.changed]
         return (
             *(step.deletion("beyond the history limit") for step in forgotten),
-            *(step.deletion("its blocks are not in the store any more") for step in done),
+            *(step.deletion("its sources are not in the store any more") for step in done),
         )
 
     def _totals(self) -> counting.Totals:
@@ -240,35 +233,31 @@ class _Reconcile:
         """Damage found by jobs that are not in the totals yet: so a crash between the two writes loses none."""
         known = {(entry.job, entry.uid, entry.token) for entry in self.policy.status.counted}
         found = [
-            (step.log, source)
+            (step.target, source)
             for step in counting.finished_order(steps)
             if (step.name, step.view.identity.uid, token_of(step.status)) not in known
             for source in step.status.skipped
         ]
         # A release is about what is listed: a job it has reopened may have found the same damage again by now.
-        kept = [
-            one
-            for one in self.policy.status.quarantined
-            if not quarantine.is_released(self.release, one.log, one.segment)
-        ]
+        kept = [one for one in self.policy.status.quarantined if not self.release.names(one.target, one.source)]
         return quarantine.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
 
     def _is_released(self, job: CompactionJob) -> bool:
-        log = log_of(job)
-        return any(quarantine.is_released(self.release, log, source.segment) for source in job.status.skipped)
+        return any(self.release.names(job.spec.target, skipped.source) for skipped in job.status.skipped)
 
     def _released(self, steps: Iterable[JobStep]) -> str:
         """The release that is done: not before the last of the jobs concerned was seen to be tried again."""
         waiting = any(is_finished(step.view.job.status) and self._is_released(step.view.job) for step in steps)
         before = self.policy.status.released
-        return mark_of(self.release) if self.release and not waiting else before
+        value = self.release.value
+        return mark_of(value) if value and not waiting else before
 
     def _events(self, steps: Iterable[JobStep], planned: Plan | None) -> list[Announce]:
         """What the jobs and the policy have to say. A release is judged when it is first seen: what it lifts is gone
         from the status before it is done.
         """
         found = announcing.of_jobs(steps) + announcing.of_plan(planned)
-        if self.release and release_look(self.release) in self.memory.looks - self.snapshot.memory.looks:
+        if self.release.value and release_look(self.release.value) in self.memory.looks - self.snapshot.memory.looks:
             found += announcing.of_release(self.release, self.policy.status, steps)
         return found
 
@@ -284,8 +273,8 @@ class _Reconcile:
         waiting: tuple[WaitCount, ...],
     ) -> CompactionPolicyStatus:
         """The status as it should stand when all this is carried out."""
-        return status.assemble(
-            status.Facts(
+        return summary.assemble(
+            summary.Facts(
                 policy=self.policy,
                 steps=_as_assigned(steps, assigned.likely),
                 reading=self.snapshot.reading,
@@ -308,7 +297,7 @@ class _Reconcile:
         )
 
     def _status_write(self, after: CompactionPolicyStatus) -> tuple[WritePolicyStatus | None, float | None]:
-        gap = status.write_gap(self.policy.status, after)
+        gap = summary.write_gap(self.policy.status, after)
         if gap is None:
             return None, None
         left = self.memory.status_written_at + gap - self.now.monotonic

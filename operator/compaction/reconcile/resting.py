@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.planning.candidates import LeftOutReason
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import Decision, Rest, RunStoreTask
-from compaction.reconcile.approval import is_pending
-from compaction.reconcile.assigning import soonest
+from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.observations import Memory, Snapshot
-from compaction.reconcile.status import LAZY_GAP
-from compaction.reconcile.steps import JobStep
+from compaction.reconcile.planning.approval import is_pending
+from compaction.reconcile.status.summary import LAZY_GAP
 from compaction.reconcile.timing import approved_hash
+from compaction.reconcile.workers.assigning import soonest
 
 _END_BY_THEMSELVES: Final = frozenset({LeftOutReason.COOLDOWN.value, LeftOutReason.RECENTLY_EVICTED.value})
 """What was left out of a plan for these reasons is in a later one, though the store is the same."""

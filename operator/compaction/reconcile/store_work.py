@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.api.policy import CompactionPolicy, QuarantinedSource
+from compaction.api.policy.resource import CompactionPolicy, QuarantinedSource
+from compaction.kinds.registry import kind_of_job
 from compaction.planning.planner import PlannedJob
 from compaction.planning.reading import HeldJob
-from compaction.reconcile import quarantine
 from compaction.reconcile.actions import CreateJob, RunStoreTask, StoreTask
-from compaction.reconcile.job import state_of, token_of
+from compaction.reconcile.jobs.job import state_of, token_of
+from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.observations import Memory, Snapshot, frozen
-from compaction.reconcile.steps import JobStep
+from compaction.reconcile.planning import quarantine
+from compaction.reconcile.planning.quarantine import NO_RELEASE, Release
 
 SOON: Final = 0.5
 """Seconds between a look and the next one that does not wait for the interval."""
@@ -30,10 +32,10 @@ def start(
     steps: Sequence[JobStep],
     quarantined: Iterable[QuarantinedSource],
     created: Iterable[CreateJob] = (),
-    release: str = "",
+    release: Release = NO_RELEASE,
 ) -> tuple[tuple[RunStoreTask, ...], Memory]:
     """The tasks that are due, and the memory of having started them. `created` are jobs of this very decision;
-    `release` is the value of the annotation that is acted upon now.
+    `release` is the annotation that is acted upon now.
     """
     if snapshot.held_by:
         return (), memory  # the store is another policy's: it is neither read nor cleaned for this one
@@ -60,34 +62,35 @@ def look_of(
     steps: Sequence[JobStep],
     quarantined: Iterable[QuarantinedSource],
     created: Iterable[CreateJob] = (),
-    release: str = "",
+    release: Release = NO_RELEASE,
 ) -> RunStoreTask:
     """A look at the store, with what it has to know of the jobs; see `start`."""
     return RunStoreTask(
         StoreTask.SENSE,
-        quarantined=quarantine.by_log(quarantined),
-        busy=frozenset(step.log for step in steps if step.state is JobState.IN_PROGRESS),
+        quarantined=quarantine.by_target(quarantined),
+        busy=frozenset(step.target for step in steps if step.state is JobState.IN_PROGRESS),
         jobs=held_by_jobs(steps, created, (*memory.unmade.jobs, *memory.pending)),
-        released=quarantine.released(policy.status.quarantined, release),
+        released=release.of(policy.status.quarantined),
     )
 
 
 def held_by_jobs(
     steps: Iterable[JobStep], created: Iterable[CreateJob], planned: Iterable[PlannedJob]
 ) -> Mapping[str, HeldJob]:
-    """Jobs of blocks that exist and have not succeeded, that will be made within moments, or that wait for approval: a
-    look must not offer what they are made of in another lane.
+    """Jobs of divisible groups that exist and have not succeeded, that will be made within moments, or that wait for
+    approval: a scan must not offer what they are made of in another target.
     """
     specs = [(step.name, step.view.job.spec) for step in steps if step.state is not JobState.SUCCEEDED]
     specs += [(one.name, one.spec) for one in created]
-    held = {
-        name: HeldJob(spec.lane, spec.level, spec.sources.blocks.blocks)
-        for name, spec in specs
-        if spec.sources.blocks is not None
-    }
+    held = {}
+    for name, spec in specs:
+        parts = kind_of_job(spec.kind).parts(spec)
+        if parts.divisible:
+            held[name] = HeldJob(spec.target, spec.level, parts.sources)
     for job in planned:
         if any(group.divisible for group in job.groups):
-            held[job.name] = HeldJob(job.path, job.level, tuple(one for group in job.groups for one in group.sources))
+            sources = tuple(one for group in job.groups for one in group.sources)
+            held[job.name] = HeldJob(job.target, job.level, sources)
     return frozen(held)
 
 

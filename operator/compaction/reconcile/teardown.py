@@ -7,16 +7,15 @@ UID of their owner, so the children of a policy's namesake are safe.
 from __future__ import annotations
 
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
-from compaction.api.job import CompactionJob
+from compaction.api.job.resource import CompactionJob
 from compaction.api.names import POLICY_KIND
-from compaction.api.plan_status import Waiting
+from compaction.api.policy.plan_status import Waiting
 from compaction.reconcile.actions import Decision, DeleteJob, DeleteLease, EndAttempt, ForgetWorker, StopWorker
 from compaction.reconcile.allowance import Wish
-from compaction.reconcile.fleet import holding
-from compaction.reconcile.job import Ending, ended, evolve, is_finished, state_of
-from compaction.reconcile.launching import STOP_GRACE
+from compaction.reconcile.jobs.job import Ending, ended, evolve, is_finished, state_of
 from compaction.reconcile.observations import JobView, Memory, Snapshot
-from compaction.reconcile.steps import log_of
+from compaction.reconcile.workers.fleet import holding
+from compaction.reconcile.workers.launching import STOP_GRACE
 
 LOOK_AGAIN = 2.0
 POLICY_DELETED = "the policy was deleted"
@@ -34,7 +33,7 @@ def orphaned(view: JobView, policy_uid: str) -> DeleteJob | None:
     if not uid or uid == policy_uid:
         return None
     lease = view.lease.identity if view.lease is not None else None
-    return DeleteJob(view.identity, log_of(view.job), POLICY_DELETED, lease)
+    return DeleteJob(view.identity, view.job.spec.target, POLICY_DELETED, lease)
 
 
 def tear_down(snapshot: Snapshot) -> Decision:

@@ -12,8 +12,8 @@ from typing import Final
 
 from compaction.api.enums import Approval, PlanApproval
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE
-from compaction.api.policy import CompactionPolicy
-from compaction.api.text import mark_of
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.safe import mark_of
 from compaction.planning.schedule import OpenWindow, WindowState, latest_time, next_time, window_state
 from compaction.reconcile.observations import Memory, Moment
 

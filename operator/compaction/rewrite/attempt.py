@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
-from compaction.rewrite.receipts import JobReport
 
 
 @dataclass(slots=True, kw_only=True)

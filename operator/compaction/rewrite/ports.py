@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from compaction.api.job import CompactionJobSpec
-from compaction.rewrite.receipts import JobReport
+from compaction.api.job.report import JobReport
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.rewrite.engine import Engine
+from compaction.stores.secrets import Secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +133,10 @@ class JobRunner(Protocol):
             EngineLostError: the engine under the worker (Spark) is gone; the worker cannot go on.
             ExecutorsOutOfMemoryError: the executors have too little memory for it; the worker cannot go on either.
         """
+
+
+class OpenRewriter(Protocol):
+    """A door of `Doors.rewriters`: the runner of one type of job."""
+
+    def __call__(self, engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner:
+        """The runner. `holder`: name of the worker, as it appears in receipts and locks."""

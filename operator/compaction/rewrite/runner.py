@@ -1,17 +1,16 @@
-"""Who runs a job: the one place where kinds of jobs and their rewrites meet."""
+"""Who runs a job: the worker's side of a kind, found by the type of the job."""
 
 from __future__ import annotations
 
-from compaction.api.enums import JobKind
+from compaction.api.job.report import JobReport
+from compaction.kinds.registry import kind_of_job
 from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.receipts import JobReport
-from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.rewrite.ports import Assignment, HeldLease, JobRunner, OpenRewriter
 from compaction.stores.secrets import Secrets
 
 
 class RunnerOfAllKinds:
-    """Implements `ports.JobRunner` by handing each job to the runner of its kind.
+    """Implements `ports.JobRunner` by handing each job to the runner of its type, which is loaded with its first job.
 
     Args:
         engine: runs the tasks.
@@ -28,12 +27,6 @@ class RunnerOfAllKinds:
         """See `ports.JobRunner`."""
         return self._runner(assignment.spec.kind).run(assignment, lease)
 
-    def _runner(self, kind: JobKind) -> JobRunner:
-        match kind:
-            case JobKind.SEGMENT_REWRITE:
-                return SegmentRewriter(self._engine, holder=self._holder)
-            case JobKind.BLOCK_REWRITE:
-                # Arrow, object stores and databases: a second that workers of segment logs need not wait.
-                from compaction.rewrite.blocks.rewriter import BlockRewriter
-
-                return BlockRewriter(self._engine, holder=self._holder, secrets=self._secrets)
+    def _runner(self, job_type: str) -> JobRunner:
+        opened: OpenRewriter = kind_of_job(job_type).doors.rewriters[job_type].open()
+        return opened(self._engine, holder=self._holder, secrets=self._secrets)

@@ -1,18 +1,26 @@
-"""A store as the coordinator sees it, whatever its kind: look, claim, retire, sweep. Blocking calls; run them in a
-thread. `stores/adapters.py` opens the one that a policy describes.
+"""What the core asks of a store, whatever its kind: scan, claim, retire, sweep.
 
-The coordinator and `compactor run` share this: the same look at the store, the same candidates, the same decisions.
+A kind implements `StoreAdapter` and opens it with a function that satisfies `OpenAdapter`, the door `Doors.adapter`.
+The coordinator and `compactor run` share it: the same scan, the same candidates, the same decisions. Calls block: run
+them in a thread. Any of them may be repeated, and two of different processes may run at once.
+
+A kind that is not in this package needs nothing more: `kinds.registry.register` makes it known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from compaction.api.job import CompactionJobSpec
-from compaction.planning.reading import HeldJob, LogProblem, Reading
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.kinds.registry import kind_of
+from compaction.planning.reading import HeldJob, Reading, TargetProblem
+from compaction.stores.processes import ThisProcess
+from compaction.stores.secrets import NO_SECRETS, Secrets
 
 SWEEP_AGAIN = 30.0
 """Seconds before a sweep is repeated whose deletions were blocked or failed."""
@@ -20,16 +28,17 @@ SWEEP_AGAIN = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SenseRequest:
-    """What a look at the store is made with. `busy` are logs with a job in progress: their worker recovers them.
+    """What a scan of the store is made with. `busy` are targets with a job in progress: their worker recovers them.
 
-    `asked` (monotonic seconds) is the moment of the decision that asks for it, and becomes the reading's beginning: a
-    job that ends while the look waits for its thread is not in `quarantined`, so the reading must not count as newer.
+    `asked` (monotonic seconds) is the moment of the decision that asks for it, and becomes the scan's beginning: a job
+    that ends while the scan waits for its thread is not in `quarantined`, so the scan must not count as newer.
 
-    `jobs` are all jobs of the policy that have not succeeded, by name, and those that are about to be made: a block
-    store keeps their blocks out of others. `released` are sources (lane, name) whose quarantine somebody has just ended
-    in the policy's status: a block store, which has a quarantine of its own, ends it there.
+    `quarantined` are names of sources by target, as the policy's status has them. `jobs` are all jobs of the policy
+    that have not succeeded, by name, and those that are about to be made: a store whose sources are in no two jobs
+    keeps theirs out of others. `released` are sources (target, name) whose quarantine has just ended in the policy's
+    status: a store that keeps a quarantine of its own (`Kind.keeps_quarantine`) ends it there.
 
-    `recover` False: change nothing; a log that a crash left half-done is a problem in the reading.
+    `recover` False: change nothing; a target that a crash left half-done is a problem in the scan.
     """
 
     number: int
@@ -44,11 +53,11 @@ class SenseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sensed:
-    """A reading, the seconds until a sweep has something to delete (None: nothing waits for deletion), and for how many
-    seconds the oldest deletion has been due.
+    """The result of a scan, the seconds until a sweep has something to delete (None: nothing waits for deletion), and
+    for how many seconds the oldest deletion has been due.
 
-    `look_in`: seconds until a look finds something new although nothing arrives (None: never); a batch of blocks is due
-    by its age.
+    `look_in`: seconds until a scan finds something new although nothing arrives (None: never): so a kind whose targets
+    become due by their age nudges the sensor.
     """
 
     reading: Reading
@@ -59,11 +68,11 @@ class Sensed:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep deleted, the logs it could not clean, and the seconds until the next one."""
+    """What a sweep deleted, the targets it could not clean, and the seconds until the next one."""
 
     deleted: int
     bytes: int
-    problems: tuple[LogProblem, ...]
+    problems: tuple[TargetProblem, ...]
     sweep_in: float | None
 
 
@@ -71,28 +80,79 @@ class StoreAdapter(Protocol):
     """Implemented per kind of store."""
 
     def sense(self, request: SenseRequest) -> Sensed:
-        """Look at the whole store. One bad log is a problem in the reading, never an error."""
+        """Scan the whole store. One bad target is a problem in the result, and so is a store that cannot be read; never
+        an error.
+        """
         ...
 
     def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
         """Delete what was replaced longer than the grace ago, and leftovers of attempts not in `active`."""
         ...
 
-    def high_water(self, log: str, job: str) -> int:
-        """The largest token ever accepted for the job; 0 when there was none."""
+    def high_water(self, target: str, job: str) -> int:
+        """The largest token ever accepted for the job; 0 when there was none. Raises ClaimRefusedError."""
         ...
 
     def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
-        """From now on only `token` may commit for the job. Raises StaleTokenError, LockHeldError, ClaimRefusedError and
-        other store errors. A job that was committed is claimed no more, and that is no error: the attempt finds the
-        receipt and reports it.
+        """From now on only `token` may commit for the job. A job that was committed is claimed no more, and that is no
+        error: the attempt finds the receipt and reports it.
+
+        Raises:
+            StaleTokenError: the store has accepted this token, or a larger one, already.
+            ClaimRefusedError: for any other reason; nothing was changed.
         """
         ...
 
     def close(self) -> None:
-        """Let go of all connections: what is under way goes on and lets go at its end, as a later call does."""
+        """Close all connections: a call that is under way closes its own at its end, as a later one does."""
         ...
 
-    def retire(self, log: str, job: str) -> None:
-        """Nothing may be committed for the job any more."""
+    def retire(self, target: str, job: str) -> None:
+        """Nothing may be committed for the job any more. Raises CompactionError: its commits still need the token."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What an adapter is opened with.
+
+    holder: who has locks and claims, for messages. secrets: those of the policy's namespace. here: the process that
+    claims where no cluster does, None for a coordinator. lock_timeout: seconds to wait for a lock of the store. clock:
+    monotonic seconds.
+    """
+
+    spec: CompactionPolicySpec
+    holder: str
+    secrets: Secrets = NO_SECRETS
+    here: ThisProcess | None = None
+    lock_timeout: float = 2.0
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def grace(self) -> float:
+        """Seconds for which replaced data stays."""
+        return float(self.spec.cleanup.delay)
+
+
+class OpenAdapter(Protocol):
+    """The door `Doors.adapter` of a kind."""
+
+    def __call__(self, request: OpenRequest) -> StoreAdapter:
+        """The adapter for a policy's store. Nothing is read: opening never blocks and never fails."""
+        ...
+
+
+def open_store(
+    spec: CompactionPolicySpec,
+    *,
+    holder: str,
+    secrets: Secrets = NO_SECRETS,
+    here: ThisProcess | None = None,
+    lock_timeout: float = 2.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> StoreAdapter:
+    """The adapter for a policy's store; see `OpenRequest`. Keep it while the spec stays: it remembers what did not
+    change.
+    """
+    opened: OpenAdapter = kind_of(spec.store).doors.adapter.open()
+    return opened(OpenRequest(spec, holder, secrets, here, lock_timeout, clock))

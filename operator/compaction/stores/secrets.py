@@ -33,7 +33,9 @@ _NOT_TEXT: Final = "its value is no text in UTF-8; write it again"
 
 
 class Secrets(Protocol):
-    """Implemented for mounted files, for values at hand (both below), and for the Kubernetes API (kube/secrets.py)."""
+    """Implemented for mounted files, for values at hand (both below), and for the Kubernetes API
+    (kube/client/secrets.py).
+    """
 
     def read(self, name: str) -> Mapping[str, str]:
         """All keys of a Secret with their texts, of one version of it. Raises SecretError, which has no value."""

@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.processes.no_work import NoWork
 from compaction.kube.assignments import WorkerIdentity, lease_port
-from compaction.kube.cache import ObjectKey
-from compaction.kube.config import load_connection
+from compaction.kube.client.config import load_connection
 from compaction.kube.controller import PolicyController
+from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.kube.operator import OperatorConfig, run_operator
-from compaction.kube.runtime import Runtime
+from compaction.kube.replica.operator import OperatorConfig, run_operator
+from compaction.kube.replica.runtime import Runtime
 from compaction.leases.election import ElectionSettings
 from compaction.reconcile.allowance import OperatorLimits
 from compaction.rewrite.worker.events import Ended, EndReason, Inbox

@@ -17,19 +17,19 @@ import sys
 from pathlib import Path
 
 from compaction.api.enums import JobReason
-from compaction.api.job import JobReceipt
+from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.resource import JobReceipt
 from compaction.kube.assignments import WorkerIdentity, lease_port
-from compaction.kube.config import load_connection
+from compaction.kube.client.config import load_connection
 from compaction.kube.controller import PolicyController
 from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
-from compaction.kube.operator import OperatorConfig, run_operator
+from compaction.kube.replica.operator import OperatorConfig, run_operator
 from compaction.rewrite.ports import Assignment, HeldLease
-from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.worker.events import Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker
-from compaction.stores.segments.snapshot import SNAPSHOTS
+from compaction.stores.segments.snapshot.directories import SNAPSHOTS
 
 
 def operator(kubeconfig: Path, namespace: str, state_dir: Path) -> int:

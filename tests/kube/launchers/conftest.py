@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compaction.local.binaries import Binaries
+from compaction.local.programs.binaries import Binaries
 from kube.launchers.spark_operators import DEFINITIONS, define, is_served
 from support.cluster.control_plane import ControlPlane, audited_control_plane
 

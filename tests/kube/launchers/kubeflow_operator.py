@@ -17,9 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.local import gobuild
-from compaction.local.binaries import cache_directory, cache_lock, install_set
-from compaction.local.locks import exclusive
+from compaction.local.cache import cache_directory
+from compaction.local.processes.locks import exclusive
+from compaction.local.programs import gobuild
+from compaction.local.programs.binaries import cache_lock, install_set
 
 MODULE: Final = "github.com/kubeflow/spark-operator/v2"
 WRAPPER: Final = Path(__file__).with_name("gomodules") / "kubeflow-spark-operator"

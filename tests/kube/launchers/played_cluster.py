@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from compaction.api.enums import Launcher
 from compaction.exceptions import AlreadyExistsError, ConflictError, NotFoundError
-from compaction.kube.client import COMPACTION_POLICIES, ApiClient
-from compaction.kube.config import load_connection
+from compaction.kube.client.api import COMPACTION_POLICIES, ApiClient
+from compaction.kube.client.config import load_connection
+from compaction.kube.client.resources import PODS, Obj
 from compaction.kube.launchers.applications import DRIVER_CONTAINER
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS
@@ -24,7 +25,6 @@ from compaction.kube.launchers.choice import KINDS
 from compaction.kube.launchers.objects import SELECTOR, ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.templates import WORKER_CONTAINER
-from compaction.kube.resources import PODS, Obj
 from kube.own_coordinator import Bench
 from kube.tiny_worker import TinyWorker, nothing
 

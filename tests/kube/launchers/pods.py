@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from compaction.api.policy import CompactionPolicy
-from compaction.kube.executor import pod_request
-from compaction.kube.launchers.base import PolicyKey, WorkerRequest, store_secrets
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.kinds.registry import kind_of
+from compaction.kube.executor.decisions import pod_request
+from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from support.cluster.manifests import policy_object
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -89,7 +90,7 @@ def request_of(
         master=spec.spark_master,
         conf=spec.spark_conf,
         pod=pod,
-        secrets=store_secrets(policy.spec.store),
+        secrets=kind_of(policy.spec.store).secrets(policy.spec.store),
     )
 
 

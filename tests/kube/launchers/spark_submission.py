@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pyspark
 
-from compaction.kube.resources import Obj
+from compaction.kube.client.resources import Obj
 from compaction.rewrite.spark.java import find_java
 from kube.launchers import kubeflow_operator
 from support.cluster.control_plane import ControlPlane

@@ -17,8 +17,9 @@ import pytest
 
 from compaction.api.enums import Launcher, WorkerEnding, WorkerTrouble
 from compaction.exceptions import LaunchError, LaunchUncertainError
-from compaction.kube.client import ApiCall, ApiClient
-from compaction.kube.config import load_connection
+from compaction.kube.client.api import ApiCall, ApiClient
+from compaction.kube.client.config import load_connection
+from compaction.kube.client.resources import PODS, Obj
 from compaction.kube.launchers.apache import apache_application
 from compaction.kube.launchers.applications import DRIVER_CONTAINER
 from compaction.kube.launchers.auto import AutoLauncher
@@ -31,7 +32,6 @@ from compaction.kube.launchers.kubeflow_rules import REFUSED_CONF
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.spark_conf import SPARK_VERSION
-from compaction.kube.resources import PODS, Obj
 from kube.launchers.pods import FULL, IMAGE, request_of, terminated
 from kube.launchers.spark_operators import define
 from support.time.waiting import eventually

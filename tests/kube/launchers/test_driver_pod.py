@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from compaction.api.enums import Launcher
-from compaction.api.manifest import load_policies
+from compaction.api.manifests.policies import load_policies
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.driver_pod import TEMPLATE_DIRECTORY, driver_pod

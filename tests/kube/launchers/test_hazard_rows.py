@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import Launcher, WorkerTrouble
-from compaction.kube.client import COMPACTION_POLICIES, LEASES
+from compaction.kube.client.api import COMPACTION_POLICIES, LEASES
+from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.choice import KINDS
-from compaction.kube.resources import Obj
 from kube.launchers.played_cluster import RUNNING, Cluster, played
 from kube.own_coordinator import Bench
 

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.kube.launchers.kubeflow import kubeflow_application
 from compaction.kube.launchers.kubeflow_rules import REFUSED_CONF
-from compaction.reconcile.fleet import worker_names
+from compaction.reconcile.workers.fleet import worker_names
 from kube.launchers import kubeflow_operator
 from kube.launchers.pods import FULL, request_of
 

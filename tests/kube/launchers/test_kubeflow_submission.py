@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import WorkerEnding
+from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.kubeflow import kubeflow_application, observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
-from compaction.kube.resources import Obj
 from compaction.rewrite.spark.properties import parse_properties
 from conftest import delete_namespace
 from kube.launchers.pods import FULL, NOW, request_of

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import NotFoundError
-from compaction.kube.client import COMPACTION_POLICIES, ApiClient
-from compaction.kube.config import load_connection
+from compaction.kube.client.api import COMPACTION_POLICIES, ApiClient
+from compaction.kube.client.config import load_connection
+from compaction.kube.client.resources import KUBEFLOW_APPLICATIONS, Obj
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.kube.resources import KUBEFLOW_APPLICATIONS, Obj
 from kube.own_coordinator import Bench
 from kube.tiny_worker import TinyWorker, nothing
 

@@ -13,14 +13,14 @@ import pytest
 
 from compaction.api.enums import Launcher, WorkerEnding, WorkerTrouble
 from compaction.exceptions import LaunchError
-from compaction.kube.client import ApiClient
-from compaction.kube.config import Connection, load_connection
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.resources import PODS
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef
 from compaction.kube.launchers.objects import KEPT_SECONDS, ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.kube.resources import PODS
 from kube.launchers.pods import FULL, request_of, terminated, waiting
 
 pytestmark = pytest.mark.apiserver

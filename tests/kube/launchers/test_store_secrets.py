@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import Launcher
-from compaction.kube.client import ApiClient
-from compaction.kube.config import load_connection
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import load_connection
+from compaction.kube.client.resources import PODS, Obj
 from compaction.kube.launchers.apache import apache_application
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import kubeflow_application
 from compaction.kube.launchers.objects import ObjectLauncher
-from compaction.kube.resources import PODS, Obj
 from kube.launchers.pods import BLOCKS, FULL, request_of
 
 NAME = "logs-w-abcd-12345"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import BinaryError
-from compaction.local.binaries import Binaries
-from compaction.local.gobuild import PACKAGES
 from compaction.local.node.programs import NODE_SERVERS, ensure_programs
+from compaction.local.programs.binaries import Binaries
+from compaction.local.programs.gobuild import PACKAGES
 
 
 def environment_with(cache: Path, binaries: Binaries) -> dict[str, str]:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import yaml
 
-from compaction.local.binaries import Binaries
 from compaction.local.node.identities import write_identities
 from compaction.local.node.layout import API_ADDRESS, NODE_ADDRESS, NodeLayout
 from compaction.local.node.programs import Programs
 from compaction.local.node.servers import servers
 from compaction.local.node.settings import SYSCTLS, sysctl_files, write_settings
+from compaction.local.programs.binaries import Binaries
 
 
 def test_kernel_settings_are_files_with_the_values_a_kubelet_wants_to_read(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from compaction.cli.blocks.commands import COMMANDS
 from compaction.rewrite.blocks.plan import MOST_PARTS
-from compaction.stores.blocks.footer import MAX_FOOTER
+from compaction.stores.blocks.format.footer import MAX_FOOTER
+from compaction.stores.blocks.format.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata
 from compaction.stores.blocks.index.claims import MOST_SOURCES
 from compaction.stores.blocks.index.rows import MAX_LEVEL
 from compaction.stores.blocks.index.schema import VERSION_TABLE
 from compaction.stores.blocks.index.tables import METADATA, BlockState, JobState, TombstoneReason
-from compaction.stores.blocks.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata
 from compaction.stores.blocks.model import Fingerprint
 from compaction.stores.blocks.paths import MAX_PATH, MAX_SHARD, MAX_TENANT
 

@@ -20,11 +20,11 @@ from compaction.exceptions import (
     SnapshotExpiredError,
     UnsuitableBlockError,
 )
+from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.index.engine import open_database
 from compaction.stores.blocks.index.listing import BlockFilter
-from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.reader import BlockReader, Snapshot
-from compaction.stores.blocks.rebuild import rebuild_index
+from compaction.stores.blocks.rebuild.index import rebuild_index
 from compaction.stores.blocks.store import BlockStore
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import block_id

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.exceptions import (
-    ClaimRefusedError,
+    BlockClaimError,
     ObjectMissingError,
     ReplaceRefusedError,
     SnapshotExpiredError,
@@ -114,7 +114,7 @@ class Story:
             claimed = self.store.claim(
                 job=job, token=token, sources=[one.id for one in sources], output_level=first.level + 1
             )
-        except ClaimRefusedError:
+        except BlockClaimError:
             self.count("claims refused")
             return
         self.attempts.append((job, token, claimed.sources))

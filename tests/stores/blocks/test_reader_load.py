@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from compaction.exceptions import ClaimRefusedError, SnapshotExpiredError
+from compaction.exceptions import BlockClaimError, SnapshotExpiredError
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
@@ -67,7 +67,7 @@ class Load:
                 continue
             try:
                 compact(self.store, f"job-{compactor}-{turn}", sources, number=next(self.numbers))
-            except ClaimRefusedError:
+            except BlockClaimError:
                 self.done["claims refused"] += 1
             else:
                 self.done["compacted"] += 1

@@ -9,10 +9,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.exceptions import ObjectStoreUnavailableError
-from compaction.planning.block_offers import offer
-from compaction.planning.block_rules import BlockRules, LevelRule
 from compaction.planning.reading import HeldJob
-from compaction.stores.blocks.classing import LookUp
 from compaction.stores.blocks.index.claims import claim, retire
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.quarantine import Fault, quarantine, release
@@ -21,7 +18,10 @@ from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.retention import Retention, expire
 from compaction.stores.blocks.index.schemas import read_schemas
 from compaction.stores.blocks.model import Fingerprint
-from compaction.stores.blocks.schema_classes import schema_of_text, schema_text
+from compaction.stores.blocks.planning.offers import offer
+from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
+from compaction.stores.blocks.schema.classes import schema_of_text, schema_text
+from compaction.stores.blocks.schema.classing import LookUp
 from compaction.stores.blocks.waiting import WaitingBlocks
 from support.stores.block_index import NOON, SECOND, a_block, block_id
 
@@ -41,7 +41,7 @@ def in_index(index: IndexDatabase) -> LookUp:
 def offered(waiting: WaitingBlocks, now: int) -> list[tuple[str, int, tuple[str, ...]]]:
     """(lane, level, blocks) of everything that is offered."""
     found = offer(waiting.queue, now=now / SECOND, sensed_at=0.0)
-    return sorted((one.path, one.level, one.groups[0].sources) for one in found.candidates)
+    return sorted((one.target, one.level, one.groups[0].sources) for one in found.candidates)
 
 
 def reread(index: IndexDatabase, jobs: dict[str, HeldJob]) -> WaitingBlocks:
@@ -79,7 +79,7 @@ class History:
 
     def plan(self, waiting: WaitingBlocks) -> None:
         for lane, level, blocks in offered(waiting, self.now):
-            if not any(job.lane == lane for job in self.jobs.values()):
+            if not any(job.target == lane for job in self.jobs.values()):
                 self.jobs[f"job-{self.now}-{blocks[0]}"] = HeldJob(lane, level, blocks)
 
     def succeed(self, waiting: WaitingBlocks) -> None:
@@ -87,23 +87,23 @@ class History:
             return
         name = self.chance.choice(sorted(self.jobs))
         job = self.jobs.pop(name)
-        if not all(block in self.live and block not in self.aside for block in job.blocks):
+        if not all(block in self.live and block not in self.aside for block in job.sources):
             return
-        claim(self.index, job=name, token=1, sources=job.blocks, now=self.now, output_level=job.level + 1)
+        claim(self.index, job=name, token=1, sources=job.sources, now=self.now, output_level=job.level + 1)
         number, self.made = self.made, self.made + 1
-        contents = [a_block(self.number(block)).fingerprint for block in job.blocks if self.live[block] == 0]
+        contents = [a_block(self.number(block)).fingerprint for block in job.sources if self.live[block] == 0]
         total = sum(contents, Fingerprint())
-        if len(contents) != len(job.blocks):
+        if len(contents) != len(job.sources):
             retire(self.index, name, now=self.now)  # outputs of outputs: their content is not kept here
             return
-        kin = {self.schemas.get(block, "ms") for block in job.blocks}
+        kin = {self.schemas.get(block, "ms") for block in job.sources}
         assert "us" not in kin or kin == {"us"}, "blocks of two classes in one job"
         made = {"schema_id": max(kin), "schema": SCHEMAS[max(kin)]}
         output = a_block(number, level=job.level + 1, rows=total.rows, fingerprint=total, **made)
         self.schemas[output.id] = output.schema_id
-        result = Replacement(name, 1, tuple(job.blocks), (output,), "done")
+        result = Replacement(name, 1, tuple(job.sources), (output,), "done")
         replace(self.index, result, now=self.now)
-        for block in job.blocks:
+        for block in job.sources:
             del self.live[block]
         self.live[output.id] = job.level + 1
 

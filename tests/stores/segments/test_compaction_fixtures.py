@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.segments import commit, fence, kernel, sweep
-from compaction.stores.segments.codec import read_segment
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.plan import LogPlan, plan_log
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import commit, fence
+from compaction.stores.segments.format.codec import read_segment
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import LogPlan, plan_log
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.snapshot.seq import LiveSet
 from support.stores.segment_logs import append_random_steps, content, leftovers, live_set, regular, restore
 
 pytestmark = pytest.mark.fixtures

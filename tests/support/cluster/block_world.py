@@ -6,14 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from compaction.api.job import CompactionJob
-from compaction.planning.block_ids import output_id
-from compaction.planning.block_offers import offer
-from compaction.planning.block_rules import BlockClass, BlockRules, LevelRule, QueuedBlock
-from compaction.planning.blocks import BlockQueue
-from compaction.planning.reading import BlockFigures, Reading
+from compaction.api.job.resource import CompactionJob
+from compaction.kinds.blocks.measures import measures_of
+from compaction.planning.reading import Reading
 from compaction.reconcile.actions import RunStoreTask
 from compaction.reconcile.observations import frozen
+from compaction.stores.blocks.planning.ids import output_id
+from compaction.stores.blocks.planning.offers import offer
+from compaction.stores.blocks.planning.queue import BlockQueue
+from compaction.stores.blocks.planning.rules import BlockClass, BlockRules, LevelRule, QueuedBlock
 from support.cluster.manifests import block_store
 from support.cluster.world import Log, PlainCluster
 
@@ -59,7 +60,7 @@ class PlainBlockCluster(PlainCluster):
         return names
 
     def look(self, task: RunStoreTask) -> None:
-        """As the adapter does it: what jobs are made of is held in their lanes, the rest is in batches."""
+        """As the adapter does it: what jobs are made of is held in their targets, the rest is in batches."""
         assert self.policy is not None
         self.tasks.append(task)
         self.readings += 1
@@ -69,8 +70,8 @@ class PlainBlockCluster(PlainCluster):
         waiting = {name: one for name, one in self.live.items() if name not in self.set_aside}
         queue.push_all(sorted(waiting.values(), key=lambda one: one.number))
         for held in task.jobs.values():
-            queue.hold(held.lane, held.level, held.blocks)
-        existing = Counter((one.level, one.lane.split("/")[0]) for one in task.jobs.values())
+            queue.hold(held.target, held.level, held.sources)
+        existing = Counter((one.level, one.target.split("/")[0]) for one in task.jobs.values())
         offered = offer(queue, now=self.wall, sensed_at=self.wall, most=1000, existing=existing)
         self.reading = Reading(
             number=self.readings,
@@ -79,7 +80,7 @@ class PlainBlockCluster(PlainCluster):
             ended=self.wall,
             wall=self.wall,
             candidates=offered.candidates,
-            logs=frozenset(one.path for one in offered.candidates),
+            targets=frozenset(one.target for one in offered.candidates),
             identities=frozen(
                 {
                     (lane, one): one if one in self.set_aside else ""
@@ -87,9 +88,13 @@ class PlainBlockCluster(PlainCluster):
                     for one in ones
                 }
             ),
-            blocks=BlockFigures(live=len(self.live), windows=len({one.kin.tenant for one in self.live.values()})),
+            measures=measures_of(
+                live=len(self.live),
+                windows=len({one.kin.tenant for one in self.live.values()}),
+                candidates=offered.candidates,
+            ),
             left_out=offered.left_out,
-            outdated=frozenset(name for name, one in task.jobs.items() if not waiting.keys() >= set(one.blocks)),
+            outdated=frozenset(name for name, one in task.jobs.items() if not waiting.keys() >= set(one.sources)),
         )
         due = None if self.look_in is None else self.wall + self.look_in
         self.memory = replace(self.memory, sense_running=False, look_due=due)
@@ -102,7 +107,7 @@ class PlainBlockCluster(PlainCluster):
     def commit(self, job: str, token: int) -> bool:
         """Replace: every source live, the newest token, not retired; the output is of the next level."""
         spec = self.jobs[job].spec
-        sources, lane = spec.sources.blocks, self.logs[spec.lane]
+        sources, lane = spec.sources.blocks, self.logs[spec.target]
         assert sources is not None
         if lane.claimed.get(job) != token or job in lane.retired or not self.live.keys() >= set(sources.blocks):
             return False

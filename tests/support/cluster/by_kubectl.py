@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 import yaml
 
-from compaction.local.admin import Answer
+from compaction.local.cluster.admin import Answer
 from compaction.stores.segments.generate import Pattern, generate_log
-from compaction.stores.segments.reader import log_fingerprint
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.reading.reader import log_fingerprint
+from compaction.stores.segments.reading.view import open_log
 from support.time.waiting import eventually
 
 Object = dict[str, Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.admin import AdminClient
-from compaction.local.binaries import Binaries
-from compaction.local.control_plane import RunningControlPlane, start_control_plane
+from compaction.local.cluster.admin import AdminClient
+from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
+from compaction.local.programs.binaries import Binaries
 from support.time.waiting import eventually
 
 DEFINITIONS = Path(__file__).resolve().parents[3] / "crds"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy
-from compaction.api.times import format_timestamp
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.times import format_timestamp
 from compaction.leases.record import Lease, LeaseRecord
 from support.cluster.manifests import job_object, policy_object
 

@@ -129,8 +129,8 @@ WRONG_POLICIES = (
     Wrong("spec/trigger/interval", "-5s", "spec.trigger.interval", DURATION_ADVICE),
     Wrong("spec/trigger/interval", 60, "spec.trigger.interval", "must be of type string", DURATION_ADVICE),
     Wrong("spec/trigger/cooldown", "10", "spec.trigger.cooldown", DURATION_ADVICE),
-    Wrong("spec/trigger/thresholds", {"debtBytes": "many"}, "spec.trigger.thresholds.debtBytes", QUANTITY_ADVICE),
-    Wrong("spec/trigger/thresholds", {"debtSegments": -1}, "spec.trigger.thresholds.debtSegments", "or equal to 0"),
+    Wrong(f"{LOGS}/thresholds", {"debtBytes": "many"}, f"{LOGS_FIELD}.thresholds.debtBytes", QUANTITY_ADVICE),
+    Wrong(f"{LOGS}/thresholds", {"debtSegments": -1}, f"{LOGS_FIELD}.thresholds.debtSegments", "or equal to 0"),
     *(
         Wrong(SCHEDULE, text, SCHEDULE_FIELD, CRON_ADVICE)
         for text in (
@@ -219,12 +219,6 @@ WRONG_POLICIES = (
             {"secretVolumes": [{"secretName": "s", "mountPath": "/etc/s"}]},
         )
     ),
-    Wrong(
-        "spec/trigger/thresholds",
-        {"debtBlocks": 5},
-        "spec.trigger.thresholds.debtBlocks",
-        "counts blocks, and the store has segment logs",
-    ),
     Wrong("spec/cleanup/delay", "a while", "spec.cleanup.delay", DURATION_ADVICE),
     Wrong("spec/suspend", "yes", "spec.suspend", "boolean"),
     Wrong("metadata/name", "x" * 64, "", "choose a shorter name"),
@@ -256,8 +250,8 @@ WRONG_JOBS = (
         f"{SOURCES_FIELD}.groups[0].segments",
         "at most 8 items",
     ),
-    Wrong(f"{SOURCES}/unreferenced", ["../../etc/passwd"], f"{SOURCES_FIELD}.unreferenced[0]", "16 digits"),
-    Wrong(f"{SOURCES}/clump", {"ownerStopped": True}, f"{SOURCES_FIELD}.clump", "leave groups and unreferenced out"),
+    Wrong(f"{SOURCES}/obsolete", ["../../etc/passwd"], f"{SOURCES_FIELD}.obsolete[0]", "16 digits"),
+    Wrong(f"{SOURCES}/clump", {"ownerStopped": True}, f"{SOURCES_FIELD}.clump", "leave groups and obsolete out"),
     Wrong(
         SOURCES,
         {"path": "/data/ra/a", "clump": {"ownerStopped": False}},
@@ -347,12 +341,7 @@ WRONG_BLOCK_POLICIES = (
         f"{BLOCKS_FIELD}.levels",
         "maxAge must not fall from one level to the next",
     ),
-    Wrong(
-        "spec/trigger",
-        {"thresholds": {"debtSegments": 12}},
-        "spec.trigger.thresholds.debtSegments",
-        "counts segments, and the store has blocks",
-    ),
+    Wrong(f"{BLOCKS}/thresholds", {"debtBlocks": -1}, f"{BLOCKS_FIELD}.thresholds.debtBlocks", "or equal to 0"),
     Wrong(f"{BLOCKS}/levels", [{"maxBlocks": 2}], f"{LEVEL_FIELD}.maxAge", "Required value", "is required"),
     Wrong(f"{BLOCKS}/levels", _level(maxBytes=0), f"{LEVEL_FIELD}.maxBytes", "must be more than 0, such as 512Mi"),
     Wrong(f"{BLOCKS}/span", "0s", f"{BLOCKS_FIELD}.span", "must be longer than 0s"),

@@ -10,9 +10,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from compaction.local import gobuild
-from compaction.local.binaries import cache_directory, cache_lock, install_set
-from compaction.local.locks import exclusive
+from compaction.local.cache import cache_directory
+from compaction.local.processes.locks import exclusive
+from compaction.local.programs import gobuild
+from compaction.local.programs.binaries import cache_lock, install_set
 from support.time.waiting import eventually
 
 MODULE = "github.com/prometheus-operator/prometheus-operator"

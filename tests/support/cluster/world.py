@@ -12,16 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compaction.api.enums import JobState, WorkerEnding, WorkerTrouble
-from compaction.api.job import CompactionJob, CompactionJobStatus
+from compaction.api.job.report import JobReport
+from compaction.api.job.resource import CompactionJob, CompactionJobStatus
 from compaction.api.names import API_VERSION, GROUP, LABEL_PLAN, POLICY_KIND
-from compaction.api.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.times import format_timestamp, timestamp_from_epoch
+from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.text.times import format_timestamp, timestamp_from_epoch
+from compaction.kinds.segments.kind import MISSING
 from compaction.leases.tokens import next_token
-from compaction.planning.candidates import Candidate, GroupCandidate, UnreferencedCandidate
-from compaction.planning.reading import LogProblem, Reading
+from compaction.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
+from compaction.planning.reading import Reading, TargetProblem
 from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
 from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.job import assigned
+from compaction.reconcile.jobs.job import assigned
 from compaction.reconcile.observations import (
     Identity,
     JobLease,
@@ -34,7 +36,6 @@ from compaction.reconcile.observations import (
     frozen,
 )
 from compaction.reconcile.policy import reconcile
-from compaction.reconcile.reports import WorkerReport
 
 
 def assert_rests(snapshot: Snapshot, decision: Decision) -> None:
@@ -83,7 +84,7 @@ class SimLease:
     changed_at: float
     progress: int | None = None
     bytes_per_second: int | None = None
-    report: WorkerReport | None = None
+    report: JobReport | None = None
 
 
 @dataclass
@@ -135,8 +136,8 @@ class PlainCluster:
         self.status_writes = 0
         self.writes = 0
         self.events: list[tuple[str, str]] = []
-        self.problem: LogProblem | None = None
-        self.problems: tuple[LogProblem, ...] = ()
+        self.problem: TargetProblem | None = None
+        self.problems: tuple[TargetProblem, ...] = ()
         self.missing_entries = 0
         self.quarantine_identity: dict[tuple[str, str], str] = {}
         self.launch_works = True
@@ -227,7 +228,7 @@ class PlainCluster:
             )
             candidates.append(
                 Candidate(
-                    path, "", 1, groups, (), GAIN * len(groups), len(groups), sensed_at=self.wall, oldest_debt_at=5.0
+                    path, "", "1", groups, (), GAIN * len(groups), len(groups), sensed_at=self.wall, oldest_debt_at=5.0
                 )
             )
         self.reading = Reading(
@@ -239,8 +240,8 @@ class PlainCluster:
             candidates=() if self.problem else tuple(candidates),
             problem=self.problem,
             problems=self.problems,
-            missing_entries=self.missing_entries,
-            logs=frozenset(self.logs),
+            measures=frozen({MISSING.name: self.missing_entries}),
+            targets=frozenset(self.logs),
             identities=frozen({key: self.quarantine_identity.get(key, "id") for key in held}),
         )
         self.memory = replace(self.memory, sense_running=False)
@@ -354,7 +355,7 @@ class PlainCluster:
                 self.writes += 1
                 yield
             if end.retire:
-                self.logs[end.retire].retired.add(end.job.name)
+                self.logs[end.target].retired.add(end.job.name)
                 yield
         for stop in decision.stop_workers:
             worker = self.workers.get(stop.name)
@@ -371,8 +372,8 @@ class PlainCluster:
                 self.workers[one.lease.name].has_lease = False
             yield
         for deletion in decision.delete_jobs:
-            if deletion.log in self.logs:
-                self.logs[deletion.log].retired.add(deletion.job.name)
+            if deletion.target in self.logs:
+                self.logs[deletion.target].retired.add(deletion.job.name)
                 yield
             if self._current(deletion.job):
                 del self.jobs[deletion.job.name]
@@ -412,7 +413,7 @@ class PlainCluster:
 
     def _assign(self, decision: Decision) -> Iterator[None]:
         for action in decision.assignments:
-            log, name = self.logs[action.spec.lane], action.job.name
+            log, name = self.logs[action.spec.target], action.job.name
             if not self._current(action.job):
                 continue
             token = next_token(action.lease_token, action.status.fencing_token, log.claimed.get(name, 0))
@@ -509,7 +510,7 @@ class PlainCluster:
         reason = fields.pop("reason", "Completed" if outcome == "Succeeded" else "StoreUnreadable")
         if outcome == "Succeeded" and "receipt" not in fields:
             fields["receipt"] = self.receipt(job, token)
-        lease.report = WorkerReport.from_object(
+        lease.report = JobReport.from_object(
             {"token": token, "outcome": outcome, "reason": reason, "message": f"{outcome}!", **fields}
         )
         lease.changed_at, lease.version = self.wall, int(self.bump())
@@ -571,4 +572,4 @@ class PlainCluster:
         return GAIN * sum(len(log.commits) for log in self.logs.values())
 
 
-__all__ = ["GAIN", "Crash", "Log", "PlainCluster", "SimLease", "SimWorker", "UnreferencedCandidate"]
+__all__ = ["GAIN", "Crash", "Log", "ObsoleteSource", "PlainCluster", "SimLease", "SimWorker"]

@@ -1,8 +1,8 @@
 """A process that dies at one system call: every mutating call of the store counted, one of them the last.
 
-The store makes all its changes through `compaction.stores.segments.fs`; here each of its functions is wrapped. After
-the death every further call dies as well, so no `finally` tidies up: what is on the disk is what a killed process
-leaves.
+The store makes all its changes through `compaction.stores.segments.directory.fs`; here each of its functions is
+wrapped. After the death every further call dies as well, so no `finally` tidies up: what is on the disk is what a
+killed process leaves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
-from compaction.stores.segments import fs
+from compaction.stores.segments.directory import fs
 from support.depth import one_of_each
 
 MUTATING = ("create", "write", "set_owner", "set_mode", "sync", "link", "symlink", "rename", "unlink")

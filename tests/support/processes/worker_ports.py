@@ -12,16 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compaction.api.enums import JobKind
-from compaction.api.job import (
-    CompactionJobSpec,
-    JobParameters,
-    JobSources,
-    PolicyReference,
-    SegmentGroup,
-    SegmentLogParameters,
-    SegmentLogSources,
-)
+from compaction.api.job.report import JobReport
+from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobSources, PolicyReference
+from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
 from compaction.exceptions import (
     JobStoppedError,
     LeaseLostError,
@@ -31,10 +24,9 @@ from compaction.exceptions import (
     WorkerLeaseGoneError,
 )
 from compaction.rewrite.ports import Assignment, LeasePort, Offer
-from compaction.rewrite.receipts import JobReport
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.plan import plan_log
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import plan_log
+from compaction.stores.segments.reading.view import open_log
 
 
 def job_spec(directory: Path, *, limits: SegmentLimits | None = None, **changes: Any) -> CompactionJobSpec:
@@ -46,11 +38,11 @@ def job_spec(directory: Path, *, limits: SegmentLimits | None = None, **changes:
         "path": str(directory),
         "snapshot_index": log.snapshot_index or 0,
         "groups": tuple(SegmentGroup(segments=group.sources) for group in plan.groups),
-        "unreferenced": tuple(dead.name for dead in plan.unreferenced),
+        "obsolete": tuple(dead.name for dead in plan.unreferenced),
     } | changes
     return CompactionJobSpec(
         policy_ref=PolicyReference(name="policy"),
-        kind=JobKind.SEGMENT_REWRITE,
+        kind=SEGMENT_REWRITE,
         estimated_bytes=sum(group.live_bytes for group in plan.groups),
         sources=JobSources(segment_log=SegmentLogSources(**sources)),
         parameters=JobParameters(
@@ -66,7 +58,7 @@ def small_spec(path: Path = Path("/data/log")) -> CompactionJobSpec:
     group = SegmentGroup(segments=("0000000000000001.segment",))
     return CompactionJobSpec(
         policy_ref=PolicyReference(name="policy"),
-        kind=JobKind.SEGMENT_REWRITE,
+        kind=SEGMENT_REWRITE,
         sources=JobSources(segment_log=SegmentLogSources(path=str(path), groups=(group,))),
     )
 

@@ -27,7 +27,7 @@ def replacement(job: str, token: int, sources: Sequence[Block], output: Block) -
 
 
 def compact(store: BlockStore, job: str, sources: Sequence[Block], *, number: int) -> Block:
-    """The whole way of one job, from its claim to its commit. Raises ClaimRefusedError."""
+    """The whole way of one job, from its claim to its commit. Raises BlockClaimError."""
     ids = [block.id for block in sources]
     claimed = store.claim(job=job, token=1, sources=ids, output_level=sources[0].level + 1)
     output = merged(store, claimed.sources, number=number)

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from ulid import ULID
 
 from compaction.cli.blocks.commands import group
-from compaction.stores.blocks.metadata import BlockMetadata
-from compaction.stores.blocks.objects import Objects, open_objects
+from compaction.stores.blocks.format.metadata import BlockMetadata
+from compaction.stores.blocks.objects.store import Objects, open_objects
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.blocks import parquet, rows

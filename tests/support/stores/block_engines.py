@@ -28,6 +28,8 @@ KEY = ("service", "timestamp")
 STRINGS = ("service", "pod", "type", "function")
 LEVEL = 3
 """Of zstd, for everybody: that of the inputs."""
+OUT_OF_MEMORY = 3
+"""Exit status of an engine that says itself that its memory does not suffice."""
 OVERHEAD, LOOK_SECONDS = 512 << 20, 0.1
 """Bytes that a process may take besides the memory that it is given: code, allocators, what is mapped."""
 
@@ -120,7 +122,7 @@ def known(work: Work) -> Callable[[], object]:
 
 def verification(work: Work) -> Callable[[], object]:
     """The output read again and hashed."""
-    from compaction.stores.blocks.verify import read_back
+    from compaction.stores.blocks.fingerprint.verify import read_back
 
     return lambda: read_back(work.output, lambda: work.output)
 
@@ -144,7 +146,14 @@ def duckdb(work: Work) -> Callable[[], object]:
         f"COPY (SELECT * FROM read_parquet({work.sources!r}) ORDER BY {', '.join(work.key)}) "
         f"TO '{work.output}' (FORMAT parquet, COMPRESSION zstd{level})"
     )
-    return lambda: connection.execute(query)
+
+    def run() -> object:
+        try:
+            return connection.execute(query)
+        except duckdb.OutOfMemoryException as error:
+            raise MemoryError("duckdb") from error
+
+    return run
 
 
 def polars(work: Work) -> Callable[[], object]:
@@ -182,10 +191,16 @@ def spark(work: Work) -> Callable[[], object]:
 ENGINES = {one.__name__: one for one in (ours, known, verification, proved, duckdb, polars, spark)}
 
 
+def largest_resident() -> int:
+    """Bytes. Not `ru_maxrss`: after a fork that one begins with what the parent had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
 def cpu_and_peak() -> tuple[float, int]:
     """CPU seconds of this process and those below it, and the largest resident set of one."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+    cpu, peak = used.ru_utime + used.ru_stime, largest_resident()
     for child in psutil.Process().children(recursive=True):
         times = child.cpu_times()
         cpu, peak = cpu + times.user + times.system, max(peak, child.memory_info().rss)
@@ -198,15 +213,18 @@ def main(engine: str, said: str) -> None:
     order = None if work["order"] is None else tuple(work["order"])
     run = ENGINES[engine](Work(**work | {"key": tuple(work["key"]), "order": order}))
     before, began = cpu_and_peak()[0], time.perf_counter()
-    run()
+    try:
+        run()
+    except MemoryError:
+        sys.exit(OUT_OF_MEMORY)
     wall = time.perf_counter() - began
     cpu, peak = cpu_and_peak()
     print(json.dumps({"wall": wall, "cpu": cpu - before, "peak": peak}))
 
 
 def measured(engine: str, work: Work) -> Measured:
-    """One run, in a process of its own. Raises MemoryError where it takes more than its memory, by OVERHEAD: it is
-    ended then.
+    """One run, in a process of its own. Raises MemoryError where its memory does not suffice: it says so, or it
+    takes more by OVERHEAD and is ended then.
     """
     command = [sys.executable, "-m", "support.stores.block_engines", engine, json.dumps(asdict(work))]
     environment = {**os.environ, **PYTHON_ENVIRONMENT, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
@@ -218,6 +236,8 @@ def measured(engine: str, work: Work) -> Measured:
                 raise MemoryError(engine)
             time.sleep(LOOK_SECONDS)
         answer, _ = process.communicate()
+    if process.returncode == OUT_OF_MEMORY:
+        raise MemoryError(engine)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     return Measured(**json.loads(answer.splitlines()[-1]))

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from compaction.planning.block_ids import output_id
-from compaction.stores.blocks.describe import describe
-from compaction.stores.blocks.fingerprint import fingerprint
-from compaction.stores.blocks.footer import read_footer
+from compaction.stores.blocks.fingerprint.rows import fingerprint
+from compaction.stores.blocks.format.footer import read_footer
+from compaction.stores.blocks.format.metadata import BlockMetadata, ancestry, decode
 from compaction.stores.blocks.index.claims import claim, high_water
 from compaction.stores.blocks.index.replacing import Replacement, replace
 from compaction.stores.blocks.index.rows import created_at
-from compaction.stores.blocks.metadata import BlockMetadata, ancestry, decode
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import block_path
+from compaction.stores.blocks.planning.ids import output_id
+from compaction.stores.blocks.registration.describe import describe
 from compaction.stores.blocks.store import BlockStore
 from support.stores.block_stores import read
 from support.stores.blocks import parquet

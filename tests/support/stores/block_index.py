@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import delete, select, update
 from ulid import ULID
 
-from compaction.local.postgres import PostgresServer, start_postgres
+from compaction.local.servers.postgres import PostgresServer, start_postgres
 from compaction.stores.blocks.index.engine import Change, IndexDatabase, open_database
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA

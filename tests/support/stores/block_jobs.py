@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from compaction.api.block_store_spec import BlockStoreReference, IndexReference
+from compaction.api.job.report import JobReport
+from compaction.api.policy.block_store import BlockStoreReference, IndexReference
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.rewriter import BlockRewriter
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
-from compaction.rewrite.receipts import JobReport
-from compaction.stores.blocks import orphan_collector
-from compaction.stores.blocks.cleaning import sweep
 from compaction.stores.blocks.index.orphans import unknown_paths
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.blocks.sweep import orphan_collector
+from compaction.stores.blocks.sweep.cleaning import sweep
 from compaction.stores.secrets import GivenSecrets
 from support.processes.worker_ports import FakeLease
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.local.postgres import PostgresServer
+from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.metadata import BlockMetadata
+from compaction.stores.blocks.format.metadata import BlockMetadata
 
 ULID = "01JD0000000000000000000000"
 PATH = f"acme/0/{ULID}.parquet"

@@ -12,14 +12,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compaction.exceptions import StaleTokenError
-from compaction.stores.segments import etf
-from compaction.stores.segments.clump_moves import Moves, read_moves, resolve
-from compaction.stores.segments.clump_owner import Appended, EntryCopy
-from compaction.stores.segments.reader import iter_entries
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import DATA_FILE, find_snapshots, parse_snapshot_name, write_snapshot
-from compaction.stores.segments.view import is_log_directory, open_log
-from compaction.stores.segments.writer import LogWriter
+from compaction.stores.segments.clump.moves import Moves, read_moves, resolve
+from compaction.stores.segments.clump.owner import Appended, EntryCopy
+from compaction.stores.segments.format import etf
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.reading.reader import iter_entries
+from compaction.stores.segments.reading.view import is_log_directory, open_log
+from compaction.stores.segments.snapshot.directories import (
+    DATA_FILE,
+    find_snapshots,
+    parse_snapshot_name,
+    write_snapshot,
+)
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 PUT, DELETE, COPIES = b"P", b"D", b"C"
 

@@ -1,7 +1,7 @@
 """Ra 3.1.10 as the owner of a log: its start, its minor and its major compaction, by its own rules, on real files.
 
-The rules are those of research/ra.md §1.8 and §3; what it makes is Ra's to the byte, which is tested with what Ra made
-(tests/stores/segments/test_ra_owner.py).
+The rules are those of docs/design/segment-files.md#log-view and docs/design/segment-planning.md; what it makes is Ra's
+to the byte, which is tested with what Ra made (tests/stores/segments/test_ra_owner.py).
 
 It knows nothing of the compactor: no lock, no fence, no identities. It is the foreign compactor that may act between a
 crash of ours and our recovery. Its system calls are made directly, so no test's broken disk sees them.
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.stores.segments.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
+from compaction.stores.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
+from compaction.stores.segments.format.names import link_name, ra_compacting_name
 from compaction.stores.segments.model import (
     DEFAULT_MAX_COUNT,
     DEFAULT_MAX_SIZE,
@@ -25,9 +26,8 @@ from compaction.stores.segments.model import (
     SegmentIndex,
     data_start,
 )
-from compaction.stores.segments.names import link_name, ra_compacting_name
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import find_snapshots
+from compaction.stores.segments.snapshot.directories import find_snapshots
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 
 @dataclass(frozen=True, slots=True)

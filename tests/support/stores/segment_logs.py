@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compaction.stores.segments import commit, fence, kernel, recovery
-from compaction.stores.segments.faults import storage_errors
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.plan import plan_log
-from compaction.stores.segments.reader import iter_entries
-from compaction.stores.segments.seq import LiveSet
+from compaction.stores.segments.commit import commit, fence, recovery
+from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import plan_log
+from compaction.stores.segments.reading.reader import iter_entries
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.store import SegmentLogStore
-from compaction.stores.segments.view import open_log
-from compaction.stores.segments.writer import LogWriter
 
 Content = dict[int, tuple[int, str]]
 """Index -> (term, sha256 of the payload)."""

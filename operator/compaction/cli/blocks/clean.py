@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.formatting import format_bytes, plural
-from compaction.api.values import Duration
+from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.values import Duration
 from compaction.cli.blocks.options import StorePlace, store_options
 from compaction.cli.blocks.shapes import (
     EXPIRED_COLUMNS,
@@ -19,15 +19,14 @@ from compaction.cli.blocks.shapes import (
     tombstone_object,
 )
 from compaction.cli.blocks.times import time_text
-from compaction.cli.blocks.values import TenantDuration
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
-from compaction.stores.blocks.cleaning import Cleaned, expire_all, sweep
 from compaction.stores.blocks.index.retention import Expired, Retention, would_expire
 from compaction.stores.blocks.index.tombstones import standing, summary
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.sweep.cleaning import Cleaned, expire_all, sweep
 
 grace_option: Final = click.option(
     "--grace",
@@ -35,6 +34,20 @@ grace_option: Final = click.option(
     help="How long replaced blocks stay readable; default: cleanup.delay of the policy (-f).",
 )
 SHOWN: Final = 1000
+
+
+class TenantDuration(click.ParamType[tuple[str, Duration]]):
+    """`tenant=744h`; the last = divides, because a tenant's name may hold one."""
+
+    name = "tenant=duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Duration]:
+        if isinstance(value, tuple):
+            return value
+        tenant, sign, period = str(value).rpartition("=")
+        if not sign or not tenant:
+            self.fail("write TENANT=DURATION, such as acme=744h", param, ctx)
+        return tenant, DurationParameter().convert(period, param, ctx)
 
 
 def grace_of(place: StorePlace, given: Duration | None) -> int | None:
@@ -172,7 +185,7 @@ def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str,
     if store is None:
         raise click.UsageError("how long are data kept? Give --keep, --keep-tenant, or a policy (-f)")
     # With a policy only: its models take longer to import than a command without one to answer.
-    from compaction.stores.block_adapter import retention_of
+    from compaction.stores.blocks.adapter import retention_of
 
     return retention_of(store)
 

@@ -17,22 +17,22 @@ from typing import Any
 
 import click
 
-from compaction.cli.blocks.local import policy_of_place, secrets_of_place
+from compaction.cli.blocks.open_jobs import OpenJobs
 from compaction.cli.blocks.options import StorePlace, store_options
-from compaction.cli.blocks.policy_options import policy_options
+from compaction.cli.blocks.policy.made import policy_of_place, secrets_of_place
+from compaction.cli.blocks.policy.options import policy_options
 from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, report
 from compaction.cli.local.run_view import problems_of, show_result
-from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
 from compaction.exceptions import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run import WORKER, LocalRun
-from compaction.local.this_process import this_process
-from compaction.local.thread_engine import ThreadEngine
+from compaction.local.run.once import WORKER, LocalRun
+from compaction.local.run.this_process import this_process
+from compaction.local.run.thread_engine import ThreadEngine
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.stores.adapters import open_store
+from compaction.stores.adapter import open_store
 from compaction.stores.secrets import Secrets
 
 
@@ -82,7 +82,7 @@ def compact(
                 result = run.run()
         parked = others.parked()
     show_result(policy, result, output)
-    problems = [*problems_of(result), *parked]
+    problems = [*problems_of(policy, result), *parked]
     for problem in problems:
         report(CompactionError(problem))
     if problems:

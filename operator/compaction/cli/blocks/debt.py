@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from compaction.api.formatting import format_age, format_bytes, plural
+from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.cli.blocks.open_jobs import OpenJobs
 from compaction.cli.blocks.options import StorePlace, store_options
-from compaction.cli.blocks.rules import rules_of
+from compaction.cli.blocks.policy.rules import rules_of
 from compaction.cli.blocks.shapes import at_rest, conflict_object
 from compaction.cli.blocks.times import age, short_time, time_text
 from compaction.cli.errors import EXIT_DATA_ERROR
-from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
-from compaction.local.this_process import this_process
-from compaction.planning.block_figures import Waits, figures_of
+from compaction.local.run.this_process import this_process
 from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.planning.figures import Waits, figures_of
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.waiting import WaitingBlocks
 
@@ -99,6 +99,6 @@ def _show(rows: list[dict[str, Any]], alone: int) -> None:
 
 
 def _schemas(store: BlockStore, examples: Mapping[str, Sequence[str]]) -> Mapping[str, pa.Schema]:
-    from compaction.stores.blocks.schema_book import SchemaBook  # reads Parquet: only where there are several schemas
+    from compaction.stores.blocks.schema.book import SchemaBook  # reads Parquet: only where there are several schemas
 
     return SchemaBook(store, keeps=False).look_up(examples)

@@ -6,26 +6,26 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.formatting import format_age, format_bytes, plural
-from compaction.api.policy import CompactionPolicy
-from compaction.api.text import cut
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.api.text.safe import cut
+from compaction.cli.blocks.open_jobs import OpenJobs
 from compaction.cli.blocks.options import StorePlace, store_options
-from compaction.cli.blocks.rules import rules_of
+from compaction.cli.blocks.policy.rules import rules_of
 from compaction.cli.blocks.shapes import record_object
 from compaction.cli.blocks.times import time_text
 from compaction.cli.errors import EXIT_DATA_ERROR, report
-from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
 from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockError
-from compaction.local.this_process import this_process
-from compaction.planning.block_rules import BlockRules
-from compaction.planning.block_waits import BlockWait, Waiting, waiting_of
-from compaction.stores.blocks.footer import Footer, read_footer
+from compaction.local.run.this_process import this_process
+from compaction.stores.blocks.format.footer import Footer, read_footer
 from compaction.stores.blocks.index.listing import BlockRecord
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.objects import Objects
-from compaction.stores.blocks.schema_book import SchemaBook
+from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.planning.rules import BlockRules
+from compaction.stores.blocks.planning.waits import BlockWait, Waiting, waiting_of
+from compaction.stores.blocks.schema.book import SchemaBook
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.waiting import WaitingBlocks
 

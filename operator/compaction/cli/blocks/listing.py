@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from compaction.api.formatting import format_bytes, plural
+from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.blocks.options import StorePlace, store_options
 from compaction.cli.blocks.shapes import BLOCK_COLUMNS, WIDE_COLUMNS, block_object
 from compaction.cli.blocks.times import TimeParameter

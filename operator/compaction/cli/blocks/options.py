@@ -21,14 +21,14 @@ from click.core import ParameterSource
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from compaction.api.text import printable
+from compaction.api.text.safe import printable
 from compaction.cli.errors import errors_as_exit_code
 from compaction.exceptions import NoBlockStoreError
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects.store import Objects
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 
 if TYPE_CHECKING:
-    from compaction.api.policy import CompactionPolicy
+    from compaction.api.policy.resource import CompactionPolicy
 
 STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
 INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
@@ -123,7 +123,7 @@ def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:
                     connection, policy = _connection(store, index, store_options), None
                 else:
                     # The models of policies take longer to import than a command without one takes to answer.
-                    from compaction.cli.blocks.policy import connection_of
+                    from compaction.cli.blocks.policy.file import connection_of
 
                     _refuse_both()
                     policy, connection = connection_of(source, wanted=wanted, directory=secrets_dir)
@@ -197,7 +197,7 @@ def _connection(store: str | None, index: str | None, options: Path | None) -> B
 def _options_of(file: Path | None) -> Mapping[str, str]:
     if file is None:
         return MappingProxyType({})
-    from compaction.cli.blocks.policy import options_of_file
+    from compaction.cli.blocks.policy.file import options_of_file
 
     return options_of_file(file)
 

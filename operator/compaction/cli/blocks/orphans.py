@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.formatting import format_age, format_bytes, plural
-from compaction.api.values import Duration
+from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.api.text.values import Duration
 from compaction.cli.blocks.options import StorePlace, store_options
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.orphan_collector import Collected, OrphanSearch, collect_orphans, find_orphans
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.sweep.orphan_collector import Collected, OrphanSearch, collect_orphans, find_orphans
 
 COLUMNS: Final = (
     Column("path", "Path"),

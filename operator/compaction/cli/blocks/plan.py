@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from compaction.cli.blocks.local import policy_of_place, secrets_of_place
+from compaction.cli.blocks.open_jobs import OpenJobs
 from compaction.cli.blocks.options import StorePlace, store_options
-from compaction.cli.blocks.policy_options import policy_options
+from compaction.cli.blocks.policy.made import policy_of_place, secrets_of_place
+from compaction.cli.blocks.policy.options import policy_options
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.local.run_view import show_plan
-from compaction.cli.open_jobs import OpenJobs
 from compaction.cli.output import OutputFormat, output_option
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run import WORKER, LocalRun, no_runner
-from compaction.local.this_process import this_process
-from compaction.stores.adapters import open_store
+from compaction.local.run.once import WORKER, LocalRun, no_runner
+from compaction.local.run.this_process import this_process
+from compaction.stores.adapter import open_store
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.formatting import format_age, plural
+from compaction.api.text.formatting import format_age, plural
 from compaction.cli.blocks.options import StorePlace, store_options
 from compaction.cli.blocks.times import age, time_text
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table

@@ -9,17 +9,17 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from compaction.api.formatting import format_bytes, plural
-from compaction.api.text import printable
+from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.safe import printable
 from compaction.cli.blocks.options import PATIENCE, StorePlace, store_options, tell_skipped
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import NoBlockStoreError
-from compaction.stores.blocks.found_blocks import Lake
 from compaction.stores.blocks.index.engine import open_database
-from compaction.stores.blocks.objects import open_objects
+from compaction.stores.blocks.objects.store import open_objects
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
-from compaction.stores.blocks.rebuild import RebuildProgress, Rebuilt, rebuild_index
+from compaction.stores.blocks.rebuild.found import Lake
+from compaction.stores.blocks.rebuild.index import RebuildProgress, Rebuilt, rebuild_index
 from compaction.stores.blocks.store import BlockStore
 
 SHOWN: Final = 20

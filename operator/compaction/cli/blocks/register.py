@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.formatting import plural
+from compaction.api.text.formatting import plural
 from compaction.cli.blocks.options import StorePlace, store_options
-from compaction.cli.blocks.values import SortKeyParameter
+from compaction.cli.blocks.policy.values import SortKeyParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.exceptions import (
@@ -24,11 +24,11 @@ from compaction.exceptions import (
     ObjectMissingError,
     ObjectPathError,
 )
-from compaction.stores.blocks.describe import Described, described
-from compaction.stores.blocks.foreign import assigned_id, parquet_files
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects.store import Objects
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
+from compaction.stores.blocks.registration.describe import Described, described
+from compaction.stores.blocks.registration.foreign import assigned_id, parquet_files
 from compaction.stores.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 
 AT_ONCE: Final = 1000

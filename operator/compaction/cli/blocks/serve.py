@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from compaction.api.values import Quantity
+from compaction.api.text.values import Quantity
 from compaction.cli.blocks.options import StorePlace, store_options
 from compaction.cli.cluster.flags import kubeconfig_option
 from compaction.ingest.access import Gate, TenantRules
@@ -19,10 +19,10 @@ from compaction.ingest.reviews import AllowedAccounts, CachedReviews
 from compaction.ingest.running import Address, TlsFiles, serve
 from compaction.ingest.server import IngestServer, Limits
 from compaction.ingest.shared_secrets import SharedSecret
-from compaction.kube.client import ApiClient
-from compaction.kube.config import load_connection
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import load_connection
+from compaction.kube.client.token_review import TokenReviewer
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.kube.token_review import TokenReviewer
 from compaction.stores.blocks.store import BlockStore
 
 AUDIENCE = "compaction-block-ingest"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from compaction.api.formatting import plural
+from compaction.api.text.formatting import plural
 from compaction.cli.blocks.times import short_time, time_text
 from compaction.cli.output import Column, optional, optional_bytes
-from compaction.planning.reading import SchemaConflict
+from compaction.stores.blocks.conflicts import SchemaConflict
 from compaction.stores.blocks.index.listing import BlockRecord
 from compaction.stores.blocks.index.retention import Expired
 from compaction.stores.blocks.index.tombstones import Tombstone

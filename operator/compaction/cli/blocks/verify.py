@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.formatting import plural
+from compaction.api.text.formatting import plural
 from compaction.cli.blocks.options import StorePlace, store_options
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
@@ -22,13 +22,13 @@ from compaction.exceptions import (
     UnknownBlockError,
     UnsupportedColumnError,
 )
-from compaction.stores.blocks.footer import read_footer
+from compaction.stores.blocks.fingerprint.verify import read_back
+from compaction.stores.blocks.format.footer import read_footer
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects.store import Objects
 from compaction.stores.blocks.store import BlockStore
-from compaction.stores.blocks.verify import read_back
 
 EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"
 READ_AT_ONCE: Final = 4

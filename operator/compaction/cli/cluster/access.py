@@ -19,9 +19,9 @@ import click
 from pydantic import ValidationError
 
 from compaction.api.base import ApiModel
-from compaction.api.job import CompactionJob
+from compaction.api.job.resource import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.flags import Target, cluster_flags, target_of
 from compaction.cli.errors import errors_as_exit_code, report
 from compaction.exceptions import (
@@ -33,9 +33,9 @@ from compaction.exceptions import (
     NotFoundError,
     UnauthorizedError,
 )
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
-from compaction.kube.config import Connection, load_connection
-from compaction.kube.resources import Obj, Resource
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
+from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.resources import Obj, Resource
 from compaction.leases.record import Lease
 
 USER_AGENT: Final = "kubectl-compaction"

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 import click
 
 from compaction.api.enums import Approval, PlanApproval
-from compaction.api.formatting import plural
 from compaction.api.names import ANNOTATION_APPROVE
-from compaction.api.policy import CompactionPolicy, PlanStatus
+from compaction.api.policy.resource import CompactionPolicy, PlanStatus
+from compaction.api.text.formatting import plural
 from compaction.cli.cluster.access import ask, cluster_options
 from compaction.cli.cluster.flags import Target, complete
 from compaction.cli.cluster.plan import show_work, summary
 from compaction.exceptions import ClusterCommandError
-from compaction.kube.client import COMPACTION_POLICIES
+from compaction.kube.client.api import COMPACTION_POLICIES
 
 
 @click.command("approve")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from compaction.api.crd import crd_files
+from compaction.api.crd.definitions import crd_files
 from compaction.exceptions import CrdDriftError
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)

@@ -8,8 +8,8 @@ from typing import Final
 from compaction.cli.cluster.access import connect
 from compaction.cli.cluster.flags import Target
 from compaction.exceptions import CompactionError
-from compaction.kube.client import COMPACTION_JOBS, COMPACTION_POLICIES, NAMESPACES, ApiClient
-from compaction.kube.resources import Resource
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, NAMESPACES, ApiClient
+from compaction.kube.client.resources import Resource
 
 SECONDS: Final = 2.0
 """Nobody waits longer for a completion."""

@@ -8,17 +8,17 @@ from typing import Any
 import click
 
 from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
-from compaction.api.values import Quantity
+from compaction.api.text.values import Quantity
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
-from compaction.kube.config import runs_in_a_pod
+from compaction.kube.client.config import runs_in_a_pod
+from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.controller import PolicyController
 from compaction.kube.launchers.backends import make_launcher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
-from compaction.kube.operator import OperatorConfig, default_state_dir, run_operator
-from compaction.kube.secrets import NamespaceSecrets
+from compaction.kube.replica.operator import OperatorConfig, default_state_dir, run_operator
 from compaction.leases.election import ElectionSettings, make_identity
 from compaction.reconcile.allowance import OperatorLimits
 

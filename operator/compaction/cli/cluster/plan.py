@@ -11,25 +11,25 @@ from typing import Any, Final
 import click
 
 from compaction.api.enums import JobState, PlanApproval
-from compaction.api.formatting import format_age, format_bytes, plural
-from compaction.api.job import CompactionJob
+from compaction.api.job.resource import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE
-from compaction.api.policy import CompactionPolicy, LeftOut, PlanStatus
-from compaction.api.times import format_timestamp
+from compaction.api.policy.resource import CompactionPolicy, LeftOut, PlanStatus
+from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.api.text.times import format_timestamp
 from compaction.cli.cluster.access import Cluster, ask, cluster_options
 from compaction.cli.cluster.flags import Target, complete
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
-from compaction.explain.left_out_words import LEFT_OUT_WORDS
-from compaction.explain.meaning import meaning_of
+from compaction.explain.words import left_out_words
+from compaction.kinds.meaning import meaning_of
 
 _WORK: Final = (
     Column("job", "Job"),
-    Column("log", "Log"),
+    Column("target", "Target"),
     Column("groups", "Groups"),
-    Column("unreferenced", "Deletes"),
+    Column("obsolete", "Deletes"),
     Column("costBytes", "Copies", optional_bytes),
-    Column("gainBytes", "Gives back", optional_bytes),
+    Column("gainBytes", "Reclaims", optional_bytes),
 )
 _LEFT_OUT: Final = (
     Column("reason", "Left out"),
@@ -72,7 +72,7 @@ def _data(policy: CompactionPolicy, jobs: list[CompactionJob]) -> dict[str, Any]
 
 
 def _left_out(row: LeftOut) -> dict[str, Any]:
-    meaning = meaning_of(LEFT_OUT_WORDS, row.reason)
+    meaning = meaning_of(left_out_words(), row.reason)
     due = None if row.due_at is None else format_timestamp(row.due_at)
     return {
         "reason": row.reason,
@@ -99,10 +99,12 @@ def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) ->
         show_jobs(unfinished)
     if plan.left_out:
         click.echo()
-        waits = any(row.due_at is not None for row in plan.left_out)  # only blocks wait for a time, or for more
+        waits = any(
+            row.due_at is not None for row in plan.left_out
+        )  # of some kinds sources wait for a time, or for more
         columns = [one for one in _LEFT_OUT if waits or one.key not in {"dueAt", "missing"}]
         print_table([_left_out(row) for row in plan.left_out], columns)
-    for one in policy.status.blocks.schema_conflicts if policy.status.blocks is not None else ():
+    for one in policy.status.conflicts:
         click.echo(one.message)
     if plan.approval is PlanApproval.PENDING:
         click.echo(f"\n{_approval(policy, plan, now)}")
@@ -115,7 +117,7 @@ def summary(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
         return f"No plan of {name} had a job yet."
     age = f" ({format_age((now - plan.created_at).total_seconds())} ago)" if plan.created_at is not None else ""
     cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
-    line = f"Plan {plan.hash} of {name}{age}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}"
+    line = f"Plan {plan.hash} of {name}{age}: {plural(plan.jobs, 'job')}, copies {cost}, reclaims {gain}"
     return line if is_current(policy) else f"{line}; nothing of it is left to do"
 
 

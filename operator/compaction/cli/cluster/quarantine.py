@@ -1,4 +1,4 @@
-"""`quarantine list|release`: the damaged segments that are set aside.
+"""`quarantine list|release`: the damaged sources that are in quarantine.
 
 Exit codes: 0 shown or asked for; 1 not, and stderr says why; 2 wrong usage.
 """
@@ -11,23 +11,24 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.formatting import format_age, plural
 from compaction.api.names import ANNOTATION_RELEASE
-from compaction.api.policy import CompactionPolicy
-from compaction.api.text import mark_of
-from compaction.api.times import format_timestamp
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.formatting import format_age, plural
+from compaction.api.text.safe import mark_of
+from compaction.api.text.times import format_timestamp
 from compaction.cli.cluster.access import Cluster, ask, cluster_options, nothing_found
 from compaction.cli.cluster.flags import Target, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
 from compaction.exceptions import ClusterCommandError
-from compaction.kube.client import COMPACTION_POLICIES
+from compaction.kinds.registry import kind_of
+from compaction.kube.client.api import COMPACTION_POLICIES
 
 RELEASE_ALL: Final = "all"
 _NAMESPACE: Final = Column("namespace", "Namespace")
 _COLUMNS: Final = (
     Column("policy", "Policy"),
-    Column("log", "Log"),
-    Column("segment", "Segment"),
+    Column("target", "Target"),
+    Column("source", "Source"),
     Column("index", "Index", optional),
     Column("offset", "Offset", optional),
     Column("reason", "Reason"),
@@ -38,7 +39,7 @@ _MESSAGE: Final = Column("message", "Message")
 
 @click.group("quarantine")
 def group() -> None:
-    """Damaged segments and blocks that are set aside, so that everything beside them is compacted."""
+    """List damaged sources that are in quarantine, so that everything beside them is compacted; release them."""
 
 
 @group.command("list")
@@ -46,7 +47,7 @@ def group() -> None:
 @cluster_options(all_namespaces=True)
 @output_option(wide=True)
 def list_command(*, policy: str | None, target: Target, output: OutputFormat) -> None:
-    """List the segments that are set aside: of all policies, or of POLICY. -o wide adds what was found."""
+    """List the sources in quarantine: of all policies, or of POLICY. -o wide adds what was found."""
 
     async def read(cluster: Cluster) -> tuple[list[CompactionPolicy], str]:
         found = await cluster.policies() if policy is None else [await cluster.policy(policy)]
@@ -57,7 +58,7 @@ def list_command(*, policy: str | None, target: Target, output: OutputFormat) ->
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         emit({"items": rows}, output)
     elif not rows:
-        nothing_found(namespace, target, "quarantined segments")
+        nothing_found(namespace, target, "quarantined sources")
     else:
         columns = (_NAMESPACE, *_COLUMNS) if target.all_namespaces else _COLUMNS
         print_table(rows, (*columns, _MESSAGE) if output is OutputFormat.WIDE else columns)
@@ -68,8 +69,8 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
         {
             "namespace": policy.metadata.namespace,
             "policy": policy.metadata.name,
-            "log": one.log,
-            "segment": one.segment,
+            "target": one.target,
+            "source": one.source,
             "index": one.index,
             "offset": one.offset,
             "reason": one.reason,
@@ -84,42 +85,42 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
 
 @group.command("release")
 @click.argument("policy", shell_complete=complete("policies"))
-@click.argument("segments", metavar="[LOG/SEGMENT]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every segment that is set aside now.")
+@click.argument("sources", metavar="[TARGET/SOURCE]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every source that is in quarantine now.")
 @cluster_options()
-def release(*, policy: str, segments: tuple[str, ...], everything: bool, target: Target) -> None:
-    """Take segments of POLICY out of quarantine, so that they are planned as they are. Of a block, its id is enough.
+def release(*, policy: str, sources: tuple[str, ...], everything: bool, target: Target) -> None:
+    """Release sources of POLICY from quarantine, so that they are planned as they are. Of a block, its id is enough.
 
-    A source that is still damaged is set aside again by the next job that reads it; nothing is lost by trying.
+    A source that is still damaged is quarantined again by the next job that reads it; nothing is lost by trying.
     """
-    if everything == bool(segments):
-        raise click.UsageError("name segments as `quarantine list` prints them (LOG/SEGMENT), or give --all")
-    count = ask(target, lambda cluster: _release(cluster, policy, segments))
-    click.echo(f"policy {policy}: release of {plural(count, 'segment')} asked for; they are planned at the next look")
+    if everything == bool(sources):
+        raise click.UsageError("name sources as `quarantine list` prints them (TARGET/SOURCE), or give --all")
+    count = ask(target, lambda cluster: _release(cluster, policy, sources))
+    click.echo(f"policy {policy}: release of {plural(count, 'source')} asked for; they are planned at the next scan")
 
 
-async def _release(cluster: Cluster, name: str, segments: tuple[str, ...]) -> int:
-    """How many segments the request names. Raises ClusterCommandError when it names one that is not set aside."""
+async def _release(cluster: Cluster, name: str, sources: tuple[str, ...]) -> int:
+    """How many sources the request names. Raises ClusterCommandError when it names one that is not in quarantine."""
     policy = await cluster.policy(name)
-    known = {f"{one.log}/{one.segment}" for one in policy.status.quarantined}
-    blocks = policy.spec.store.block_store is not None
-    alone = {one.segment for one in policy.status.quarantined} if blocks else set()
+    known = {f"{one.target}/{one.source}" for one in policy.status.quarantined}
+    by_name = kind_of(policy.spec.store).immutable_sources
+    alone = {one.source for one in policy.status.quarantined} if by_name else set()
     if not known:
-        raise ClusterCommandError(f"policy {name}: no segment is set aside, so there is nothing to release")
-    strangers = [segment for segment in segments if segment not in known | alone]
+        raise ClusterCommandError(f"policy {name}: no source is in quarantine, so there is nothing to release")
+    strangers = [source for source in sources if source not in known | alone]
     if strangers:
         raise ClusterCommandError(
-            f"policy {name}: not set aside: {', '.join(strangers)}; `quarantine list {name}` shows what is"
+            f"policy {name}: not in quarantine: {', '.join(strangers)}; `quarantine list {name}` shows what is"
         )
-    if any("," in segment for segment in segments):
+    if any("," in source for source in sources):
         raise ClusterCommandError(f"policy {name}: a path with a comma cannot be named in the request: give --all")
-    value = request(segments, released=policy.status.released)
+    value = request(sources, released=policy.status.released)
     await cluster.annotate(COMPACTION_POLICIES, name, ANNOTATION_RELEASE, value)
-    return len(set(segments)) or len(known)
+    return len(set(sources)) or len(known)
 
 
-def request(segments: Iterable[str], *, released: str) -> str:
+def request(sources: Iterable[str], *, released: str) -> str:
     """The annotation's value: another one than was acted upon last (`status.released`), because each counts once."""
-    named = tuple(dict.fromkeys(segments)) or (RELEASE_ALL,)
+    named = tuple(dict.fromkeys(sources)) or (RELEASE_ALL,)
     value = ",".join(named)
     return value if mark_of(value) != released else f"{value},{named[0]}"

@@ -11,16 +11,16 @@ from typing import Final
 import click
 
 from compaction.api.enums import JobState
-from compaction.api.job import CompactionJob
+from compaction.api.job.resource import CompactionJob
 from compaction.api.names import ANNOTATION_RETRY
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.access import Cluster, ask, cluster_options
 from compaction.cli.cluster.flags import Target, complete
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.exceptions import ClusterCommandError
-from compaction.kube.client import COMPACTION_JOBS
+from compaction.kube.client.api import COMPACTION_JOBS
 from compaction.leases.record import format_micro_time
-from compaction.reconcile.futile import futile
+from compaction.reconcile.jobs.futile import futile
 
 _NOT_PARKED: Final = {
     JobState.UNASSIGNED: "it waits for its first attempt",

@@ -14,8 +14,8 @@ from typing import Final
 
 import click
 
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.access import Cluster, ask, cluster_options, nothing_found
 from compaction.cli.cluster.flags import Target, complete
 from compaction.cli.cluster.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs

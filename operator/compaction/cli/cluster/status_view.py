@@ -10,13 +10,13 @@ import click
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PlanApproval
-from compaction.api.formatting import format_age, format_bytes, plural
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy
-from compaction.api.times import format_timestamp
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.api.text.times import format_timestamp
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
 from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
-from compaction.explain.policy_words import LIVE_ENTRIES_MISSING
+from compaction.kinds.registry import kind_of
 
 Data = dict[str, Any]
 
@@ -31,7 +31,7 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
     return {
         "namespace": policy.metadata.namespace,
         "name": policy.metadata.name,
-        "store": status.store.value if status.store is not None else None,
+        "store": status.store,
         "ready": ready.status.value if ready is not None else None,
         "reason": ready.reason if ready is not None else None,
         "message": ready.message if ready is not None else None,
@@ -42,10 +42,10 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
             "renewedSeconds": _seconds(coordinator.renewed, now),
         },
         "debtBytes": debt.bytes if debt is not None else None,
-        "debtSegments": debt.segments if debt is not None else None,
-        "debtBlocks": debt.blocks if debt is not None else None,
+        "debtSources": debt.sources if debt is not None else None,
+        "debtTargets": debt.targets if debt is not None else None,
         "debtTenants": [one.to_object() for one in debt.tenants] if debt is not None else [],
-        "readAmplification": status.blocks.read_amplification if status.blocks is not None else None,
+        "measures": {one.name: one.value for one in debt.measures} if debt is not None else {},
         "oldestDebtAt": _time(status.oldest_debt_at),
         "oldestDebtSeconds": _seconds(status.oldest_debt_at, now),
         "active": status.active,
@@ -150,7 +150,7 @@ _JOBS = (
     Column("failures", "Failures"),
     Column("estimatedBytes", "Copies", optional_bytes),
     Column("bytesReclaimed", "Reclaimed", optional_bytes),
-    Column("log", "Log or batch"),
+    Column("target", "Target"),
     Column("reason", "Reason", optional),
 )
 
@@ -179,7 +179,7 @@ def job_data(job: CompactionJob) -> Data:
         "estimatedBytes": job.spec.estimated_bytes,
         "bytesReclaimed": status.receipt.bytes_reclaimed if status.receipt is not None else None,
         "level": job.spec.level,
-        "log": job.spec.lane,
+        "target": job.spec.target,
         "reason": ready.reason if ready is not None else None,
     }
 
@@ -209,12 +209,12 @@ def show_jobs(jobs: Iterable[CompactionJob]) -> None:
 
 def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
     name = f"{data['namespace']}/{data['name']}"
-    since = _since(policy, now)
+    since, kind = _since(policy, now), kind_of(policy.spec.store)
     pairs = [
         ("Policy", f"{name} ({data['store'] or 'not looked at yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),
         ("Debt", _debt(policy, data)),
-        *_block_pairs(policy),
+        *kind.rows(policy.status),
         ("Jobs", f"{data['active']} run, {data['queued']} wait, {data['faulty']} faulty"),
     ]
     pairs += _wait_pairs(policy, data, now)
@@ -224,7 +224,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     if plan is not None and plan.hash and is_current(policy):
         cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
         approval = f"; approval: {plan.approval}" if plan.approval is not None else ""
-        pairs.append(("Plan", f"{plan.hash}: {plural(plan.jobs, 'job')}, copies {cost}, gives back {gain}{approval}"))
+        pairs.append(("Plan", f"{plan.hash}: {plural(plan.jobs, 'job')}, copies {cost}, reclaims {gain}{approval}"))
     granted, limit = policy.status.granted_bytes_per_second, policy.spec.limits.bytes_per_second
     if limit is not None:
         pairs.append(("Speed", f"{format_bytes(granted or 0)} of {format_bytes(limit)} per second granted"))
@@ -236,13 +236,11 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
     if data["quarantined"]:
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
-        noun = "block" if policy.spec.store.block_store is not None else "segment"
-        pairs.append(("Set aside", f"{plural(data['quarantined'], noun)}: {more}"))
-    if missing := policy.status.missing_live_entries:
-        pairs.append(("Missing", f"{plural(missing, 'live entry', 'live entries')} in no segment of their logs"))
+        pairs.append(("Set aside", f"{plural(data['quarantined'], kind.nouns.source)}: {more}"))
+    alarms = {one.alarm.reason for one in kind.measures if one.alarm is not None}
     return pairs + [
-        ("Lost" if error.reason == LIVE_ENTRIES_MISSING else "Not planned", f"{error.reason}: {error.message}")
-        for error in policy.status.log_errors
+        ("Lost" if error.reason in alarms else "Not planned", f"{error.reason}: {error.message}")
+        for error in policy.status.target_errors
     ]
 
 
@@ -256,21 +254,6 @@ def _outdated_pairs(policy: CompactionPolicy, coordinator: Coordination, now: da
         return [*pairs, ("Observed", "never: no operator has looked at the policy yet")]
     said = f"generation {observed} of {generation}: the operator has not seen the newest spec yet"
     return [*pairs, ("Observed", said)]
-
-
-def _block_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
-    """What a block store holds, and whose blocks wait at which level."""
-    blocks, debt = policy.status.blocks, policy.status.debt
-    if blocks is None or debt is None:
-        return []
-    after = f", {blocks.read_amplification_after:g} when the debt is worked off" if debt.blocks else ""
-    query = f"a query opens {blocks.read_amplification:g} on average{after}"
-    pairs = [("Blocks", f"{blocks.live} live; {query}")]
-    if debt.levels and debt.blocks:
-        pairs.append(("Levels", ", ".join(f"L{one.level}: {plural(one.blocks, 'block')}" for one in debt.levels)))
-    if debt.tenants:
-        pairs.append(("Tenants", ", ".join(f"{one.tenant}: {plural(one.blocks, 'block')}" for one in debt.tenants)))
-    return pairs
 
 
 def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
@@ -312,10 +295,9 @@ def _debt(policy: CompactionPolicy, data: Data) -> str:
     debt = policy.status.debt
     if debt is None:
         return "unknown"
-    if not debt.bytes and not debt.segments and not debt.blocks:
+    if not debt.bytes and not debt.sources:
         return "none"
     oldest = f", the oldest for {_age(data['oldestDebtSeconds'])}" if data["oldestDebtSeconds"] is not None else ""
-    if policy.spec.store.block_store is not None:
-        batches = plural(debt.logs, "batch", "batches")
-        return f"{format_bytes(debt.bytes)} in {plural(debt.blocks, 'block')} of {batches}{oldest}"
-    return f"{format_bytes(debt.bytes)} in {plural(debt.segments, 'segment')} of {plural(debt.logs, 'log')}{oldest}"
+    nouns = kind_of(policy.spec.store).nouns
+    where = f"{plural(debt.sources, nouns.source)} of {plural(debt.targets, nouns.target, nouns.targets)}"
+    return f"{format_bytes(debt.bytes)} in {where}{oldest}"

@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from compaction.api.text import printable
+from compaction.api.text.safe import printable
 from compaction.cli.cluster.access import Cluster, ask, cluster_options
 from compaction.cli.cluster.flags import Target, complete
 from compaction.cli.output import OutputFormat, emit, output_option

@@ -18,10 +18,10 @@ import structlog
 from compaction.cli.errors import report
 from compaction.exceptions import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
-from compaction.kube.config import load_connection, own_server
+from compaction.kube.client.config import load_connection, own_server
 from compaction.kube.launchers.spark_conf import IN_CLUSTER_MASTER
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.spark_archive import archive_directory
+from compaction.local.cache import class_archives
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.spark.settings import SparkSettings
@@ -89,7 +89,7 @@ def command(
             master = f"k8s://{own_server()}"
         connect = lease_port(load_connection(kubeconfig, namespace=namespace), identity)
         # Spark first: its start must never be charged to the lease of a job.
-        settings = SparkSettings(master=master, conf=conf, app_name=name, jobs=slots, archives=archive_directory())
+        settings = SparkSettings(master=master, conf=conf, app_name=name, jobs=slots, archives=class_archives())
         with SparkEngine(settings) as engine:
             worker = Worker(
                 heartbeat=Heartbeat(connect, inbox=inbox, slots=slots, lease_seconds=lease_seconds),

@@ -12,10 +12,10 @@ import click
 
 from compaction.cli.local import images
 from compaction.exceptions import CompactionError
-from compaction.local import lifecycle
-from compaction.local.binaries import find_binaries
+from compaction.local.cluster import lifecycle
+from compaction.local.cluster.state import default_state_dir
 from compaction.local.node.start import start_node, stop_node
-from compaction.local.state import default_state_dir
+from compaction.local.programs.binaries import find_binaries
 from compaction.rewrite.spark.java import find_java
 
 STATE_DIR = click.option(

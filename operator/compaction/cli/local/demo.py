@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import signal
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import click
 from rich.console import Console
 
 from compaction.cli.cluster.flags import kubeconfig_option
-from compaction.local.demo.blocks.run import show as show_blocks
-from compaction.local.demo.run import show as show_logs
-from compaction.local.demo.stage import Stage
+from compaction.kinds.commands import SHIPPED
+from compaction.local.demo.stage import Show, Stage
 
 PLAIN_WIDTH = 160
 
 
-class DemoStore(StrEnum):
-    """What can be shown."""
-
-    LOGS = "logs"
-    BLOCKS = "blocks"
+DEMOS: Final = dict(doors.demo for doors in SHIPPED if doors.demo is not None)
+"""What can be shown, by the name of the store."""
 
 
 @click.command("demo")
@@ -37,8 +33,8 @@ class DemoStore(StrEnum):
 @click.option("--down", is_flag=True, help="Stop what --keep left running, and do nothing else.")
 @click.option(
     "--store",
-    type=click.Choice([one.value for one in DemoStore]),
-    default=DemoStore.LOGS.value,
+    type=click.Choice(list(DEMOS)),
+    default=next(iter(DEMOS)),
     show_default=True,
     help="What is compacted: segment logs in files, or a block store on versitygw (S3) and PostgreSQL.",
 )
@@ -61,7 +57,8 @@ def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Pat
     if down:
         stage.stop()
         return 0
-    return 0 if stage.perform(show_blocks if store == DemoStore.BLOCKS else show_logs) else 1
+    show: Show = DEMOS[store].open()
+    return 0 if stage.perform(show) else 1
 
 
 def _console() -> Console:

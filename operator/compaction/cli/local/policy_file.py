@@ -9,18 +9,19 @@ from typing import TextIO
 
 import click
 
-from compaction.api.manifest import load_policies
+from compaction.api.manifests.policies import load_policies
+from compaction.api.manifests.secrets import load_secrets
 from compaction.api.names import ANNOTATION_APPROVE
-from compaction.api.policy import CompactionPolicy
-from compaction.api.secret_documents import load_secrets
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.errors import report
 from compaction.exceptions import CompactionError, InvalidManifestError
+from compaction.kinds.registry import kind_of
 from compaction.stores.secrets import DirectorySecrets, GivenSecrets
 
 
 class PolicyFile:
-    """The one policy of a file; `reread` has it anew when the file has changed. Implements `stores.secrets.Secrets` for
-    a block store: those that stand beside the policy now, then those of `secrets_dir`.
+    """The one policy of a file; `reread` has it anew when the file has changed. Implements `stores.secrets.Secrets`
+    for the policy's store: those that stand beside the policy now, then those of `secrets_dir`.
 
     What is wrong with the file at the beginning is wrong usage (exit code 2); later it is told, and all stays.
     """
@@ -73,7 +74,7 @@ class PolicyFile:
 
     def _read(self, text: str, name: str) -> CompactionPolicy:
         policy = chosen(load_policies(text, source=name), self._wanted, name=name)
-        if policy.spec.store.block_store is not None:
+        if kind_of(policy.spec.store).secrets(policy.spec.store).driver:
             self._given = GivenSecrets(load_secrets(text, source=name), name)
         if self._approved is None or ANNOTATION_APPROVE in policy.metadata.annotations:
             return policy

@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TextIO
 
 import click
 
-from compaction.api.policy import CompactionPolicy
-from compaction.cli.blocks.options import PATIENCE
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.errors import errors_as_exit_code, report
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.local.run_engine import spark
 from compaction.cli.local.run_view import problems_of, show_plan, show_result
 from compaction.cli.local.run_watch import LOCK_TIMEOUT, keep_compacted
-from compaction.cli.open_jobs import OpenJobs
+from compaction.cli.local.tables import NoOthers, OpenOthers, Others
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
 from compaction.exceptions import CompactionError
+from compaction.kinds.registry import kind_of
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run import WORKER, LocalRun, no_runner
-from compaction.local.this_process import this_process
-from compaction.stores.adapters import open_store
-from compaction.stores.blocks.connecting import connection_of
-from compaction.stores.blocks.holders import ThisProcess
-from compaction.stores.blocks.store import BlockStore
+from compaction.local.run.once import WORKER, LocalRun, no_runner
+from compaction.local.run.this_process import this_process
+from compaction.stores.adapter import open_store
+from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import Secrets
 
 
@@ -54,7 +51,7 @@ from compaction.stores.secrets import Secrets
     type=click.Path(file_okay=False, path_type=Path),
     help="Where Secrets of the policy are that its file does not hold: DIR/NAME/KEY.",
 )
-@click.option("--take-over", is_flag=True, help="Block stores: first give up all open jobs, also those of a cluster.")
+@click.option("--take-over", is_flag=True, help="First give up all open jobs of the store, also those of a cluster.")
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
 @output_option()
 def command(
@@ -96,18 +93,18 @@ def command(
     sys.exit(1 if problems else 0)
 
 
-@contextmanager
-def _open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool) -> Iterator[OpenJobs]:
-    """Those of the policy's store. Raises BlockStoreError."""
-    store = policy.spec.store.block_store
-    if store is None:
-        yield OpenJobs()
-        return
-    with closing(BlockStore.open(connection_of(store.reference, secrets), patience=PATIENCE)) as blocks:
-        yield OpenJobs(blocks, here, taking)
+def _open_jobs_of(
+    policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool
+) -> AbstractContextManager[Others]:
+    """Those of the policy's store."""
+    door = kind_of(policy.spec.store).doors.open_jobs
+    if door is None:
+        return nullcontext(NoOthers())
+    opened: OpenOthers = door.open()
+    return opened(policy, secrets, here=here, taking=taking)
 
 
-def _dry_run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[str]:
+def _dry_run(file: PolicyFile, others: Others, output: OutputFormat) -> list[str]:
     """What is wrong, one line for each thing."""
     policy = file.policy
     with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
@@ -117,7 +114,7 @@ def _dry_run(file: PolicyFile, others: OpenJobs, output: OutputFormat) -> list[s
     return [*(problem.message for problem in reading.problems), *others.parked()]
 
 
-def _run(file: PolicyFile, others: OpenJobs, output: OutputFormat, here: ThisProcess) -> list[str]:
+def _run(file: PolicyFile, others: Others, output: OutputFormat, here: ThisProcess) -> list[str]:
     """What is wrong, one line for each thing; everything else was compacted."""
     policy = file.policy
     with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file, here=here)) as store:
@@ -131,4 +128,4 @@ def _run(file: PolicyFile, others: OpenJobs, output: OutputFormat, here: ThisPro
             )
             result = run.run()
         show_result(policy, result, output)
-    return [*problems_of(result), *others.parked()]
+    return [*problems_of(policy, result), *others.parked()]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.progress_bar import ProgressBar
 from compaction.exceptions import EngineLostError, EngineStartError
-from compaction.local.run import WORKER
-from compaction.local.spark_archive import archive_directory
+from compaction.local.cache import class_archives
+from compaction.local.run.once import WORKER
 from compaction.rewrite.ports import JobRunner
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.spark.session import SparkEngine
@@ -32,7 +32,7 @@ def spark(policy: CompactionPolicy, bar: ProgressBar, secrets: Secrets = NO_SECR
     settings = SparkSettings(
         master=workers.spark_master,
         conf=workers.spark_conf,
-        archives=archive_directory(),
+        archives=class_archives(),
         app_name=f"compactor run {policy.metadata.name}",
         jobs=workers.slots,
         log_file=log_file,

@@ -13,21 +13,22 @@ from typing import Any, Final
 import click
 
 from compaction.api.enums import JobState
-from compaction.api.formatting import format_bytes, plural
 from compaction.api.names import ANNOTATION_APPROVE
-from compaction.api.text import printable
+from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.safe import printable
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.local.run_engine import spark
 from compaction.cli.output import OutputFormat, emit, print_pairs
 from compaction.cli.progress_bar import ProgressBar
-from compaction.local.news import PLAN_PENDING, News
-from compaction.local.run import WORKER
-from compaction.local.watch import LocalWatch
-from compaction.stores.adapters import open_store
-from compaction.stores.blocks.holders import ThisProcess
+from compaction.kinds.registry import kind_of
+from compaction.local.run.news import PLAN_PENDING, News
+from compaction.local.run.once import WORKER
+from compaction.local.run.watch import LocalWatch
+from compaction.stores.adapter import open_store
+from compaction.stores.processes import ThisProcess
 
 LOCK_TIMEOUT: Final = 30.0
-"""Seconds that a local run waits for a log's lock: there is nothing else it could do meanwhile."""
+"""Seconds that a local run waits for a lock of the store: there is nothing else it could do meanwhile."""
 
 
 def keep_compacted(file: PolicyFile, output: OutputFormat, here: ThisProcess) -> None:
@@ -72,7 +73,7 @@ def _line(news: News, file: PolicyFile) -> str:
 
 def _show(watch: LocalWatch, output: OutputFormat) -> None:
     data = summary(watch)
-    blocks = watch.objects.policy.spec.store.block_store is not None
+    nouns = kind_of(watch.objects.policy.spec.store).nouns
     if output is not OutputFormat.TABLE:
         emit(data, output)
         return
@@ -81,12 +82,12 @@ def _show(watch: LocalWatch, output: OutputFormat) -> None:
             ("Policy", data["policy"]),
             ("Jobs", f"{data['succeeded']} succeeded, {data['faulty']} faulty, {data['unfinished']} not finished"),
             ("Reclaimed", format_bytes(data["bytesReclaimed"])),
-            ("Deleted", plural(data["deleted"], "object" if blocks else "replaced file")),
-            ("Set aside", plural(len(data["quarantined"]), "block" if blocks else "segment")),
+            ("Deleted", plural(data["deleted"], nouns.deleted)),
+            ("Set aside", plural(len(data["quarantined"]), nouns.source)),
         ]
     )
     for one in data["quarantined"]:
-        click.echo(printable(f"  {one['log']}/{one['segment']}: {one['message']}"))
+        click.echo(printable(f"  {one['target']}/{one['source']}: {one['message']}"))
 
 
 def summary(watch: LocalWatch) -> dict[str, Any]:
@@ -101,5 +102,5 @@ def summary(watch: LocalWatch) -> dict[str, Any]:
         "bytesReclaimed": policy.status.bytes_reclaimed,
         "deleted": watch.deleted,
         "quarantined": [source.to_object() for source in policy.status.quarantined],
-        "problems": [error.to_object() for error in policy.status.log_errors],
+        "problems": [error.to_object() for error in policy.status.target_errors],
     }

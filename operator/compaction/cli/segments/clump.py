@@ -12,15 +12,13 @@ from typing import Any
 
 import click
 
-from compaction.api.formatting import format_bytes, plural
+from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.errors import describe
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
 from compaction.cli.segments.options import max_bytes_option, max_entries_option, owner_stopped_option
 from compaction.exceptions import ClumpRefusedError, RecoveryNeededError
-from compaction.stores.segments import fence, recovery
-from compaction.stores.segments.clump import ClumpResult, clump_log, require_stopped_owner
-from compaction.stores.segments.clump_moves import ClumpReceipt
-from compaction.stores.segments.clump_plan import (
+from compaction.stores.segments.clump.moves import ClumpReceipt
+from compaction.stores.segments.clump.plan import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MIN_RANGES,
     DEFAULT_SHORTER_THAN,
@@ -28,10 +26,12 @@ from compaction.stores.segments.clump_plan import (
     ClumpRequest,
     plan_clump,
 )
-from compaction.stores.segments.faults import storage_errors
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.names import moves_name
-from compaction.stores.segments.view import open_log
+from compaction.stores.segments.clump.run import ClumpResult, clump_log, require_stopped_owner
+from compaction.stores.segments.commit import fence, recovery
+from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.format.names import moves_name
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.reading.view import open_log
 
 HOLDER = "cli"
 LEFT_OUT_COLUMNS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from compaction.api.formatting import format_bytes
+from compaction.api.text.formatting import format_bytes
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.stores.segments.generate import Pattern, generate_log
 from compaction.stores.segments.model import MAX_COUNT_LIMIT

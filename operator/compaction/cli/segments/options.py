@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from compaction.api.enums import Ownership
+from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import LiveSetSyntaxError
 from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT, MAX_INDEX
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import newest_snapshot
+from compaction.stores.segments.snapshot.directories import newest_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

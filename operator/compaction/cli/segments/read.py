@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from compaction.api.formatting import format_bytes, plural
+from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.errors import EXIT_DATA_ERROR, describe, report, warn
 from compaction.cli.output import (
     Column,
@@ -26,16 +26,16 @@ from compaction.cli.output import (
 from compaction.cli.segments.options import log_options, require_snapshot_for_live
 from compaction.cli.segments.shapes import outlook_words
 from compaction.exceptions import CompactionError, CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
-from compaction.stores.segments import recovery
-from compaction.stores.segments.clump_plan import mean_run
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.missing import Missing, missing_entries, missing_error
+from compaction.stores.segments.clump.plan import mean_run
+from compaction.stores.segments.commit import recovery
+from compaction.stores.segments.directory.owner import OwnerSigns, doubt_of, look_for_owner
 from compaction.stores.segments.model import SegmentIndex
-from compaction.stores.segments.owner import OwnerSigns, doubt_of, look_for_owner
-from compaction.stores.segments.plan import plan_log
-from compaction.stores.segments.reader import iter_entries, read_batches
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.view import LogScan, LogState, SegmentRef, scan_log
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import plan_log
+from compaction.stores.segments.reading.missing import Missing, missing_entries, missing_error
+from compaction.stores.segments.reading.reader import iter_entries, read_batches
+from compaction.stores.segments.reading.view import LogScan, LogState, SegmentRef, scan_log
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 
 def _span(bounds: list[int] | None) -> str:

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from compaction.api.formatting import format_bytes
+from compaction.api.text.formatting import format_bytes
 from compaction.cli.errors import describe
 from compaction.cli.output import Column, optional, optional_bytes
 from compaction.exceptions import SegmentLogError
-from compaction.stores.segments import recovery, sweep
-from compaction.stores.segments.evidence import Stays
-from compaction.stores.segments.plan import LogPlan
-from compaction.stores.segments.records import GroupReceipt, Tombstone
-from compaction.stores.segments.view import LogState
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import recovery
+from compaction.stores.segments.commit.evidence import Stays
+from compaction.stores.segments.commit.records import GroupReceipt, Tombstone
+from compaction.stores.segments.planning.plan import LogPlan
+from compaction.stores.segments.reading.view import LogState
 
 PLAN_COLUMNS = (
     Column("segment", "segment"),

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
-from compaction.api.enums import Ownership
-from compaction.api.formatting import format_bytes
+from compaction.api.policy.segment_logs import Ownership
+from compaction.api.text.formatting import format_bytes
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
@@ -38,17 +38,18 @@ from compaction.cli.segments.shapes import (
     recovery_object,
 )
 from compaction.exceptions import RecoveryBlockedError, RecoveryNeededError, SegmentLogError
-from compaction.stores.segments import commit, fence, recovery, sweep
-from compaction.stores.segments.compact import compact_groups
-from compaction.stores.segments.faults import storage_errors
-from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.names import MAX_SOURCES
-from compaction.stores.segments.owner import doubt_of, look_for_owner, require_stopped
-from compaction.stores.segments.plan import GroupCheck, LogPlan, plan_log
-from compaction.stores.segments.records import GroupReceipt, Tombstone
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.unreferenced import known_live
-from compaction.stores.segments.view import LogState, open_log
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import commit, fence, recovery
+from compaction.stores.segments.commit.records import GroupReceipt, Tombstone
+from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.owner import doubt_of, look_for_owner, require_stopped
+from compaction.stores.segments.format.names import MAX_SOURCES
+from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
+from compaction.stores.segments.planning.plan import GroupCheck, LogPlan, plan_log
+from compaction.stores.segments.planning.unreferenced import known_live
+from compaction.stores.segments.reading.view import LogState, open_log
+from compaction.stores.segments.rewrite.compact import compact_groups
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 HOLDER = "cli"
 Command = TypeVar("Command", bound=Callable[..., Any])

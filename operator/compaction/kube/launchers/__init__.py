@@ -1,0 +1,1 @@
+"""How workers are started: Spark applications, driver pods, or local processes."""

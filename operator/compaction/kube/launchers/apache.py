@@ -1,4 +1,4 @@
-"""A worker as a SparkApplication of Apache's operator (`spark.apache.org/v1`; research/operator.md §2).
+"""A worker as a SparkApplication of Apache's operator (`spark.apache.org/v1`; docs/design/spark-applications.md).
 
 That operator moves on from Succeeded to ResourceReleased within seconds, and from there nothing can be read but the
 history: what was the last state that says how it ended is looked up in `status.stateTransitionHistory`.
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding
+from compaction.kube.client.resources import APACHE_APPLICATIONS, Obj
 from compaction.kube.launchers.applications import (
     DRIVER_CONTAINER,
     EXECUTOR_CONTAINER,
@@ -28,7 +29,6 @@ from compaction.kube.launchers.last_words import last_words
 from compaction.kube.launchers.pod_status import Sighting, observe_pod
 from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
 from compaction.kube.launchers.spark_conf import SPARK_VERSION, heap_and_overhead, spark_conf
-from compaction.kube.resources import APACHE_APPLICATIONS, Obj
 
 _WAITING: Final = frozenset({"Submitted", "DriverRequested", "ScheduledToRestart"})
 _RUNNING: Final = frozenset(
@@ -121,7 +121,7 @@ def _conf(request: WorkerRequest, *, image: str) -> dict[str, str]:
 
 
 def observe_apache(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-    """What the application's status says about its worker (research/operator.md §2.2); pure."""
+    """What the application's status says about its worker (docs/design/spark-applications.md); pure."""
     status = body.get("status") or {}
     entry = _telling(status)
     state, message = str(entry.get("currentStateSummary") or ""), str(entry.get("message") or "")

@@ -9,6 +9,7 @@ from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_MEMORY
+from compaction.kube.client.resources import Obj, Resource
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
 from compaction.kube.launchers.last_words import last_words
 from compaction.kube.launchers.pod_status import Sighting, is_being_deleted, memory_of, observe_pod, policy_of
@@ -23,7 +24,6 @@ from compaction.kube.launchers.pods import (
     pods_of,
 )
 from compaction.kube.launchers.spark_conf import local_master, worker_arguments
-from compaction.kube.resources import Obj, Resource
 
 MAIN_FILE: Final = "local:///opt/compaction/worker.py"
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.api.enums import Launcher
-from compaction.kube.client import ApiClient
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.apache import ApacheBackend
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
@@ -14,7 +15,6 @@ from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import KubeflowBackend
 from compaction.kube.launchers.objects import Backend, ObjectLauncher
 from compaction.kube.launchers.pod_status import Sighting, observe_pod
-from compaction.kube.resources import Obj
 
 
 @dataclass(frozen=True, slots=True)

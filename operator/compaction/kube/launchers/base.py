@@ -2,7 +2,7 @@
 
 The coordinator decides; a launcher only starts, looks and stops. The commit in the store is the truth about work, a
 worker's Lease the truth about its life: an observation is a hint that makes reactions faster, nothing is decided on its
-absence (DESIGN §4, research/operator.md §2.5). Every method is idempotent by the worker's name.
+absence (docs/design/spark-applications.md). Every method is idempotent by the worker's name.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.store_spec import LogsVolume, StoreSpec
-from compaction.api.workers_spec import Workers
+from compaction.api.policy.workers import Workers
+from compaction.kinds.kind import NO_SECRETS, StoreSecrets, StoreVolume
 
 
 class PolicyKey(NamedTuple):
@@ -36,36 +36,15 @@ class WorkerPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What a worker that runs in pods needs besides. `owner_uid` is the policy's; `root` where the logs are, on
-    `volume` if one is named; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor.
+    """What a worker that runs in pods needs besides. `owner_uid` is the policy's; `volume` what the store is on, if it
+    is on one; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor.
     """
 
     workers: Workers
     owner_uid: str
-    root: str
     memory: int
     executor_memory: int
-    volume: LogsVolume | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSecrets:
-    """Names of the Secrets of a policy's store: what a driver needs, and what the tasks do, wherever they run.
-
-    The index is the driver's alone: who only copies objects cannot change what is known of them.
-    """
-
-    driver: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-
-
-def store_secrets(store: StoreSpec) -> StoreSecrets:
-    """The Secrets that the policy's store is opened with."""
-    blocks = store.block_store
-    if blocks is None:
-        return StoreSecrets()
-    tasks = (blocks.credentials_secret_name,) if blocks.credentials_secret_name else ()
-    return StoreSecrets(driver=blocks.secret_names, tasks=tasks)
+    volume: StoreVolume | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +59,7 @@ class WorkerRequest:
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     pod: PodRequest | None = None
-    secrets: StoreSecrets = StoreSecrets()
+    secrets: StoreSecrets = NO_SECRETS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final
 
 from compaction.api.enums import Launcher
 from compaction.exceptions import LaunchError
-from compaction.kube.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, PODS, Resource
+from compaction.kube.client.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, PODS, Resource
 
 
 class Availability(StrEnum):

@@ -10,6 +10,7 @@ import json
 from typing import Final
 
 from compaction.api.names import ANNOTATION_EXECUTOR_TEMPLATE
+from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.applications import EXECUTOR_CONTAINER
 from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.pods import (
@@ -24,7 +25,7 @@ from compaction.kube.launchers.pods import (
     resources,
 )
 from compaction.kube.launchers.spark_conf import (
-    BLOCK_MANAGER_PORT,
+    DATA_PORT,
     DRIVER_PORT,
     IN_CLUSTER_MASTER,
     UI_PORT,
@@ -34,7 +35,6 @@ from compaction.kube.launchers.spark_conf import (
     worker_arguments,
 )
 from compaction.kube.launchers.templates import WORKER_CONTAINER
-from compaction.kube.resources import Obj
 
 TEMPLATE_DIRECTORY: Final = "/etc/compaction"
 _TEMPLATE_FILE: Final = "executor.json"
@@ -101,7 +101,7 @@ def _command(request: WorkerRequest, conf: dict[str, str], *, master: str) -> li
 
 
 def _ports(*, distributed: bool, ui: bool) -> list[Obj]:
-    ports = [("driver-rpc", DRIVER_PORT), ("blockmanager", BLOCK_MANAGER_PORT)] if distributed else []
+    ports = [("driver-rpc", DRIVER_PORT), ("blockmanager", DATA_PORT)] if distributed else []
     ports += [("spark-ui", UI_PORT)] if ui else []
     return [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports]
 

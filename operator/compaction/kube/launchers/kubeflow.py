@@ -1,4 +1,6 @@
-"""A worker as a SparkApplication of Kubeflow's operator (`sparkoperator.k8s.io/v1beta2`; research/operator.md §2).
+"""A worker as a SparkApplication of Kubeflow's operator, `sparkoperator.k8s.io/v1beta2`.
+
+States and traps: docs/design/spark-applications.md.
 
 Whatever concerns pods stands in pod templates, not in the fields that need that operator's mutating webhook. Labels
 stand in both places: that operator copies the application's own over those of every template.
@@ -10,6 +12,7 @@ from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
+from compaction.kube.client.resources import KUBEFLOW_APPLICATIONS, Obj
 from compaction.kube.launchers.applications import (
     MAIN_FILE,
     TTL_SECONDS,
@@ -32,7 +35,6 @@ from compaction.kube.launchers.spark_conf import (
     spark_conf,
     ui_enabled,
 )
-from compaction.kube.resources import KUBEFLOW_APPLICATIONS, Obj
 
 _QUEUED: Final = frozenset({"SUSPENDED", "SUSPENDING", "RESUMING"})
 _WAITING: Final = frozenset({"SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
@@ -137,7 +139,7 @@ def _executor(request: WorkerRequest, template: Obj) -> Obj:
 
 
 def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-    """What the application's status says about its worker (research/operator.md §2.2); pure."""
+    """What the application's status says about its worker (docs/design/spark-applications.md); pure."""
     status = body.get("status") or {}
     found = status.get("applicationState") or {}
     state, error = str(found.get("state") or ""), str(found.get("errorMessage") or "")

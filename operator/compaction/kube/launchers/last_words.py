@@ -11,7 +11,7 @@ import re
 import signal
 from typing import Final
 
-from compaction.api.text import cut, printable
+from compaction.api.text.safe import cut, printable
 from compaction.rewrite.worker.loop import EXIT_WORDS, LAST_WORDS
 
 LONGEST: Final = 300

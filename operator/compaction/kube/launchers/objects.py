@@ -38,12 +38,12 @@ from compaction.exceptions import (
     LaunchUncertainError,
     NotFoundError,
 )
-from compaction.kube.client import ApiClient
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.resources import PODS, Obj, Resource
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
-from compaction.kube.resources import PODS, Obj, Resource
-from compaction.reconcile.launching import PATIENT
+from compaction.reconcile.workers.launching import PATIENT
 
 _OF_WORKERS: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 SELECTOR: Final = f"{_OF_WORKERS},{LABEL_COMPONENT}={COMPONENT_WORKER}"

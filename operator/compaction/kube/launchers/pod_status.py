@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_MEMORY, POLICY_KIND
-from compaction.api.text import INT64_MAX, number_in
+from compaction.api.text.safe import INT64_MAX, number_in
+from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
 from compaction.kube.launchers.last_words import ending_of, last_words
 from compaction.kube.launchers.spark_conf import UI_PORT
 from compaction.kube.launchers.templates import WORKER_CONTAINER
-from compaction.kube.resources import Obj
 from compaction.rewrite.worker.loop import WorkerExit
 
 _IMAGE: Final = frozenset(

@@ -18,17 +18,17 @@ from compaction.api.names import (
     pod_labels,
 )
 from compaction.api.names import API_VERSION as OUR_API_VERSION
-from compaction.api.pods_spec import Toleration
-from compaction.api.workers_spec import Workers
+from compaction.api.policy.pods import Toleration
+from compaction.api.policy.workers import Workers
 from compaction.exceptions import LaunchError
+from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.templates import with_user_template
-from compaction.kube.resources import Obj
 from compaction.stores.secrets import MOUNTED_AT
 
 SCRATCH: Final = {"tmp": "/tmp", "work-dir": "/opt/spark/work-dir"}
 """Where a worker writes: volumes by name, and the paths at which they are mounted."""
-LOGS_VOLUME: Final = "logs"
+STORE_VOLUME: Final = "logs"
 POD_SECURITY: Final[Mapping[str, Any]] = {
     "runAsNonRoot": True,
     # The operator's: both write in the logs, and each deletes what the other has made.
@@ -158,8 +158,8 @@ def _volumes(pod: PodRequest, secrets: tuple[str, ...]) -> tuple[list[Obj], list
     volumes: list[Obj] = [{"name": name, "emptyDir": {}} for name in SCRATCH]
     mounts: list[Obj] = [{"name": name, "mountPath": path} for name, path in SCRATCH.items()]
     if pod.volume is not None:
-        volumes.append({"name": LOGS_VOLUME, "persistentVolumeClaim": {"claimName": pod.volume.claim_name}})
-        mount = {"name": LOGS_VOLUME, "mountPath": pod.root}
+        volumes.append({"name": STORE_VOLUME, "persistentVolumeClaim": {"claimName": pod.volume.claim_name}})
+        mount = {"name": STORE_VOLUME, "mountPath": pod.volume.path}
         mounts.append(mount | ({"subPath": pod.volume.sub_path} if pod.volume.sub_path else {}))
     for number, name in enumerate(secrets):
         volumes.append({"name": f"store-secret-{number}", "secret": {"secretName": name}})

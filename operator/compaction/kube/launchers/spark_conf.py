@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
-from compaction.api.workers_spec import Workers
+from compaction.api.policy.workers import Workers
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.pods import has_executors, pods_of
@@ -22,7 +22,7 @@ HEAP: Final = "512m"
 """The JVM's heap, unless the policy says otherwise: data never passes through the JVM, Spark starts with no less."""
 LEAST_OVERHEAD_MIB: Final = 256
 DRIVER_PORT: Final = 7078
-BLOCK_MANAGER_PORT: Final = 7079
+DATA_PORT: Final = 7079
 UI_PORT: Final = 4040
 _TASK_FAILURES: Final = 4
 """After so many failures of one task Spark fails its job (spark.task.maxFailures)."""
@@ -105,8 +105,8 @@ def _executors(request: WorkerRequest, pod: PodRequest, *, image: str) -> dict[s
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.driver.port": str(DRIVER_PORT),
-        "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
-        "spark.blockManager.port": str(BLOCK_MANAGER_PORT),
+        "spark.driver.blockManager.port": str(DATA_PORT),
+        "spark.blockManager.port": str(DATA_PORT),
     }
     if workers.image_pull_policy is not None:
         conf["spark.kubernetes.container.image.pullPolicy"] = workers.image_pull_policy.value

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from compaction.exceptions import LaunchError
-from compaction.kube.resources import Obj
+from compaction.kube.client.resources import Obj
 
 WORKER_CONTAINER: Final = "worker"
 """What a user's template calls the container that runs Spark, whatever a backend calls it."""

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.api.job import CompactionJob
+from compaction.api.job.resource import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
-from compaction.api.policy import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import DemoError
-from compaction.local.demo.scenario import NAMESPACE
 
+NAMESPACE: Final = "compaction-demo"
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 

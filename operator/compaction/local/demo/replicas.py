@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import DemoError
-from compaction.local.demo.scenario import NAMESPACE
-from compaction.local.process import ProcessId, spawn, wait_gone
-from compaction.local.state import LocalState, read_state, remove_state, write_state
+from compaction.local.cluster.state import LocalState, read_state, remove_state, write_state
+from compaction.local.demo.cluster import NAMESPACE
+from compaction.local.processes.process import ProcessId, spawn, wait_gone
 
 REPLICAS: Final = ("replica-a", "replica-b")
 STOP_SECONDS: Final = 30.0

@@ -1,7 +1,7 @@
 """The servers of a block store on this machine: versitygw for its objects, PostgreSQL for its index.
 
 In the stage's `servers/`: `state.json` what was started, `s3/` objects and log, `postgres` a link to the place of the
-database, which is one for temporary files (see `local/postgres.py`).
+database, which is one for temporary files (see `local/servers/postgres.py`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.local import postgres, versitygw
-from compaction.local.postgres import PostgresServer
-from compaction.local.process import ProcessId
-from compaction.local.state import LocalState, read_state, remove_state, write_state
-from compaction.local.versitygw import S3Gateway, ensure_versitygw, free_port
+from compaction.local.cluster.state import LocalState, read_state, remove_state, write_state
+from compaction.local.processes.process import ProcessId
+from compaction.local.servers import postgres, versitygw
+from compaction.local.servers.postgres import PostgresServer
+from compaction.local.servers.versitygw import S3Gateway, ensure_versitygw, free_port
 
 DATABASE: Final = "block_index"
 BUCKET: Final = "demo"

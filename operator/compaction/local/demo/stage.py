@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import yaml
 from rich.console import Console
 
-from compaction.api.crd import crd_files
+from compaction.api.crd.definitions import crd_files
 from compaction.exceptions import DemoError
-from compaction.local import lifecycle
-from compaction.local.binaries import ensure_binaries
-from compaction.local.check import Check
+from compaction.local.cluster import lifecycle
 from compaction.local.demo import view
-from compaction.local.demo.cluster import Cluster, Observation
+from compaction.local.demo.check import Check
+from compaction.local.demo.cluster import NAMESPACE, Cluster, Observation
 from compaction.local.demo.replicas import Replicas, start_replicas, stop_replicas
-from compaction.local.demo.scenario import NAMESPACE
 from compaction.local.demo.servers import stop_servers
+from compaction.local.programs.binaries import ensure_binaries
 from compaction.rewrite.spark.java import find_java
 
 MARK: Final = ".compaction-demo"
@@ -40,6 +39,14 @@ minute.
 LOG_LINES: Final = 25
 
 
+class Show(Protocol):
+    """The door `Doors.demo` of a kind."""
+
+    def __call__(self, stage: Stage) -> bool:
+        """Show everything on this stage; True when every claim held."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One run in `directory`. `kubeconfig`: a cluster of the user's instead of a control plane of our own."""
@@ -49,7 +56,7 @@ class Stage:
     keep: bool = False
     kubeconfig: Path | None = None
 
-    def perform(self, show: Callable[[Stage], bool]) -> bool:
+    def perform(self, show: Show) -> bool:
         """Carry out `show` and stop everything, however it ends; with `keep`, only when it failed.
 
         Raises:

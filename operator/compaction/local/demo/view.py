@@ -15,12 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from compaction.api.enums import ConditionType, JobState
-from compaction.api.formatting import format_age, format_bytes
-from compaction.api.job import CompactionJob
-from compaction.api.policy import CompactionPolicy
-from compaction.local.check import Check
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.formatting import format_age, format_bytes
+from compaction.local.demo.check import Check
 from compaction.local.demo.cluster import Observation
-from compaction.local.demo.proof import LogProof, log_of
 
 STYLES: Final = {
     JobState.UNASSIGNED: "dim",
@@ -95,7 +94,7 @@ class PlainLines:
 
 
 POLICY_COLUMNS: Final = ("STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "WORKERS", "ETA")
-JOB_COLUMNS: Final = ("JOB", "LOG", "SIZE", "STATE", "PROGRESS", "WORKER", "TOKEN", "RECLAIMED")
+JOB_COLUMNS: Final = ("JOB", "TARGET", "SIZE", "STATE", "PROGRESS", "WORKER", "TOKEN", "RECLAIMED")
 
 
 def policy_cells(policy: CompactionPolicy | None) -> tuple[str, ...]:
@@ -117,10 +116,10 @@ def policy_cells(policy: CompactionPolicy | None) -> tuple[str, ...]:
 
 
 def job_cells(job: CompactionJob) -> tuple[str, ...]:
-    status, log = job.status, log_of(job)
+    status = job.status
     return (
         job.metadata.name,
-        MISSING if log is None else log.name,
+        job.spec.target.rpartition("/")[2] or MISSING,
         format_bytes(job.spec.estimated_bytes),
         status.state.value,
         status.progress or MISSING,
@@ -144,50 +143,6 @@ def jobs_table(jobs: Sequence[CompactionJob]) -> Table:
         if job.status.state is JobState.IN_PROGRESS:
             cells[4] = ProgressBar(total=100, completed=job.status.progress_percent or 0, width=10)
         table.add_row(*cells)
-    return table
-
-
-def proof_table(proofs: Sequence[LogProof]) -> Table:
-    """The last screen: per log what was readable and what it cost, before and after."""
-    table = table_of(("LOG", "LIVE CONTENT", "ENTRIES", "SEGMENTS", "BEFORE", "AFTER", "RECLAIMED", "RECEIPTS"))
-    for proof in proofs:
-        table.add_row(
-            proof.name,
-            Text("equal", style="green") if proof.same_content else Text("DIFFERENT", style="bold red"),
-            str(proof.after.entries),
-            f"{proof.before.segments} -> {proof.after.segments}",
-            format_bytes(proof.before.disk_bytes),
-            format_bytes(proof.after.disk_bytes),
-            format_bytes(proof.reclaimed),
-            str(len(proof.receipts)),
-        )
-    before, after = (
-        sum(disk) for disk in zip(*((p.before.disk_bytes, p.after.disk_bytes) for p in proofs), strict=True)
-    )
-    table.add_section()
-    table.add_row("all", "", "", "", format_bytes(before), format_bytes(after), format_bytes(before - after), "")
-    return table
-
-
-def receipts_table(proofs: Sequence[LogProof]) -> Table:
-    """Each job's own proof: what it read, what it wrote, and that both hold the same entries."""
-    table = table_of(
-        ("RECEIPT", "LOG", "TOKEN", "GROUPS", "SOURCES", "ENTRIES", "BEFORE", "AFTER", "SHA-256 BEFORE = AFTER")
-    )
-    for proof in proofs:
-        for job, receipt in proof.receipts.items():
-            equal = receipt.fingerprint_before == receipt.fingerprint_after
-            table.add_row(
-                job,
-                proof.name,
-                str(receipt.token),
-                f"{receipt.groups_committed} of {receipt.groups}",
-                str(len(receipt.sources)),
-                str(receipt.entries),
-                format_bytes(receipt.bytes_before),
-                format_bytes(receipt.bytes_after),
-                Text(receipt.fingerprint_after[:12] if equal else "DIFFERENT", style="green" if equal else "bold red"),
-            )
     return table
 
 

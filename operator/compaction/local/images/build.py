@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.local.binaries import cache_directory
+from compaction.local.cache import cache_directory
 from compaction.local.images import base
 from compaction.local.images.engine import Build, Docker, Engine, find_engine
 from compaction.local.images.model import CHECKOUT, RELEASE, BuiltImage, Image, content_key
 from compaction.local.images.running import Report
 from compaction.local.images.secrets import write_secrets
-from compaction.local.locks import exclusive
+from compaction.local.processes.locks import exclusive
 
 _KEPT: Final = 3
 _BASE: Final = f"localhost/compaction-base:{RELEASE}-{base.RECIPE}"

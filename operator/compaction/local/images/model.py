@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from compaction.exceptions import ImageError
 
 CHECKOUT: Final = Path(__file__).parents[4]
 """The repository: images are made from a checkout, not from an installed package."""
+IGNORED: Final = ".dockerignore"
+"""Says what of a checkout reaches a build, and so which parts of the package are in no image."""
 RELEASE: Final = "bookworm"
 """Debian's release below both images; the Dockerfiles' own BASE_IMAGE is the published image of it."""
 
@@ -61,14 +64,37 @@ def sources(image: Image, checkout: Path = CHECKOUT) -> Iterator[Path]:
     if not (checkout / image.dockerfile).is_file():
         raise ImageError(f"{checkout} has no {image.dockerfile}: images are built from a checkout of the project")
     yield checkout / image.dockerfile
-    for name in (".dockerignore", "README.md", "pyproject.toml", "requirements-build.txt", f"requirements-{image}.txt"):
+    # The metadata of the package names its license files, so an image cannot be built without them.
+    for name in (IGNORED, "LICENSE", "NOTICE", "README.md", "pyproject.toml", "requirements-build.txt"):
         yield checkout / name
+    yield checkout / f"requirements-{image}.txt"
     for path in sorted((checkout / "spark-images").iterdir()):
         if path.is_file():
             yield path
+    rules = (checkout / IGNORED).read_text().splitlines()
     for path in sorted((checkout / "operator").rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path):
+        if path.is_file() and reaches_build(path.relative_to(checkout), rules):
             yield path
+
+
+def reaches_build(path: PurePath, rules: Sequence[str]) -> bool:
+    """Whether docker and buildah let a file of the checkout into a build. `rules`: the lines of .dockerignore, of which
+    the last one that matches the file or a directory above it decides.
+    """
+    here = True
+    for line in rules:
+        rule = line.strip()
+        if rule and not rule.startswith("#") and _matches(path, rule.removeprefix("!")):
+            here = rule.startswith("!")
+    return here
+
+
+def _matches(path: PurePath, pattern: str) -> bool:
+    """Wildcards stay within a name; `**/` in front stands for any directories, none included."""
+    *_, name = wanted = PurePath(pattern).parts
+    if wanted[0] == "**":
+        return any(fnmatchcase(part, name) for part in path.parts)
+    return len(path.parts) >= len(wanted) and all(map(fnmatchcase, path.parts, wanted))
 
 
 def content_key(image: Image, *, base: str, checkout: Path = CHECKOUT) -> str:

@@ -7,8 +7,8 @@ everybody who calls it.
 
 from __future__ import annotations
 
-from compaction.local.certs import LOOPBACK, Authority, ensure_authority, write_private
-from compaction.local.kubeconfig import write_kubeconfig
+from compaction.local.cluster.certs import LOOPBACK, Authority, ensure_authority, write_private
+from compaction.local.cluster.kubeconfig import write_kubeconfig
 from compaction.local.node.layout import API_ADDRESS, API_PORT, NODE_ADDRESS, NODE_NAME, NodeLayout
 
 INSIDE_URL = f"https://{NODE_ADDRESS}:{API_PORT}"

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from compaction.exceptions import NodeError
-from compaction.local.binaries import Target
 from compaction.local.node.layout import NodeLayout
 from compaction.local.node.running import RunningNode
+from compaction.local.programs.binaries import Target
 
 TOOLS_IMAGE = "localhost/busybox:1"
 TOOLS = ("sh", "sleep", "cat", "echo", "ls", "nslookup", "wget", "id", "touch")

@@ -28,7 +28,7 @@ from compaction.local.node import cgroups, relay
 
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.1
-GUARD = Path(__file__).resolve().parents[1] / "guard.py"
+GUARD = Path(__file__).resolve().parents[1] / "processes" / "guard.py"
 INIT = Path(__file__).with_name("init.py")
 NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private")
 

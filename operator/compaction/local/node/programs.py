@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.exceptions import BinaryError
-from compaction.local import gobuild
-from compaction.local.binaries import (
+from compaction.local.cache import cache_directory
+from compaction.local.processes.locks import exclusive
+from compaction.local.programs import gobuild
+from compaction.local.programs.binaries import (
     Binaries,
     Target,
-    cache_directory,
     cache_lock,
     ensure_binaries,
     install_set,
     remove_unfinished,
 )
-from compaction.local.locks import exclusive
-from compaction.local.versions import KUBERNETES_VERSION
+from compaction.local.programs.versions import KUBERNETES_VERSION
 
 NODE_SERVERS = ("kube-controller-manager", "kube-scheduler", "kubelet")
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 
 from compaction.exceptions import NodeError
-from compaction.local.certs import Authority
-from compaction.local.control_plane import RunningControlPlane
-from compaction.local.locks import exclusive
+from compaction.local.cluster.certs import Authority
+from compaction.local.cluster.control_plane import RunningControlPlane
+from compaction.local.cluster.state import LocalState, read_state, remove_state
 from compaction.local.node import cgroups
 from compaction.local.node.layout import NodeLayout
-from compaction.local.process import ProcessId
-from compaction.local.state import LocalState, read_state, remove_state
+from compaction.local.processes.locks import exclusive
+from compaction.local.processes.process import ProcessId
 
 STOP_SECONDS = 60.0
 

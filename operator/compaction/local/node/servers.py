@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.local.certs import Authority
-from compaction.local.control_plane import ETCD_CLIENT, etcd_command
+from compaction.local.cluster.certs import Authority
+from compaction.local.cluster.control_plane import ETCD_CLIENT, etcd_command
 from compaction.local.node.identities import KUBELET_CLIENT
 from compaction.local.node.layout import API_PORT, NODE_ADDRESS, NODE_NAME, SERVICES, NodeLayout
 from compaction.local.node.programs import Programs

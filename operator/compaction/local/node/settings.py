@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from compaction.local.certs import write_private
+from compaction.local.cluster.certs import write_private
 from compaction.local.node.images import TOOLS_IMAGE
 from compaction.local.node.layout import API_ADDRESS, CLUSTER_DOMAIN, NODE_ADDRESS, PODS, NodeLayout
 

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from compaction.exceptions import NodeError
-from compaction.local.certs import write_private
-from compaction.local.control_plane import AUDIT_POLICY, write_admin
-from compaction.local.locks import exclusive
+from compaction.local.cluster.certs import write_private
+from compaction.local.cluster.control_plane import AUDIT_POLICY, write_admin
+from compaction.local.cluster.state import LocalState, read_state, remove_state, write_state
 from compaction.local.node.identities import write_identities
 from compaction.local.node.images import import_archive, tools_archive
 from compaction.local.node.layout import (
@@ -36,8 +36,8 @@ from compaction.local.node.programs import Programs, ensure_programs
 from compaction.local.node.running import RunningNode, end, kept, log_tails, remains, running_node
 from compaction.local.node.servers import servers
 from compaction.local.node.settings import sysctl_files, write_settings
-from compaction.local.process import ProcessId, spawn
-from compaction.local.state import LocalState, read_state, remove_state, write_state
+from compaction.local.processes.locks import exclusive
+from compaction.local.processes.process import ProcessId, spawn
 
 READY_SECONDS = 180.0
 POLL_SECONDS = 0.1

@@ -1,4 +1,5 @@
-"""Files of a checkout that are made from others: the dashboard, `install.yaml`, and the table in `docs/metrics.md`.
+"""Files of a checkout that are made from others: the dashboard, `install.yaml`, the links of alerts, and the table in
+`docs/metrics.md`.
 
 `python -m compaction.local.shipped --write .` writes them, with `--check` it names those that differ. Whoever imports
 this room needs `shipped_files`; the resource definitions have a command of their own (`compactor crds`).

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from compaction.kinds.registry import all_kinds
+
 COLUMNS, WIDTH, HEIGHT = 24, 8, 8
 OF_POLICY = 'namespace=~"$namespace", policy=~"$policy"'
 BY_POLICY = "{{namespace}}/{{policy}}"
@@ -46,18 +48,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "What is behind": (
         Panel("Debt", {latest("compaction_debt_bytes"): BY_POLICY}, "bytes", "What a compaction now would reclaim."),
         Panel("Age of the oldest debt", {latest("compaction_debt_oldest_age_seconds"): BY_POLICY}, "s"),
-        Panel(
-            "Segments and blocks in debt",
-            {
-                latest("compaction_debt_segments"): BY_POLICY,
-                latest("compaction_debt_blocks"): f"{BY_POLICY} blocks",
-            },
-        ),
+        Panel("Sources in debt", {latest("compaction_debt_sources"): BY_POLICY}),
         Panel("Debt by level", {latest("compaction_debt_level_bytes", "level"): "{{policy}} L{{level}}"}, "bytes"),
-        Panel(
-            "Blocks that a query opens",
-            {latest("compaction_read_amplification"): BY_POLICY},
-            help="On average, for one tenant, shard and window of time.",
+        *(
+            Panel(one.title, {latest(f"compaction_{one.metric}"): BY_POLICY}, one.unit, f"{one.help}.")
+            for kind in all_kinds()
+            for one in kind.measures
         ),
     ),
     "Why": (
@@ -97,8 +93,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
         Panel(
-            "Segment logs and live blocks",
-            {latest("compaction_logs"): BY_POLICY, latest("compaction_blocks"): f"{BY_POLICY} blocks"},
+            "Targets", {latest("compaction_targets"): BY_POLICY}, help="Logs, or batches of blocks, that a scan found."
         ),
     ),
     "What is wrong": (
@@ -112,11 +107,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Reasons", {latest("compaction_policy_reason", "reason"): f"{BY_POLICY} {{{{reason}}}}"}),
         Panel(
-            "Damaged segments set aside, unreadable logs, missing entries",
+            "Sources in quarantine, unreadable targets",
             {
-                latest("compaction_quarantined_segments"): f"{BY_POLICY} quarantined",
-                latest("compaction_log_errors"): f"{BY_POLICY} unreadable",
-                latest("compaction_missing_live_entries"): f"{BY_POLICY} missing",
+                latest("compaction_quarantined_sources"): f"{BY_POLICY} quarantined",
+                latest("compaction_target_errors"): f"{BY_POLICY} unreadable",
             },
         ),
         Panel(
@@ -134,7 +128,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Deleted after the grace", {rate("compaction_cleanup_bytes_total"): BY_POLICY}, "Bps"),
         Panel("Workers of another version", {latest("compaction_workers_of_other_version"): BY_POLICY}),
-        Panel("Logs that could not be swept", {latest("compaction_cleanup_problems"): BY_POLICY}),
+        Panel("Targets that could not be swept", {latest("compaction_cleanup_problems"): BY_POLICY}),
     ),
     "The operator": (
         Panel("Leader", {"leader_election_master_status": "{{pod}}"}, help="1 for the replica that leads."),

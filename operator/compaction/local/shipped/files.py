@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import ShippedFilesError
-from compaction.local.binaries import ensure_binaries
-from compaction.local.shipped import dashboard, metrics_page
+from compaction.local.programs.binaries import ensure_binaries
+from compaction.local.shipped import alert_rules, dashboard, metrics_page
 
 DASHBOARD: Final = Path("manifests/components/grafana/dashboard.json")
 METRICS_PAGE: Final = Path("docs/metrics.md")
 INSTALL: Final = Path("manifests/install.yaml")
+RULES: Final = Path("manifests/components/prometheus/rules.yaml")
+METADATA: Final = Path("pyproject.toml")
 NAMESPACED: Final = Path("manifests/overlays/namespaced")
 
 INSTALL_HEADER: Final = """\
@@ -38,8 +40,15 @@ def shipped_files() -> tuple[ShippedFile, ...]:
     return (
         ShippedFile(DASHBOARD, lambda root: dashboard.text()),
         ShippedFile(METRICS_PAGE, lambda root: metrics_page.page((root / METRICS_PAGE).read_text(encoding="utf-8"))),
+        ShippedFile(RULES, rules),
         ShippedFile(INSTALL, lambda root: install(ensure_binaries().kubectl, root)),
     )
+
+
+def rules(root: Path) -> str:
+    """The alerts, with links to the runbooks of the repository that the metadata names."""
+    repository = alert_rules.repository_of((root / METADATA).read_text(encoding="utf-8"))
+    return alert_rules.with_links((root / RULES).read_text(encoding="utf-8"), repository)
 
 
 def drifted(root: Path, files: Iterable[ShippedFile]) -> list[Path]:

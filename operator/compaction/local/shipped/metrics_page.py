@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import Metric
 
 from compaction.exceptions import ShippedFilesError
-from compaction.kube.metrics import Metrics
+from compaction.kube.metrics.registry import Metrics
 
 BEGIN, END = "<!-- metrics -->\n", "<!-- end -->\n"
 _ENDINGS = {"counter": "_total", "info": "_info"}

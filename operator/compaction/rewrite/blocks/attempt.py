@@ -24,6 +24,7 @@ from typing import ClassVar, Final
 import structlog
 
 from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport
 from compaction.exceptions import (
     BlockStoreError,
     CompactionError,
@@ -39,7 +40,6 @@ from compaction.rewrite.blocks.plan import order_in_words
 from compaction.rewrite.blocks.report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
 from compaction.rewrite.blocks.rounds import Merged, Rounds
 from compaction.rewrite.blocks.task import MergeFailure, failure_of
-from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.stores.blocks.index.claims import Claimed
 from compaction.stores.blocks.index.holding import held_claim

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from compaction.exceptions import BlockStoreError
+from compaction.exceptions import BlockStoreError, SecretError
+from compaction.rewrite.blocks.culprits import Culprit, foreign, read_source_footer
 from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.task import MergeFailure, failure_of, of_culprit, opener
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.tasks import run_tasks, share_of
-from compaction.stores.blocks.culprits import Culprit, foreign, read_source_footer
+from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.verify import read_back
-from compaction.stores.segments.pace import UNLIMITED, Pace
+from compaction.stores.pace import UNLIMITED, Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def run_examination(task: ExamineTask) -> Examined:
         if isinstance(footer, Culprit):
             return of_culprit(footer)
         found = read_back(source.path, opener(objects, source.path, pace))
-    except BlockStoreError as error:
+    except (BlockStoreError, SecretError) as error:
         return failure_of(error, "")
     if found != source.fingerprint:
         return of_culprit(foreign(source, f"its rows are {found}, not {source.fingerprint} (rows:content)"))

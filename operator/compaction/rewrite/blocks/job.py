@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
-from compaction.api.block_store_spec import BlockStoreReference
-from compaction.api.enums import JobKind
-from compaction.api.job import CompactionJobSpec
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.policy.block_store import BLOCK_REWRITE, BlockStoreReference
 from compaction.exceptions import InvalidAssignmentError
 from compaction.stores.blocks.merge.settings import MIN_MEMORY
 
 PART_BYTES: Final = 512 << 20
 """From this size on readers gain nothing from a larger block, and the next levels leave it alone
-(`planning.block_rules.LARGE_ENOUGH_BYTES`): sources of more become several blocks, by ranges of keys.
+(`stores.blocks.planning.rules.LARGE_ENOUGH_BYTES`): sources of more become several blocks, by ranges of keys.
 """
 
 
@@ -43,7 +42,7 @@ class BlockJob:
             InvalidAssignmentError: another kind of job, or limits within which nothing can be merged.
         """
         sources, parameters = spec.sources.blocks, spec.block_parameters
-        if spec.kind is not JobKind.BLOCK_REWRITE or sources is None:
+        if spec.kind != BLOCK_REWRITE or sources is None:
             raise InvalidAssignmentError(f"job {name}: this worker cannot do a {spec.kind} without blocks")
         if parameters.memory_bytes < MIN_MEMORY:
             given = f"{parameters.memory_bytes} bytes of memory"

@@ -30,14 +30,14 @@ from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.shares import Shares
 from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.stores.blocks.fingerprint.verify import verify
+from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange, key_ranges
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block, Fingerprint
-from compaction.stores.blocks.objects import ObjectInfo
+from compaction.stores.blocks.objects.store import ObjectInfo
 from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from compaction.rewrite.blocks.task import MergedPart
 from compaction.stores.blocks.index.orphans import condemn, confirm_gone
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.schema_classes import schema_text
-from compaction.stores.blocks.schemas import schema_id
+from compaction.stores.blocks.schema.classes import schema_text
+from compaction.stores.blocks.schema.ids import schema_id
 from compaction.stores.blocks.store import BlockStore
 
 log = structlog.get_logger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compaction.api.block_store_spec import BlockStoreReference
-from compaction.stores.blocks.objects import Objects, open_objects
+from compaction.api.policy.block_store import BlockStoreReference
+from compaction.stores.blocks.objects.store import Objects, open_objects
 from compaction.stores.secrets import DirectorySecrets, SecretReference, Secrets, options_of
 
 

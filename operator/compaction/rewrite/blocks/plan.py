@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.api.formatting import plural
-from compaction.api.text import cut, printable
+from compaction.api.text.formatting import plural
+from compaction.api.text.safe import cut, printable
 from compaction.exceptions import SortKeyError
-from compaction.planning.block_ids import output_id
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.merging import BlockMerge
 from compaction.rewrite.blocks.place import ObjectsPlace
-from compaction.stores.blocks.footer import Footer
+from compaction.stores.blocks.format.footer import Footer
+from compaction.stores.blocks.format.metadata import BlockMetadata, ancestry, decode
+from compaction.stores.blocks.format.times import registered_time_column
 from compaction.stores.blocks.merge.settings import MergeSettings
-from compaction.stores.blocks.metadata import BlockMetadata, ancestry, decode
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.times import registered_time_column
+from compaction.stores.blocks.planning.ids import output_id
 
 MOST_PARTS: Final = 64
 _LONGEST_NAME: Final = 40

@@ -10,13 +10,15 @@ from operator import add
 from typing import Final
 
 from compaction.api.enums import JobReason
-from compaction.api.formatting import format_merge
-from compaction.api.job import JobReceipt, SkippedSource
-from compaction.api.text import cut, printable
-from compaction.api.times import timestamp_from_epoch
+from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.resource import JobReceipt, SkippedSource
+from compaction.api.text.safe import cut, printable
+from compaction.api.text.times import timestamp_from_epoch
+from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.kinds.blocks.work import format_merge
+from compaction.rewrite.blocks.culprits import Culprit
 from compaction.rewrite.blocks.task import MergeFailure
-from compaction.rewrite.receipts import JobReport, Outcome, verdict
-from compaction.stores.blocks.culprits import Culprit
+from compaction.rewrite.verdict import verdict
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.merge.settings import Duplicates
 from compaction.stores.blocks.model import Block, Fingerprint
@@ -26,8 +28,8 @@ _WORST_FIRST: Final = (
     JobReason.VERIFICATION_FAILED,
     JobReason.STORE_UNREADABLE,
     JobReason.INVALID_JOB,
-    JobReason.SOURCES_DIFFER,
-    JobReason.MEMORY_TOO_SMALL,
+    BlockJobReason.SOURCES_DIFFER,
+    BlockJobReason.MEMORY_TOO_SMALL,
     JobReason.SOURCE_CORRUPT,
     JobReason.SOURCES_CHANGED,
 )
@@ -91,7 +93,7 @@ def receipt_of(
         worker=worker,
         sources=tuple(block.id for block in sources),
         outputs=tuple(block.id for block in outputs),
-        rows=kept.rows,
+        records=kept.rows,
         duplicates=dropped.rows,
         bytes_before=before,
         bytes_after=after,
@@ -140,11 +142,11 @@ def failed(failures: Sequence[MergeFailure], skipped: Sequence[SkippedSource], *
         outcome=outcome,
         reason=worst.reason,
         message=message,
-        charged=worst.reason is not JobReason.STALE_TOKEN and not worst.passing,
-        skipped=tuple(skipped) if worst.reason is JobReason.SOURCE_CORRUPT else (),
+        charged=worst.reason != JobReason.STALE_TOKEN and not worst.passing,
+        skipped=tuple(skipped) if worst.reason == JobReason.SOURCE_CORRUPT else (),
     )
 
 
 def skipped_source(block: str, culprit: Culprit) -> SkippedSource:
     """The line about a source that was set aside."""
-    return SkippedSource(segment=block, reason=culprit.fault.value, message=culprit.message)
+    return SkippedSource(source=block, reason=culprit.fault.value, message=culprit.message)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from compaction.exceptions import BlockStoreError
+from compaction.api.job.report import JobReport
+from compaction.exceptions import BlockStoreError, SecretError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.place import objects_place
 from compaction.rewrite.blocks.report import failed
 from compaction.rewrite.blocks.task import failure_of
 from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import Assignment, HeldLease
-from compaction.rewrite.receipts import JobReport
+from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE
 from compaction.stores.blocks.store import BlockStore
@@ -58,7 +58,7 @@ class BlockRewriter:
             place = objects_place(job.store, self._secrets)
             connection = connection_of(job.store, self._secrets)
             store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
-        except BlockStoreError as error:
+        except (BlockStoreError, SecretError) as error:
             return failed([failure_of(error, job.name)], (), token=token)
         try:
             return BlockAttempt(
@@ -73,3 +73,8 @@ class BlockRewriter:
             ).run()
         finally:
             store.close()
+
+
+def open_rewriter(engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner:
+    """See `ports.OpenRewriter`."""
+    return BlockRewriter(engine, holder=holder, secrets=secrets)

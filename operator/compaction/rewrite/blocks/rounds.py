@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from compaction.api.enums import JobReason
+from compaction.rewrite.blocks.culprits import Culprit, SourceFault, read_source_footer
 from compaction.rewrite.blocks.examine import examine
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
@@ -27,9 +28,8 @@ from compaction.rewrite.blocks.task import MergedPart, MergeFailure, of_culprit
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
-from compaction.stores.blocks.culprits import Culprit, SourceFault, read_source_footer
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects.store import Objects
 
 log = structlog.get_logger(__name__)
 
@@ -123,7 +123,7 @@ class Rounds:
     def _may_go_on(self, sources: Sequence[Source], work: BlockMerge, tag: str) -> bool:
         """Whether another merge may succeed: culprits were found, or a source gets its second chance."""
         named = {failure.culprit.path: failure.culprit for failure in self.failures if failure.culprit}
-        unproved = any(failure.reason is JobReason.VERIFICATION_FAILED for failure in self.failures)
+        unproved = any(failure.reason == JobReason.VERIFICATION_FAILED for failure in self.failures)
         if not named and not unproved:
             return False
         found = examine(

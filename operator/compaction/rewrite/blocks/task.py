@@ -24,21 +24,23 @@ from compaction.exceptions import (
     IndexUnavailableError,
     ObjectStoreUnavailableError,
     SchemaConflictError,
+    SecretError,
     SortKeyError,
     UnreadableBlockError,
 )
+from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.rewrite.blocks.culprits import Culprit, SourceFault, culprit_of
 from compaction.rewrite.blocks.pace import PacedFile
 from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.shares import Teller
-from compaction.stores.blocks.culprits import Culprit, SourceFault, culprit_of
+from compaction.stores.blocks.fingerprint.verify import read_back, verify
+from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
-from compaction.stores.blocks.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import ObjectInfo, Objects
-from compaction.stores.blocks.verify import read_back, verify
-from compaction.stores.segments.pace import UNLIMITED, Pace
+from compaction.stores.blocks.objects.store import ObjectInfo, Objects
+from compaction.stores.pace import UNLIMITED, Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class MergeFailure:
     """Why there is no output; `culprit`: the source at fault, if it is one. `passing`: a server was away."""
 
     output: str
-    reason: JobReason
+    reason: str
     message: str
     culprit: Culprit | None = None
     passing: bool = False
@@ -96,7 +98,7 @@ class MergeFailure:
 TaskResult = MergedPart | MergeFailure
 
 _REASONS: Final = {
-    SchemaConflictError: JobReason.SOURCES_DIFFER,
+    SchemaConflictError: BlockJobReason.SOURCES_DIFFER,
     SortKeyError: JobReason.INVALID_JOB,
     BlockVerificationError: JobReason.VERIFICATION_FAILED,
 }
@@ -110,7 +112,7 @@ def run_merge(task: MergeTask) -> TaskResult:
         return _merge(task, task.store.open(), pace)
     except BlockNotSortedError as error:
         return run_merge(replace(task, unsorted=task.unsorted | {error.block}))
-    except BlockStoreError as error:
+    except (BlockStoreError, SecretError) as error:
         return failure_of(error, task.output)
     except OSError as error:
         # Of the scratch directory; those of objects and of what is read are errors of ours by now.
@@ -118,7 +120,7 @@ def run_merge(task: MergeTask) -> TaskResult:
         return MergeFailure(task.output, JobReason.STORE_UNREADABLE, f"{task.output}: scratch space: {why}")
 
 
-def failure_of(error: BlockStoreError, output: str) -> MergeFailure:
+def failure_of(error: BlockStoreError | SecretError, output: str) -> MergeFailure:
     """The failure for an error that data and storage can cause; anything else is of the store as a whole."""
     culprit = culprit_of(error)
     if culprit is not None and culprit.path == output:
@@ -134,7 +136,7 @@ def of_culprit(culprit: Culprit, output: str = "") -> MergeFailure:
     """The failure that a source is at fault for."""
     large = culprit.fault is SourceFault.TOO_LARGE
     return MergeFailure(
-        output, JobReason.MEMORY_TOO_SMALL if large else JobReason.SOURCE_CORRUPT, culprit.message, culprit
+        output, BlockJobReason.MEMORY_TOO_SMALL if large else JobReason.SOURCE_CORRUPT, culprit.message, culprit
     )
 
 

@@ -18,26 +18,27 @@ from pathlib import Path
 
 import structlog
 
-from compaction.api.job import ClumpReceipt as JobClumpReceipt
-from compaction.api.job import JobReceipt
-from compaction.api.job_spec import MAX_GROUPS_PER_JOB
-from compaction.api.times import timestamp_from_epoch
+from compaction.api.job.report import JobReport
+from compaction.api.job.resource import ClumpReceipt as JobClumpReceipt
+from compaction.api.job.resource import JobReceipt
+from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB
+from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
 from compaction.rewrite.progress import Progress
-from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segments.attempt import SegmentLogAttempt
 from compaction.rewrite.segments.receipt import fold
 from compaction.rewrite.segments.report import as_count, identities_of, report_of
 from compaction.rewrite.segments.task import GroupFailure, failure_of, pace_of
 from compaction.rewrite.tasks import run_tasks
-from compaction.stores.segments import fence, fs
-from compaction.stores.segments.clump import PreparedClump, prepare_clump, receipts_of
-from compaction.stores.segments.clump_commit import commit_clumps
-from compaction.stores.segments.clump_copy import ClumpTask, CopiedClump, copy_clumps
-from compaction.stores.segments.clump_moves import ClumpReceipt
-from compaction.stores.segments.clump_plan import ClumpPlan, ClumpRequest
-from compaction.stores.segments.faults import storage_error
-from compaction.stores.segments.names import job_key, parse_partial
+from compaction.stores.segments.clump.commit import commit_clumps
+from compaction.stores.segments.clump.copy import ClumpTask, CopiedClump, copy_clumps
+from compaction.stores.segments.clump.moves import ClumpReceipt
+from compaction.stores.segments.clump.plan import ClumpPlan, ClumpRequest
+from compaction.stores.segments.clump.run import PreparedClump, prepare_clump, receipts_of
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.directory.faults import storage_error
+from compaction.stores.segments.format.names import job_key, parse_partial
 
 log = structlog.get_logger(__name__)
 
@@ -152,7 +153,7 @@ class ClumpAttempt(SegmentLogAttempt):
             token=last.token if last else self.token,
             worker=last.holder if last else self.store.holder,
             outputs=tuple(receipt.output for receipt in self.receipts[:MAX_GROUPS_PER_JOB]),
-            entries=sum(receipt.entries for receipt in self.receipts),
+            records=sum(receipt.entries for receipt in self.receipts),
             bytes_after=sum(receipt.output_bytes for receipt in self.receipts),
             fingerprint_before=fingerprint,
             fingerprint_after=fingerprint,

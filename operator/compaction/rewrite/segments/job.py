@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from compaction.api.enums import JobKind, Ownership
-from compaction.api.job import CompactionJobSpec, SegmentLogSources
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.policy.segment_logs import SEGMENT_REWRITE, Ownership, SegmentLogSources
 from compaction.exceptions import InvalidAssignmentError, InvalidGroupError
-from compaction.stores.segments.clump_plan import ClumpRequest
-from compaction.stores.segments.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.names import group_key, stem
+from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.format.names import group_key, stem
+from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
 
 Sources = tuple[str, ...]
 
@@ -20,14 +20,14 @@ Sources = tuple[str, ...]
 class SegmentJob:
     """What one job is to do to one log. Checked: the groups are well formed and no segment is in two places.
 
-    `clump`: a request to re-write live entries at the head; then there are neither groups nor unreferenced segments.
+    `clump`: a request to re-write live entries at the head; then there are neither groups nor obsolete segments.
     """
 
     name: str
     directory: Path
     snapshot_index: int
     groups: tuple[Sources, ...]
-    unreferenced: Sources
+    obsolete: Sources
     limits: SegmentLimits
     indexes_missing: IndexesMissing
     ownership: Ownership = Ownership.DETECT
@@ -41,13 +41,13 @@ class SegmentJob:
             InvalidAssignmentError: another kind of job, or sources that no plan can have made.
         """
         source, parameters = spec.sources.segment_log, spec.segment_log_parameters
-        if spec.kind is not JobKind.SEGMENT_REWRITE or source is None:
+        if spec.kind != SEGMENT_REWRITE or source is None:
             raise InvalidAssignmentError(f"job {name}: this worker cannot do a {spec.kind} without a segment log")
         groups = tuple(group.segments for group in source.groups)
         try:
             for sources in groups:
                 group_key(sources)
-            for segment in source.unreferenced:
+            for segment in source.obsolete:
                 stem(segment)
             limits = SegmentLimits(
                 max_entries=parameters.max_entries_per_segment, max_bytes=parameters.max_bytes_per_segment
@@ -59,7 +59,7 @@ class SegmentJob:
             directory=Path(source.path),
             snapshot_index=source.snapshot_index,
             groups=groups,
-            unreferenced=source.unreferenced,
+            obsolete=source.obsolete,
             limits=limits,
             indexes_missing=IndexesMissing(parameters.when_indexes_missing.value),
             ownership=parameters.ownership,
@@ -72,7 +72,7 @@ class SegmentJob:
     @property
     def all_sources(self) -> Sources:
         """Every segment the job names."""
-        return (*(segment for sources in self.groups for segment in sources), *self.unreferenced)
+        return (*(segment for sources in self.groups for segment in sources), *self.obsolete)
 
 
 def _clump(source: SegmentLogSources) -> ClumpRequest | None:

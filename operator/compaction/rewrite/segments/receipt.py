@@ -5,34 +5,34 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from compaction.api.job import JobReceipt
-from compaction.api.times import timestamp_from_epoch
-from compaction.stores.segments.names import group_key
-from compaction.stores.segments.records import GroupReceipt, Tombstone
+from compaction.api.job.resource import JobReceipt
+from compaction.api.text.times import timestamp_from_epoch
+from compaction.stores.segments.commit.records import GroupReceipt, Tombstone
+from compaction.stores.segments.format.names import group_key
 
 
 def combine(
     *,
     groups: Sequence[tuple[str, ...]],
     committed: Mapping[str, GroupReceipt],
-    unreferenced: Sequence[Tombstone],
+    obsolete: Sequence[Tombstone],
     token: int,
     worker: str,
 ) -> JobReceipt | None:
     """One receipt for all that was committed (by whichever attempt); None when nothing was.
 
     `committed` by group key; `token` and `worker` are those of the attempt that asks. The receipt names the attempt
-    that committed last, which may be an earlier one. Bytes of unreferenced segments count as reclaimed: they are given
+    that committed last, which may be an earlier one. Bytes of obsolete segments count as reclaimed: they are given
     back after the grace.
     """
     parts = [committed[key] for key in map(group_key, groups) if key in committed]
-    if not parts and not unreferenced:
+    if not parts and not obsolete:
         return None
-    before = sum(part.bytes_before for part in parts) + sum(tombstone.bytes for tombstone in unreferenced)
+    before = sum(part.bytes_before for part in parts) + sum(tombstone.bytes for tombstone in obsolete)
     after = sum(part.bytes_after for part in parts)
     holders = {part.token: part.holder for part in parts} | {token: worker}
-    newest = max([part.token for part in parts] + [one.token for one in unreferenced]) or token
-    times = [*(part.committed_at for part in parts), *(tombstone.since for tombstone in unreferenced)]
+    newest = max([part.token for part in parts] + [one.token for one in obsolete]) or token
+    times = [*(part.committed_at for part in parts), *(tombstone.since for tombstone in obsolete)]
     return JobReceipt(
         token=newest,
         worker=holders.get(newest, ""),
@@ -40,8 +40,8 @@ def combine(
         groups_committed=len(parts),
         sources=tuple(name for part in parts for name in part.sources),
         outputs=tuple(part.output for part in parts),
-        unreferenced=tuple(tombstone.name for tombstone in unreferenced),
-        entries=sum(part.entries for part in parts),
+        obsolete=tuple(tombstone.name for tombstone in obsolete),
+        records=sum(part.entries for part in parts),
         bytes_before=before,
         bytes_after=after,
         bytes_reclaimed=max(0, before - after),

@@ -8,25 +8,27 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.api.enums import JobReason
-from compaction.api.job import JobReceipt, SkippedSource
-from compaction.api.text import INT64_MAX
-from compaction.rewrite.receipts import JobReport, Outcome, verdict
+from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.resource import JobReceipt, SkippedSource
+from compaction.api.text.safe import INT64_MAX
+from compaction.kinds.segments.reasons import SegmentReason
 from compaction.rewrite.segments.task import GroupFailure
+from compaction.rewrite.verdict import verdict
 from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
 
 _WORST_FIRST = (
     JobReason.STALE_TOKEN,
-    JobReason.OWNER_RUNNING,
-    JobReason.STORE_LOCKED,
+    SegmentReason.OWNER_RUNNING,
+    SegmentReason.STORE_LOCKED,
     JobReason.STORE_UNREADABLE,
-    JobReason.LIVE_SET_UNKNOWN,
-    JobReason.LOG_NOT_APPENDABLE,
+    SegmentReason.LIVE_SET_UNKNOWN,
+    SegmentReason.LOG_NOT_APPENDABLE,
     JobReason.VERIFICATION_FAILED,
     JobReason.SOURCE_CORRUPT,
     JobReason.INVALID_JOB,
     JobReason.SOURCES_CHANGED,
 )
-_NOT_THE_JOBS_FAULT = frozenset({JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.OWNER_RUNNING})
+_NOT_THE_JOBS_FAULT = frozenset({JobReason.STALE_TOKEN, SegmentReason.STORE_LOCKED, SegmentReason.OWNER_RUNNING})
 
 
 def report_of(
@@ -49,7 +51,7 @@ def report_of(
         reason=worst.reason,
         message=message,
         charged=worst.reason not in _NOT_THE_JOBS_FAULT,
-        skipped=tuple(_skipped(f, identities) for f in failures if f.reason is JobReason.SOURCE_CORRUPT),
+        skipped=tuple(_skipped(f, identities) for f in failures if f.reason == JobReason.SOURCE_CORRUPT),
         receipt=receipt,
     )
 
@@ -58,10 +60,10 @@ def _skipped(failure: GroupFailure, identities: Mapping[str, str]) -> SkippedSou
     """The line about a damaged segment: it will be set aside. Whatever else failed is in the message only."""
     segment = failure.segment or failure.sources[0]
     return SkippedSource(
-        segment=segment,
+        source=segment,
         index=as_count(failure.index),
         offset=as_count(failure.offset),
-        reason=failure.reason.value,
+        reason=failure.reason,
         message=failure.message,
         identity=identities.get(segment, ""),
     )

@@ -2,7 +2,7 @@
 
 Order: settle what a crash left; look at the log as it is now; skip the groups this job has committed before (the fence
 keeps their receipts); rewrite the others as independent tasks; commit what has arrived together, each group by
-itself, under the log's lock and with this attempt's token; mark the unreferenced segments; put the receipts together.
+itself, under the log's lock and with this attempt's token; mark the obsolete segments; put the receipts together.
 
 Invariants:
 
@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport
 from compaction.exceptions import SegmentLogError
+from compaction.kinds.segments.reasons import SegmentReason
 from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import Assignment, HeldLease
+from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.progress import Progress
-from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.segments.attempt import SegmentLogAttempt
 from compaction.rewrite.segments.clump import ClumpAttempt
 from compaction.rewrite.segments.job import SegmentJob
@@ -32,19 +33,21 @@ from compaction.rewrite.segments.receipt import combine
 from compaction.rewrite.segments.report import identities_of, report_of
 from compaction.rewrite.segments.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
 from compaction.rewrite.tasks import run_tasks, share_of
-from compaction.stores.segments import fence, fs
-from compaction.stores.segments.lock import DEFAULT_TIMEOUT
-from compaction.stores.segments.names import group_key, partial_name
-from compaction.stores.segments.plan import GroupRanges
-from compaction.stores.segments.records import GroupReceipt, RewrittenGroup, Tombstone
-from compaction.stores.segments.sense import SenseSettings
-from compaction.stores.segments.seq import LiveSet
+from compaction.stores.secrets import Secrets
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup, Tombstone
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.directory.lock import DEFAULT_TIMEOUT
+from compaction.stores.segments.format.names import group_key, partial_name
+from compaction.stores.segments.planning.plan import GroupRanges
+from compaction.stores.segments.scan.sense import SenseSettings
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.store import PreparedJob, SegmentLogStore
 
 log = structlog.get_logger(__name__)
 
 _END_THE_JOB = frozenset(
-    {JobReason.STALE_TOKEN, JobReason.STORE_LOCKED, JobReason.OWNER_RUNNING, JobReason.STORE_UNREADABLE}
+    {JobReason.STALE_TOKEN, SegmentReason.STORE_LOCKED, SegmentReason.OWNER_RUNNING, JobReason.STORE_UNREADABLE}
 )
 """Failures that every other group would meet as well."""
 
@@ -99,12 +102,17 @@ class SegmentRewriter:
         return attempt.run()
 
 
+def open_rewriter(engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner:
+    """See `ports.OpenRewriter`. Segment logs need no Secrets."""
+    return SegmentRewriter(engine, holder=holder)
+
+
 @dataclass(slots=True, kw_only=True)
 class SegmentAttempt(SegmentLogAttempt):
     """An attempt at the groups of one log."""
 
     committed: dict[str, GroupReceipt] = field(default_factory=dict)
-    unreferenced: tuple[Tombstone, ...] = ()
+    obsolete: tuple[Tombstone, ...] = ()
 
     def _work(self) -> None:
         self.lease.ensure_held()
@@ -125,8 +133,8 @@ class SegmentAttempt(SegmentLogAttempt):
                 directory, job=self.job.name, groups=todo, snapshot_index=self.job.snapshot_index
             )
             self._rewrite(self._tasks(prepared, progress), progress)
-        if self.job.unreferenced and not self._must_end:
-            self._drop_unreferenced()
+        if self.job.obsolete and not self._must_end:
+            self._drop_obsolete()
 
     def _size(self, sources: tuple[str, ...]) -> int:
         """File sizes of a group's sources together; what is gone counts nothing."""
@@ -198,17 +206,17 @@ class SegmentAttempt(SegmentLogAttempt):
             log.info("group committed", group=outcome.group, entries=outcome.entries, reclaimed=outcome.bytes_reclaimed)
         return failures
 
-    def _drop_unreferenced(self) -> None:
+    def _drop_obsolete(self) -> None:
         self.lease.ensure_held()
         try:
-            self.unreferenced = self.store.commit_unreferenced(
+            self.obsolete = self.store.commit_unreferenced(
                 self.job.directory,
                 job=self.job.name,
                 token=self.token,
-                names=self.job.unreferenced,
+                names=self.job.obsolete,
             )
         except SegmentLogError as error:
-            self.failures.append(failure_of(error, self.job.unreferenced))
+            self.failures.append(failure_of(error, self.job.obsolete))
 
     @property
     def _must_end(self) -> bool:
@@ -224,11 +232,11 @@ class SegmentAttempt(SegmentLogAttempt):
         receipt = combine(
             groups=self.job.groups,
             committed=self.committed,
-            unreferenced=self.unreferenced,
+            obsolete=self.obsolete,
             token=self.token,
             worker=self.store.holder,
         )
-        done = f"{len(self.committed)} groups compacted, {len(self.unreferenced)} segments marked for deletion"
+        done = f"{len(self.committed)} groups compacted, {len(self.obsolete)} segments marked for deletion"
         return report_of(
             token=self.token, done=done, failures=self.failures, identities=self.identities, receipt=receipt
         )

@@ -34,14 +34,15 @@ from compaction.exceptions import (
     StaleTokenError,
     VerificationFailedError,
 )
-from compaction.stores.segments import fence
-from compaction.stores.segments.faults import storage_error
-from compaction.stores.segments.kernel import rewrite_group
-from compaction.stores.segments.limits import SegmentLimits
-from compaction.stores.segments.pace import Pace
-from compaction.stores.segments.plan import GroupRanges
-from compaction.stores.segments.records import RewrittenGroup
-from compaction.stores.segments.seq import LiveSet
+from compaction.kinds.segments.reasons import SegmentReason
+from compaction.stores.pace import Pace
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.commit.records import RewrittenGroup
+from compaction.stores.segments.directory.faults import storage_error
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import GroupRanges
+from compaction.stores.segments.rewrite.kernel import rewrite_group
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 FENCE_LOOK_SECONDS = 1.0
 """How often a running task looks whether its attempt has been replaced."""
@@ -69,7 +70,7 @@ class GroupFailure:
     """Why a group was not rewritten, and where it is damaged (base name, index, byte offset) if it is."""
 
     sources: tuple[str, ...]
-    reason: JobReason
+    reason: str
     message: str
     segment: str | None = None
     index: int | None = None
@@ -118,17 +119,17 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
         case InvalidGroupError():
             return GroupFailure(sources, JobReason.INVALID_JOB, message)
         case ClumpRefusedError():
-            return GroupFailure(sources, JobReason.LOG_NOT_APPENDABLE, message)
+            return GroupFailure(sources, SegmentReason.LOG_NOT_APPENDABLE, message)
         case VerificationFailedError():
             return GroupFailure(sources, JobReason.VERIFICATION_FAILED, message)
         case RewriteStoppedError() | StaleTokenError():
             return GroupFailure(sources, JobReason.STALE_TOKEN, message)
         case OwnerRunningError():
-            return GroupFailure(sources, JobReason.OWNER_RUNNING, message)
+            return GroupFailure(sources, SegmentReason.OWNER_RUNNING, message)
         case LockHeldError():
-            return GroupFailure(sources, JobReason.STORE_LOCKED, message)
+            return GroupFailure(sources, SegmentReason.STORE_LOCKED, message)
         case LiveSetUnknownError() | CorruptIndexesError():
-            return GroupFailure(sources, JobReason.LIVE_SET_UNKNOWN, message)
+            return GroupFailure(sources, SegmentReason.LIVE_SET_UNKNOWN, message)
         case SegmentLogError():
             # Not writable, no space, no such directory, an unreadable fence: all of it is about the log as a whole.
             return GroupFailure(sources, JobReason.STORE_UNREADABLE, message)

@@ -1,4 +1,7 @@
-"""Finds the Java runtime that Spark runs on: JAVA_HOME, then PATH; version 17 or later (DESIGN §6)."""
+"""Finds the Java runtime that Spark runs on: JAVA_HOME, then PATH; version 17 or later.
+
+What was tried instead: docs/design/local-control-plane.md#java.
+"""
 
 from __future__ import annotations
 

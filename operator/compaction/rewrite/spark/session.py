@@ -33,6 +33,7 @@ from compaction.exceptions import (
     TaskCancelledError,
     TaskFailedError,
 )
+from compaction.kinds.commands import SHIPPED
 from compaction.rewrite.scratch import scratch_directory
 from compaction.rewrite.spark.java import Java, find_java
 from compaction.rewrite.spark.settings import PYTHON_ENVIRONMENT, SparkSettings, spark_conf
@@ -223,7 +224,7 @@ class SparkEngine:
 
     def _warm_up(self) -> None:
         try:
-            self._run(_import_kernel, 0, "warm-up")
+            self._run(_import_kernels, 0, "warm-up")
         except (TaskFailedError, EngineLostError) as error:
             raise EngineStartError(
                 f"Spark started, but cannot run a Python task with {self._settings.master}: {error}"
@@ -264,11 +265,12 @@ class SparkEngine:
         return "the connection to Spark broke"
 
 
-def _import_kernel(_: int) -> int:
-    """A task that loads what every real task needs into the Python worker."""
-    import compaction.rewrite.segments.task
-
-    return os.getpid() if compaction.rewrite.segments.task else 0
+def _import_kernels(_: int) -> int:
+    """A task that loads what real tasks need into the Python worker."""
+    for doors in SHIPPED:
+        for door in doors.preloaded:
+            door.open()
+    return os.getpid()
 
 
 def _has_descriptor(stream: Any) -> bool:

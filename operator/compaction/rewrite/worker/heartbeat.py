@@ -16,8 +16,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
+from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError
-from compaction.rewrite.receipts import JobReport
 from compaction.rewrite.worker.events import Ended, EndReason, Inbox
 from compaction.rewrite.worker.held import Clock, JobLease
 from compaction.rewrite.worker.keeper import Connect, LeaseKeeper

@@ -1,9 +1,9 @@
 """A job's lease as the worker knows it: held, lost, or to be given up.
 
 The worker never compares wall clocks with anyone. A renewal counts from the moment its request was *sent*, on the local
-monotonic clock: the coordinator cannot have started its own measurement earlier (research/operator.md §4.1). The
-deadline is judged when it is asked for, so a process that was stopped for an hour finds its lease lost before anything
-else had time to tell it.
+monotonic clock: the coordinator cannot have started its own measurement earlier
+(docs/design/leases-and-tokens.md#expiry). The deadline is judged when it is asked for, so a process that was stopped
+for an hour finds its lease lost before anything else had time to tell it.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from functools import partial
 import structlog
 
 from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, Outcome
 from compaction.exceptions import (
     InvalidAssignmentError,
     LeaseLostError,
@@ -22,7 +23,6 @@ from compaction.exceptions import (
     WorkerLeaseGoneError,
 )
 from compaction.rewrite.ports import LeasePort, Offer
-from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.worker.events import Assigned, Ended, EndReason, Inbox
 from compaction.rewrite.worker.held import Clock, JobLease
 from compaction.rewrite.worker.patience import SILENCE_LIMIT, Patience
@@ -100,6 +100,8 @@ class LeaseKeeper:
             except PortUnavailableError as error:
                 silence = self._clock() - sent_at
                 log.warning("cannot renew the worker's lease", silence_seconds=round(silence, 1), error=str(error))
+                # The coordinator has given this worker's jobs to others long ago. A worker that cannot be reached is of
+                # no use.
                 if silence > SILENCE_LIMIT * self._lease_seconds:
                     return self._inbox.put(Ended(EndReason.UNREACHABLE))
                 await self._patience.pause()
@@ -155,6 +157,8 @@ class LeaseKeeper:
                     del self._seen[key]
             for key, offer in current.items():
                 if key not in self._seen:
+                    # Marked before the task runs: the same offer comes with every event of the watch, and must be taken
+                    # once.
                     self._seen[key] = None
                     self._keepers[key] = self._tasks.create_task(self._take(offer))
 

@@ -26,6 +26,7 @@ from typing import Final
 import structlog
 
 from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, Outcome
 from compaction.exceptions import (
     EngineLostError,
     ExecutorsOutOfMemoryError,
@@ -34,7 +35,6 @@ from compaction.exceptions import (
     LeaseLostError,
 )
 from compaction.rewrite.ports import JobRunner
-from compaction.rewrite.receipts import JobReport, Outcome
 from compaction.rewrite.worker.events import Assigned, Ended, EndReason, Finished, Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.held import Clock, JobLease
@@ -141,6 +141,7 @@ class Worker:
         idle_since = self._clock()
         while True:
             busy = bool(self._running or self._waiting)
+            # No timeout while a job runs, however long: its end is an event as well.
             timeout = None if busy else max(0.0, idle_since + self._idle_seconds - self._clock())
             try:
                 event = self._inbox.get(timeout=timeout)
@@ -177,6 +178,8 @@ class Worker:
                 event = self._inbox.get(timeout=left)
             except queue.Empty:
                 break
+            # Assigned before the refusal was seen. It runs into its stop at once, so that its report goes out and the
+            # lease need not expire.
             if isinstance(event, Assigned):
                 event.lease.request_stop(why)
             if isinstance(event, Assigned | Finished):
@@ -189,7 +192,9 @@ class Worker:
         structlog.contextvars.bind_contextvars(job=lease.job_name, token=lease.token)
         try:
             report = self._attempt(lease)
-            log.info("attempt over", outcome=report.outcome.value, reason=report.reason.value, message=report.message)
+            log.info("attempt over", outcome=report.outcome.value, reason=report.reason, message=report.message)
+            # Another attempt owns the Lease, or it is gone: a report there would be ignored, or would fail as a
+            # conflict.
             if lease.taken:
                 self._heartbeat.release(lease)
             elif not self._heartbeat.deliver(lease, report):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.api.block_store_spec import BlockStoreReference
+from compaction.api.policy.block_store import BlockStoreReference
 from compaction.stores.blocks.store import BlockStoreConnection
 from compaction.stores.secrets import Secrets, options_of, value_of
 

@@ -15,7 +15,7 @@ from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectM
 from compaction.stores.blocks.index.engine import Change, IndexDatabase, head_version
 from compaction.stores.blocks.index.schema import ensure_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA
-from compaction.stores.blocks.objects import Objects
+from compaction.stores.blocks.objects.store import Objects
 
 IDENTITY_PATH: Final = "_compaction/identity"
 """No path of a block: `_compaction/` has two parts, a block three (and a tenant may have this name)."""

@@ -25,23 +25,23 @@ from compaction.exceptions import (
     SnapshotExpiredError,
     UnsuitableBlockError,
 )
-from compaction.stores.blocks.footer import LIBRARY_FAILURES, UNKNOWN, Footer, read_footer, short
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter, inspect
-from compaction.stores.blocks.index.pages import blocks_at, page
-from compaction.stores.blocks.index.tables import BlockState
-from compaction.stores.blocks.int96 import read_options
-from compaction.stores.blocks.merge.schema import unified
-from compaction.stores.blocks.metadata import decode
-from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects import Objects
-from compaction.stores.blocks.times import (
+from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, UNKNOWN, Footer, read_footer, short
+from compaction.stores.blocks.format.int96 import read_options
+from compaction.stores.blocks.format.metadata import decode
+from compaction.stores.blocks.format.times import (
     registered_time_column,
     scale_of,
     stored_scale,
     time_column_of,
     times_of_footer,
 )
+from compaction.stores.blocks.index.engine import IndexDatabase
+from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter, inspect
+from compaction.stores.blocks.index.pages import blocks_at, page
+from compaction.stores.blocks.index.tables import BlockState
+from compaction.stores.blocks.merge.schema import unified
+from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.objects.store import Objects
 
 BATCH_ROWS: Final = 1 << 16
 BUFFER_BYTES: Final = 1 << 20

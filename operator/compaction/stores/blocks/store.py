@@ -18,14 +18,14 @@ from compaction.exceptions import BlockStoreError
 from compaction.stores.blocks.identity import bind
 from compaction.stores.blocks.index import claims, listing, quarantine, registering, replacing
 from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE, IndexDatabase, open_database
-from compaction.stores.blocks.index.holders import Holder
 from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter, BlockRecord, Listing
 from compaction.stores.blocks.index.quarantine import Fault, Quarantined
 from compaction.stores.blocks.index.queue import QueueChanges, QueueReading, read_changes, read_queue
 from compaction.stores.blocks.index.registering import Registered
 from compaction.stores.blocks.index.replacing import Replaced, Replacement
 from compaction.stores.blocks.model import SECOND, Block
-from compaction.stores.blocks.objects import Objects, open_objects
+from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.processes import Holder
 
 DESCRIBED_AT_ONCE: Final = 8
 """Footers that are read beside one another when many blocks are registered."""
@@ -95,7 +95,7 @@ class BlockStore:
     ) -> Block:
         """The block that lies at a path, by its footer. Raises BlockFormatError and ObjectError."""
         # Whoever only asks the index needs nothing that reads Parquet, which takes longer to import than to ask.
-        from compaction.stores.blocks.describe import describe
+        from compaction.stores.blocks.registration.describe import describe
 
         return describe(
             self.objects,
@@ -149,7 +149,7 @@ class BlockStore:
     def claim(
         self, *, job: str, token: int, sources: Sequence[str], output_level: int, holder: Holder | None = None
     ) -> claims.Claimed:
-        """From now on only `token` may commit for the job. Raises StaleTokenError, ClaimRefusedError."""
+        """From now on only `token` may commit for the job. Raises StaleTokenError, BlockClaimError."""
         return claims.claim(
             self.index,
             job=job,

@@ -1,21 +1,22 @@
 """The queue of a store kept in step with its index: everything is read once, and from then on what has changed.
 
-The queue itself decides (planning/blocks.py); here it is told. Jobs hold their blocks: as long as a job exists and has
-not succeeded, its blocks are in no other batch, whatever the index says of claims.
+The queue itself decides (stores/blocks/planning/queue.py); here it is told. Jobs hold their blocks: as long as
+a job exists and has not succeeded, its blocks are in no other batch, whatever the index says of claims.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compaction.planning.block_apart import kept_apart
-from compaction.planning.block_rules import NO_ROWS, BlockRules, QueuedBlock
-from compaction.planning.blocks import BlockQueue
-from compaction.planning.reading import HeldJob, SchemaConflict
-from compaction.stores.blocks.classing import BlockClasses, LookUp
+from compaction.planning.reading import HeldJob
+from compaction.stores.blocks.conflicts import SchemaConflict
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.queue import Density, QueueEntry, density, read_changes, read_queue
 from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.planning.apart import kept_apart
+from compaction.stores.blocks.planning.queue import BlockQueue
+from compaction.stores.blocks.planning.rules import NO_ROWS, BlockRules, QueuedBlock
+from compaction.stores.blocks.schema.classing import BlockClasses, LookUp
 
 
 class WaitingBlocks:
@@ -82,12 +83,12 @@ class WaitingBlocks:
         return tuple(sorted(found.values(), key=lambda one: (-one.blocks, one.tenant, one.columns)))
 
     def _hold(self, jobs: Iterable[HeldJob]) -> None:
-        """Lanes whose jobs are gone, or hold fewer blocks than before, give theirs back; then all that is held is."""
+        """Targets whose jobs are gone, or hold fewer blocks than before, release theirs; then all that is held is."""
         levels: dict[str, int] = {}
         wanted: dict[str, set[str]] = {}
         for job in jobs:
-            levels[job.lane] = job.level
-            wanted.setdefault(job.lane, set()).update(job.blocks)
+            levels[job.target] = job.level
+            wanted.setdefault(job.target, set()).update(job.sources)
         for lane, blocks in self._held.items():
             if not blocks <= wanted.get(lane, frozenset()):
                 self.queue.release(lane)

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 
 from compaction.exceptions import InvalidEntryError, SegmentLogError
-from compaction.stores.segments.codec import read_segment
+from compaction.stores.segments.format.codec import read_segment
+from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.model import DEFAULT_MAX_SIZE, segment_name
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import write_snapshot
-from compaction.stores.segments.view import open_log
-from compaction.stores.segments.writer import LogWriter
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 # An Erlang binary as external term: version, tag, u32 length. Ra decodes what it reads, so payloads are real terms.
 _BINARY_HEAD: Final = b"\x83m"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from compaction.stores.segments.checksums import crc32
+from compaction.stores.segments.format.checksums import crc32
 
 U64Array = npt.NDArray[np.uint64]
 U32Array = npt.NDArray[np.uint32]
@@ -34,7 +34,7 @@ DEFAULT_MAX_SIZE = 64_000_000
 
 
 def segment_name(number: int) -> str:
-    """`0000000000000007.segment` for 7 (research/ra.md §1: 16 decimal digits, successor = +1)."""
+    """`0000000000000007.segment` for 7 (docs/design/segment-files.md#names)."""
     if not 0 <= number < 10**16:
         raise ValueError(f"segment number {number} does not fit in 16 digits")
     return f"{number:016d}{SEGMENT_SUFFIX}"
@@ -53,7 +53,7 @@ def data_start(version: int, max_count: int) -> int:
 
 
 def effective_records(idx: U64Array) -> BoolArray:
-    """Mask of the records that survive overwriting inside one file (research/ra.md §1.6).
+    """Mask of the records that survive overwriting inside one file (docs/design/segment-files.md#overwritten-indexes).
 
     The rule, record by record: going backwards drops every key above the new index; then the record takes its key.
     Equivalent, without a loop: a record survives iff every later record has a larger index. (If a later record has a
@@ -137,7 +137,7 @@ class SegmentIndex:
 
     @property
     def end_of_data(self) -> int:
-        """Last record's offset + length, which is not always the file size (research/ra.md §1.5)."""
+        """Last record's offset + length, which is not always the file size (docs/design/segment-files.md#appending)."""
         if not self.count:
             return self.data_start
         return int(self.offset[-1]) + int(self.length[-1])
@@ -154,7 +154,7 @@ class SegmentIndex:
 
     @property
     def last(self) -> int:
-        """The LAST record's index, even if an earlier one was higher (research/ra.md §1.6)."""
+        """The LAST record's index, even if an earlier one was higher (docs/design/segment-files.md)."""
         return int(self.idx[-1]) if self.count else -1
 
     @property

@@ -13,20 +13,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.api.enums import Ownership
+from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import NotALogDirectoryError, SegmentLogError, SourcesChangedError
-from compaction.stores.segments import commit, fence, kernel, lock, recovery, sweep
-from compaction.stores.segments.commit import GroupOutcome
-from compaction.stores.segments.faults import storage_errors
-from compaction.stores.segments.names import group_key
-from compaction.stores.segments.owner import require_stopped
-from compaction.stores.segments.pace import UNLIMITED, Pace
-from compaction.stores.segments.plan import GroupCheck, GroupRanges, LogPlan, plan_log
-from compaction.stores.segments.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
-from compaction.stores.segments.sense import SenseCache, SenseResult, SenseSettings, sense_root
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.unreferenced import known_live
-from compaction.stores.segments.view import open_log
+from compaction.stores.pace import UNLIMITED, Pace
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import commit, fence, recovery
+from compaction.stores.segments.commit.commit import GroupOutcome
+from compaction.stores.segments.commit.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
+from compaction.stores.segments.directory import lock
+from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.owner import require_stopped
+from compaction.stores.segments.format.names import group_key
+from compaction.stores.segments.planning.plan import GroupCheck, GroupRanges, LogPlan, plan_log
+from compaction.stores.segments.planning.unreferenced import known_live
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.scan.sense import SenseCache, SenseResult, SenseSettings, sense_root
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 
 @dataclass(frozen=True, slots=True)

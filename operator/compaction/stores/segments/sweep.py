@@ -15,20 +15,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from compaction.api.enums import Ownership
+from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import CorruptMovesError, LiveSetUnknownError
-from compaction.stores.segments import fence, fs, lock, recovery
-from compaction.stores.segments.clump_moves import load_moves, moves_files
-from compaction.stores.segments.faults import storage_errors
-from compaction.stores.segments.limits import IndexesMissing
-from compaction.stores.segments.listing import links_of, segment_links, status
+from compaction.stores.segments.clump.moves import load_moves, moves_files
+from compaction.stores.segments.commit import fence, recovery
+from compaction.stores.segments.commit.records import FenceRecord, Tombstone, TombstoneKind
+from compaction.stores.segments.directory import fs, lock
+from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.listing import links_of, segment_links, status
+from compaction.stores.segments.directory.owner import require_stopped
+from compaction.stores.segments.format.names import clump_name, job_key, parse_partial
 from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.names import clump_name, job_key, parse_partial
-from compaction.stores.segments.owner import require_stopped
-from compaction.stores.segments.records import FenceRecord, Tombstone, TombstoneKind
-from compaction.stores.segments.seq import LiveSet
-from compaction.stores.segments.snapshot import DATA_FILE, newest_snapshot
-from compaction.stores.segments.unreferenced import DeadSegment, dead_segments
+from compaction.stores.segments.planning.limits import IndexesMissing
+from compaction.stores.segments.planning.unreferenced import DeadSegment, dead_segments
+from compaction.stores.segments.snapshot.directories import DATA_FILE, newest_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 UNKNOWN_ATTEMPT_SECONDS: Final = 600.0
 """Age below which the output of a claimed attempt stays when the caller does not know which attempts are running."""
@@ -176,6 +177,8 @@ def _judge(directory: Path, due: list[Tombstone], dead: dict[str, DeadSegment] |
             forget.append(name)
         elif tombstone.kind is TombstoneKind.LINKED:
             still = stat.S_ISLNK(found.st_mode) and tombstone.identity in (None, FileIdentity.of(found))
+            # A regular file, or another link, has taken the name since the mark: it is not what the tombstone stands
+            # for.
             (delete.append(Deleted(name, 0)) if still else forget.append(name))
         elif FileIdentity.of(found) != tombstone.identity:
             forget.append(name)
@@ -207,6 +210,8 @@ def _orphan_partials(
         found = status(directory / name) if partial else None
         if partial is None or found is None or (partial.job, partial.token) in running:
             continue
+        # An attempt with another token than the claimed one can never commit, however busy it is: its file need not
+        # wait.
         if (partial.job, partial.token) not in claimed or found.st_mtime + untouched <= now:
             orphans.append(Deleted(name, found.st_size))
     return orphans

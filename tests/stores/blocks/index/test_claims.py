@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from compaction.exceptions import ClaimRefusedError, StaleTokenError
+from compaction.exceptions import BlockClaimError, StaleTokenError
 from compaction.stores.blocks.index.claims import (
     Claimed,
     claim,
@@ -123,19 +123,19 @@ def test_what_cannot_be_claimed(index: IndexDatabase) -> None:
         Refusal.MALFORMED: [],
     }
     for reason, sources in expected.items():
-        with pytest.raises(ClaimRefusedError) as caught:
+        with pytest.raises(BlockClaimError) as caught:
             claim(index, job="job", token=1, sources=sources, now=NOON)
         assert caught.value.reason == reason
         assert str(caught.value).endswith("; nothing was changed")
     for number in (6, 7):
-        with pytest.raises(ClaimRefusedError) as caught:
+        with pytest.raises(BlockClaimError) as caught:
             _claim(index, "job", 1, 1, number)
         assert caught.value.reason == Refusal.SOURCES_MIXED
     for job, token, numbers, level in [
         ("", 1, (1,), None), ("a\0", 1, (1,), None), ("job", 0, (1,), None), ("job", 2**63, (1,), None),
         ("job", 1, (1, 1), None), ("job", 1, (1,), 0), ("job", 1, (5,), 1),
     ]:  # fmt: skip
-        with pytest.raises(ClaimRefusedError) as caught:
+        with pytest.raises(BlockClaimError) as caught:
             _claim(index, job, token, *numbers, level=level)
         assert caught.value.reason == Refusal.MALFORMED
     assert tables(index) == before
@@ -161,7 +161,7 @@ def test_one_of_many_wins_each_block(index_url: str) -> None:
         try:
             _claim(mine, f"job-{number}", 1, number, (number + 1) % count)
             won.append(number)
-        except ClaimRefusedError as refused:
+        except BlockClaimError as refused:
             reasons.append(refused.reason)
         mine.close()
 

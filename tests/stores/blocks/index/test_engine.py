@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from compaction.exceptions import BlockIndexError, IndexUnavailableError, IndexUrlError
-from compaction.local.postgres import PostgresServer
+from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks, streamed
 from compaction.stores.blocks.index.registering import register

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select, update
 
-from compaction.exceptions import ClaimRefusedError, StaleTokenError
+from compaction.exceptions import BlockClaimError, StaleTokenError
 from compaction.stores.blocks.index.claims import claim, forget_jobs, job_record, open_jobs, retire
 from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.holders import Holder, renew, sign_out
+from compaction.stores.blocks.index.holders import renew, sign_out
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.tables import HOLDERS, JobState
+from compaction.stores.processes import Holder
 from support.stores.block_index import NOON, SECOND, block_id, blocks_of, check
 
 ONE = Holder("one", "host-a", "boot pid:[1]", 12, "boot:100", 60 * SECOND)
@@ -80,7 +81,7 @@ def test_signs_of_life_are_no_changes(index: IndexDatabase) -> None:
 def test_what_a_process_has_another_claims_only_after_it_was_taken_over(index: IndexDatabase) -> None:
     register(index, blocks_of(1), now=NOON)
     take(index, "job", 1, 1, ONE)
-    with pytest.raises(ClaimRefusedError) as refused:
+    with pytest.raises(BlockClaimError) as refused:
         take(index, "job", 2, 1, OTHER)
     assert refused.value.reason == Refusal.JOB_HELD
     assert retire(index, "job", now=NOON, token=1)

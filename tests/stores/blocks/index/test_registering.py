@@ -144,7 +144,7 @@ def test_nothing_is_registered_without_blocks(index: IndexDatabase) -> None:
 
 
 class TestListing:
-    """research/pyroscope.md §7.3, I3: both ends of a range are included."""
+    """docs/design/block-replace.md#ranges-of-time, I3: both ends of a range are included."""
 
     HOUR = 3600 * SECOND
 

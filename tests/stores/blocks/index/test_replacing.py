@@ -99,7 +99,7 @@ def test_the_repetition_also_works_after_the_outputs_were_compacted_on(claimed: 
 
 @pytest.mark.parametrize("token", [4, 6])
 def test_only_the_equal_token_commits(claimed: IndexDatabase, token: int) -> None:
-    """A larger one was never handed out here (research/pyroscope.md §3: accepted there)."""
+    """A larger one was never handed out here (docs/design/block-replace.md#claim: accepted there)."""
     before = tables(claimed)
     with pytest.raises(StaleTokenError, match="token 5 is claimed"):
         replace(claimed, with_fields(RESULT, token=token), now=NOON)
@@ -137,7 +137,7 @@ def _drop(index: IndexDatabase) -> None:
 def test_a_late_success_brings_nothing_back(
     claimed: IndexDatabase, end: Callable[[IndexDatabase], None], why: str
 ) -> None:
-    """research/pyroscope.md §5: there, retention plus a late success resurrects deleted rows."""
+    """docs/design/block-replace.md#replacement: there, retention plus a late success resurrects deleted rows."""
     end(claimed)
     assert f"is {why}" in _refused(claimed, RESULT, Refusal.SOURCE_GONE)
     live = live_blocks(claimed).blocks

@@ -1,4 +1,4 @@
-"""Retention: the rows R of research/pyroscope.md §7.3, each with our outcome, and what it does to claimed blocks.
+"""Retention: the scenarios R of docs/design/block-replace.md, and what it does to claimed blocks.
 
 There, a partition of six hours expires as a whole and a multi-tenant one is kept; here each block is looked at for
 itself and has one tenant. Rows where that makes a difference say so.

@@ -96,3 +96,12 @@ def test_it_ends_with_neighbours_in_their_order_and_never_merges_more_than_fits(
     assert sum(run.cost for run in runs) <= PAGES * MEBIBYTE
     assert len(runs) <= most
     assert max((run.merged for run in runs), default=0) <= 1 + len(sizes).bit_length()
+
+
+@given(st.integers(32 * MEBIBYTE, 8192 * MEBIBYTE), st.integers(0, 5000))
+def test_few_spilled_runs_are_read_in_large_batches_and_many_fit_together(limit: int, spills: int) -> None:
+    room = Budget(limit=limit, row_bytes=1, measured=True, spills=spills)
+    at_once = min(max(1, spills), room.most_runs)
+    assert room.spilled * at_once <= room.pages or room.spilled == 64 << 10
+    assert room.spilled >= Budget(limit=limit, row_bytes=1, measured=True).spilled
+    assert spills > 8 or room.spilled >= min(8 * MEBIBYTE, room.pages // 16)

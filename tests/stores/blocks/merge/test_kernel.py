@@ -20,7 +20,7 @@ from compaction.exceptions import (
     SortKeyError,
     UnreadableBlockError,
 )
-from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge import rounds
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings

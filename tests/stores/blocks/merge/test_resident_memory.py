@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge.settings import MEBIBYTE, OWN_MEMORY
 from support.stores import block_shapes
 from support.stores.block_engines import KEY, generate

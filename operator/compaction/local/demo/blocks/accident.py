@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.api.job import CompactionJob
+from compaction.api.job.resource import CompactionJob
 from compaction.local.demo.cluster import Cluster, Observation
 from compaction.local.demo.replicas import leftover_workers
-from compaction.local.process import wait_gone
+from compaction.local.processes.process import wait_gone
 
 GONE_SECONDS: Final = 10.0
 AFTER_JOBS: Final = 4

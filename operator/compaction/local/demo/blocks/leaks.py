@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from compaction.local.demo.cluster import Cluster
-from compaction.local.process import ProcessId
+from compaction.local.processes.process import ProcessId
 
 KINDS: Final = "cpol,cjob,lease,events"
 

@@ -11,12 +11,14 @@ from itertools import pairwise
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.api.job import JobReceipt
-from compaction.local.check import Check
+from compaction.api.job.resource import JobReceipt
+from compaction.kinds.blocks.kind import BLOCKS
+from compaction.kinds.blocks.measures import READS
 from compaction.local.demo.blocks.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, Stray
 from compaction.local.demo.blocks.ledger import Entries
 from compaction.local.demo.blocks.prover import Prover, Reading
+from compaction.local.demo.check import Check
 from compaction.local.demo.cluster import Observation
 
 FEWER: Final = 5
@@ -112,8 +114,14 @@ def _written_meanwhile(story: Story) -> Check:
     )
 
 
+def read_amplification_of(seen: Observation) -> float:
+    """Blocks that a query opens on average, as the policy's status says it; 0 before it does."""
+    debt = seen.policy.status.debt if seen.policy is not None else None
+    return debt.measure(READS) if debt is not None else 0.0
+
+
 def _receipts_agree(story: Story) -> Check:
-    equal = [one for one in story.receipts.values() if one.proves_equal and one.fingerprint_before]
+    equal = [one for one in story.receipts.values() if BLOCKS.proves_equal(one) and one.fingerprint_before]
     return Check(
         "every receipt shows equal fingerprints of its sources and outputs",
         bool(equal) and len(equal) == len(story.receipts),
@@ -132,8 +140,7 @@ def _every_job_ended(seen: Observation) -> Check:
 
 def _few_blocks(story: Story) -> Check:
     count, left = story.entries.count, len(story.after.live)
-    status = story.seen.policy.status.blocks if story.seen.policy is not None else None
-    now = 0.0 if status is None else status.read_amplification
+    now = read_amplification_of(story.seen)
     return Check(
         "small blocks became few large ones",
         left * FEWER <= count and 0 < now * FEWER <= story.amplification,
@@ -144,17 +151,17 @@ def _few_blocks(story: Story) -> Check:
 def _no_debt(story: Story) -> Check:
     policy = story.seen.policy
     debt = policy.status.debt if policy is not None else None
-    holds = debt is not None and debt.blocks == debt.bytes == 0 and story.after.mergeable == 0
-    return Check("no debt is left", holds, "unknown" if debt is None else f"{debt.blocks} blocks, {debt.bytes} bytes")
+    holds = debt is not None and debt.sources == debt.bytes == 0 and story.after.mergeable == 0
+    return Check("no debt is left", holds, "unknown" if debt is None else f"{debt.sources} blocks, {debt.bytes} bytes")
 
 
 def _damage_is_named(story: Story) -> Check:
     policy = story.seen.policy
     named = policy.status.quarantined if policy is not None else ()
-    holds = [one.segment for one in named] == [story.lost] and story.after.aside == {story.lost}
+    holds = [one.source for one in named] == [story.lost] and story.after.aside == {story.lost}
     sources = {source for one in story.receipts.values() for source in one.sources}
     holds = holds and story.lost not in sources
-    fact = "; ".join(f"{one.segment}: {one.reason}" for one in named) or "not named"
+    fact = "; ".join(f"{one.source}: {one.reason}" for one in named) or "not named"
     return Check("the damaged block, and only it, is set aside and named", holds, fact)
 
 

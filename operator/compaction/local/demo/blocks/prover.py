@@ -15,7 +15,7 @@ from typing import Final
 
 from compaction.exceptions import CompactionError, CorruptBlockError, SnapshotExpiredError
 from compaction.local.demo.blocks.ledger import NOTHING, Entries, Ledger
-from compaction.stores.blocks.fingerprint import Fingerprinter
+from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.model import Block, Fingerprint
 from compaction.stores.blocks.reader import BlockReader, Snapshot
 

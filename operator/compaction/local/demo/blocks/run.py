@@ -20,7 +20,7 @@ from compaction.local.demo.blocks.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, compare, look
 from compaction.local.demo.blocks.leaks import find_leaks
 from compaction.local.demo.blocks.ledger import Ledger
-from compaction.local.demo.blocks.proof import Story, checks
+from compaction.local.demo.blocks.proof import Story, checks, read_amplification_of
 from compaction.local.demo.blocks.prover import Prover, proving
 from compaction.local.demo.blocks.scenario import DAMAGED, DAMAGED_BLOCK, GRACE, POLICY, TENANTS, WRITE_SECONDS
 from compaction.local.demo.blocks.writers import Writer, damage, writing
@@ -28,9 +28,9 @@ from compaction.local.demo.cluster import Cluster, Observation
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage
-from compaction.stores.blocks.orphan_collector import collect_orphans, find_orphans
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 
 SEED: Final = 6
 LONGEST_SECONDS: Final = 1200.0
@@ -146,8 +146,7 @@ class _Play:
             nonlocal facts
             self.cast.check()
             facts = look(self.store)
-            blocks = seen.policy.status.blocks if seen.policy is not None else None
-            self.amplification = max(self.amplification, 0.0 if blocks is None else blocks.read_amplification)
+            self.amplification = max(self.amplification, read_amplification_of(seen))
             entries = self.cast.ledger.entries()
             shown.show(view.Scene(seen, facts, entries, self.cast.prover))
             if time.monotonic() - self.began > LONGEST_SECONDS:
@@ -208,7 +207,7 @@ def _settled(seen: Observation, facts: StoreFacts) -> bool:
     ends = [job.status.finished_at for job in seen.jobs if job.status.finished_at is not None]
     return (
         status.debt is not None
-        and status.debt.blocks == 0
+        and status.debt.sources == 0
         and status.active == status.queued == 0
         and status.last_sense_time is not None
         and status.last_sense_time >= max(ends)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from compaction.api.names import API_VERSION, POLICY_KIND
-from compaction.local.demo.scenario import NAMESPACE
+from compaction.local.demo.cluster import NAMESPACE
 
 POLICY: Final = "blocks"
 CREDENTIALS_SECRET: Final = "object-store"  # the name of a Secret

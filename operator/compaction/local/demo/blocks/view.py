@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from compaction.api.enums import JobState
-from compaction.api.formatting import format_age, format_bytes
-from compaction.api.job import CompactionJob, JobReceipt
+from compaction.api.job.resource import CompactionJob, JobReceipt
+from compaction.api.text.formatting import format_age, format_bytes
+from compaction.kinds.blocks.kind import BLOCKS
 from compaction.local.demo.blocks.facts import StoreFacts
 from compaction.local.demo.blocks.ledger import Entries
 from compaction.local.demo.blocks.prover import Prover
@@ -177,12 +178,12 @@ def receipts_table(jobs: Sequence[CompactionJob], receipts: Mapping[str, JobRece
         mine = [
             receipts[job.metadata.name] for job in jobs if job.spec.level == level and job.metadata.name in receipts
         ]
-        equal = sum(one.proves_equal for one in mine)
+        equal = sum(BLOCKS.proves_equal(one) for one in mine)
         table.add_row(
             f"L{level} -> L{level + 1}",
             str(len(mine)),
             f"{sum(len(one.sources) for one in mine)} -> {sum(len(one.outputs) for one in mine)}",
-            str(sum(one.rows for one in mine)),
+            str(sum(one.records for one in mine)),
             format_bytes(sum(one.bytes_before for one in mine)),
             format_bytes(sum(one.bytes_after for one in mine)),
             Text(f"{equal} of {len(mine)} equal", style="green" if equal == len(mine) else "bold red"),

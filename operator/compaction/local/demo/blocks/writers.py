@@ -22,7 +22,7 @@ from ulid import ULID
 from compaction.exceptions import CompactionError
 from compaction.local.demo.blocks.ledger import Ledger
 from compaction.local.demo.blocks.scenario import SHARD, Tenant
-from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.model import SECOND, Fingerprint
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
-from compaction.exceptions import ClaimRefusedError, StaleTokenError
+from compaction.exceptions import BlockClaimError, StaleTokenError
 from compaction.stores.blocks.index.engine import Change, IndexDatabase
-from compaction.stores.blocks.index.holders import Holder, HolderRecord, forget_holders, record_of, sign_in, silence
+from compaction.stores.blocks.index.holders import HolderRecord, forget_holders, record_of, sign_in, silence
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.index.rows import CONTENT, MAX_INTEGER, MAX_LEVEL, block_of, chunks, text_problem
 from compaction.stores.blocks.index.tables import (
@@ -34,6 +34,7 @@ from compaction.stores.blocks.index.tables import (
     JobState,
 )
 from compaction.stores.blocks.model import Block, BlockKey
+from compaction.stores.processes import Holder
 
 MOST_SOURCES: Final = 10_000
 _HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "started", "lease"))
@@ -92,7 +93,7 @@ def claim(
 
     Raises:
         StaleTokenError: not larger than every token accepted for the job before.
-        ClaimRefusedError: see `Refusal`.
+        BlockClaimError: see `Refusal`.
         IndexUnavailableError, BlockIndexError
     """
     wanted = tuple(sorted(sources))
@@ -172,6 +173,7 @@ def _claimable(change: Change, job: str, ids: Sequence[str]) -> tuple[Block, ...
     for row in rows:
         if row.state != BlockState.LIVE:
             raise _refused(job, Refusal.SOURCE_GONE, f"source {row.id} is {row.state}")
+        # Quarantined since the plan was made. The job would fail on it, and the others of its batch with it.
         if row.reason is not None:
             raise _refused(job, Refusal.SOURCE_QUARANTINED, f"source {row.id} is quarantined ({row.reason})")
         if row.job is not None and row.job != job:
@@ -205,6 +207,7 @@ def _store(change: Change, before: Row[Any] | None, row: dict[str, Any], sources
     if before is None:
         change.connection.execute(insert(JOBS).values(row))
     else:
+        # An earlier attempt may have claimed other sources: those must be free before this claim takes its own.
         release(change, job)
         change.connection.execute(update(JOBS).where(JOBS.c.job == job).values(row))
         change.connection.execute(delete(JOB_SOURCES).where(JOB_SOURCES.c.job == job))
@@ -309,5 +312,5 @@ def forget_jobs(database: IndexDatabase, *, before: int, limit: int = 1000) -> i
     return database.change(body)
 
 
-def _refused(job: str, reason: Refusal, detail: str) -> ClaimRefusedError:
-    return ClaimRefusedError(job, reason.value, detail)
+def _refused(job: str, reason: Refusal, detail: str) -> BlockClaimError:
+    return BlockClaimError(job, reason.value, detail)

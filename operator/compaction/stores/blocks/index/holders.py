@@ -27,27 +27,13 @@ from sqlalchemy import (
 
 from compaction.stores.blocks.index.engine import Change, IndexDatabase
 from compaction.stores.blocks.index.tables import HOLDERS, JOBS, JobState
+from compaction.stores.processes import Holder
 
 _MICROSECONDS: Final = {
     "sqlite": literal_column("CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)", BigInteger),
     "postgresql": cast(func.extract("epoch", func.clock_timestamp()) * 1_000_000, BigInteger),
 }
 """Epoch microseconds by the clock of the database."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A process. `host` is its machine's name, for people; `place` tells the machine, its boot and the namespace of its
-    pids from every other (empty: unknown), so that `pid` and `started` mean the same only where `place` is the same.
-    `lease`: microseconds of silence after which it counts as gone.
-    """
-
-    id: str
-    host: str
-    place: str
-    pid: int
-    started: str
-    lease: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """The reason in `ClaimRefusedError` and `ReplaceRefusedError`. A stale token has an error of its own."""
+    """The reason in `BlockClaimError` and `ReplaceRefusedError`. A stale token has an error of its own."""
 
     MALFORMED = "Malformed"
     """A job name, token, level or list of sources that no plan can have made."""

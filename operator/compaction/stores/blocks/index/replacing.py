@@ -100,6 +100,7 @@ def _replace(
     now: int,
 ) -> Replaced:
     job = change.connection.execute(select(JOBS).where(JOBS.c.job == result.job)).one_or_none()
+    # The answer was lost and the worker repeats. Asked first: every check below would refuse what has already happened.
     if job is not None and job.state == JobState.COMMITTED and job.arguments == digest:
         return Replaced(job.receipt, change.version, repeated=True)
     job = _check_attempt(database, job, result)
@@ -182,6 +183,7 @@ def _check_outputs(change: Change, job: Row[Any], result: Replacement, outputs: 
 def _check_content(result: Replacement, sources: Sequence[Block]) -> None:
     before = reduce(add, (block.fingerprint for block in sources), _NO_ROWS)
     after = reduce(add, (block.fingerprint for block in result.outputs), result.dropped)
+    # The fingerprints of the sources are those of the index, recorded before this job began, not what the worker read.
     if before != after:
         detail = f"its sources hold {before}, its outputs and dropped duplicates {after}"
         raise _refused(result, Refusal.CONTENT_DIFFERS, detail)

@@ -37,6 +37,6 @@ def _current(connection: Connection) -> str | None:
 
 def _upgrade(database: IndexDatabase, connection: Connection, identity: str) -> None:
     # Alembic takes longer to import than most commands take to ask the index.
-    from compaction.stores.blocks.index.migrating import upgrade
+    from compaction.stores.blocks.index.migrations.upgrading import upgrade
 
     upgrade(connection, current=_current(connection), name=database.name, identity=identity)

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -21,12 +21,14 @@ from compaction.exceptions import MergeMemoryError
 from compaction.stores.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.stores.blocks.merge.columns import has_width
 from compaction.stores.blocks.merge.footers import Footer
-from compaction.stores.blocks.merge.runs import Run
+from compaction.stores.blocks.merge.runs import ParquetRun, Run
 
 _MOST_ROWS: Final = 1 << 15
 _LEAST_ROWS: Final = 256
 _FEWEST_GOOD_ROWS: Final = 1024
-_LEAST_SPILLED, _MOST_SPILLED = 64 << 10, 1 << 20
+_LEAST_SPILLED, _MOST_SPILLED = 64 << 10, 8 << 20
+_DECODER: Final = 64 << 10
+"""What a codec keeps for each column of an open file, about, outside of Arrow's pool (measured: 300 columns, zstd)."""
 _MOST_RUNS: Final = 512
 """More are merged in two levels anyway: each has an open file."""
 
@@ -42,12 +44,13 @@ class _Needs(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Bytes for each purpose. `row_bytes`: of one row as Arrow has it, about; the merge reacts to what it really is.
-    `measured`: it is not more than that.
+    `measured`: it is not more than that. `spills`: how many spilled runs there may be.
     """
 
     limit: int
     row_bytes: int
     measured: bool
+    spills: int = _MOST_RUNS
 
     @property
     def pages(self) -> int:
@@ -67,8 +70,8 @@ class Budget:
 
     @property
     def spilled(self) -> int:
-        """Of a spilled run that is decompressed at a time: as many as may be open at once fit."""
-        return min(_MOST_SPILLED, max(_LEAST_SPILLED, self.pages // _MOST_RUNS))
+        """Of a spilled run that is decompressed at a time: half of the pages is enough for all of them."""
+        return min(_MOST_SPILLED, max(_LEAST_SPILLED, self.pages // (2 * min(_MOST_RUNS, max(1, self.spills)))))
 
     @property
     def round(self) -> int:
@@ -84,9 +87,14 @@ class Budget:
         read = max((run.whole_cost for run in runs if run.group_rows), default=0)
         return self.measured and rows + held + read <= self.pages + self.buffers - self.buffers // 4
 
-    def to_hold(self, runs: Sequence[Run]) -> int:
-        """Bytes of rows that were sorted and may stay in memory when these runs are open, too."""
-        return max(0, self.pages - most_at_once(runs, lambda run: run.cost))
+    def to_hold(self, in_order: Sequence[Run], others: Sequence[ParquetRun]) -> int:
+        """Bytes of rows that were sorted and may stay in memory: while those in order are open, too, and before that
+        while each of the others is read and sorted, when nothing is written yet; a column may be nearly all of a row,
+        and then what is sorted is there twice.
+        """
+        reading = max((run.cost + _DECODER * run.columns_read for run in others), default=0)
+        sorting = self.limit - self.memos - self.batch_bytes(1) - 2 * self.round - reading
+        return max(0, min(sorting, self.pages - most_at_once(in_order, lambda run: run.cost)))
 
     def batch_bytes(self, runs: int) -> int:
         """Of one batch when so many runs are open."""
@@ -99,7 +107,8 @@ class Budget:
     def window_rows(self, runs: Sequence[Run], *, whole: bool) -> int:
         """Rows of each run that a round looks at: half a batch. Where row groups are read whole, and so are there
         anyway, as many that a quarter of the buffers comes out of a round if keys are spread alike over the runs: a
-        large run beside small ones gives nearly all of it.
+        large run beside small ones gives nearly all of it. Where all runs were sorted by us, a batch of each is there:
+        all of it, as far as a round can hold that.
         """
         at_once = max(1, open_at_once(runs))
         rows = 0
@@ -107,6 +116,8 @@ class Budget:
             sizes = [run.size for run in runs]
             alike = min(at_once, sum(sizes) / max([1, *sizes]))
             rows = int(self.buffers // 4 / self.row_bytes / max(1.0, alike))
+            if runs and not any(run.group_rows for run in runs):
+                rows = max(rows, min(self.buffers // 2 // at_once, *(run.cost for run in runs)) // self.row_bytes)
         return max(1, self.batch_rows(at_once) // 2, min(_MOST_ROWS, rows))
 
     def to_spill(self, runs: Sequence[Run]) -> slice | None:
@@ -145,6 +156,15 @@ class Budget:
             if (count > 1 or not merged) and cost >= excess and len(needs) - count < self.most_runs:
                 return -1, size, slice(start, start + count)
         return (merged, -count, slice(start, start + count)) if count > 1 or (cost and not merged) else None
+
+
+def budget_for(limit: int, schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> Budget:
+    """The budget of a merge of these files. Sorted files that are spilled are a run each at most; unsorted ones are a
+    run for each time that their rows fill a round.
+    """
+    budget = Budget(limit, row_bytes(schema, coded, footers), is_measured(schema, coded, footers))
+    rows = sum(footer.rows for footer in footers)
+    return replace(budget, spills=len(footers) + rows * budget.row_bytes // budget.round)
 
 
 def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> bool:

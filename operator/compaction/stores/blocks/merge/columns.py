@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ CODE: Final = pa.int32()
 Words = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Some rows, a column each of the merge's schema; a coded column may be codes here and plain elsewhere."""
 
@@ -43,9 +44,11 @@ class Rows:
         """The rows, free of the memory of those beside them."""
         return Rows(tuple(pa.concat_arrays([column]) for column in self.columns), self.count)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        """Bytes of memory that the rows take (of views: their share)."""
+        """Bytes of memory that the rows take (of views: their share). Counted once: with hundreds of columns it costs
+        as much as reading some rows.
+        """
         return sum(column.nbytes for column in self.columns)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from compaction.stores.blocks.fingerprint import fingerprint
+from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.rounds import Emitted, copy_of_last
 from compaction.stores.blocks.merge.settings import Duplicates

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
-from compaction.stores.blocks.int96 import arrow_schema, read_options
+from compaction.stores.blocks.format.int96 import arrow_schema, read_options
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.schema import without_dictionary
 from compaction.stores.blocks.merge.settings import MergeInput

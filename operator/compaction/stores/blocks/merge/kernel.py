@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from compaction.stores.blocks.format.int96 import has_int96, has_other_timestamps
 from compaction.stores.blocks.freed import keep_freed
-from compaction.stores.blocks.int96 import has_int96, has_other_timestamps
 from compaction.stores.blocks.merge.at_once import open_at_once
-from compaction.stores.blocks.merge.budget import Budget, is_measured, row_bytes
+from compaction.stores.blocks.merge.budget import Budget, budget_for
 from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
 from compaction.stores.blocks.merge.dedup import KeepLast
 from compaction.stores.blocks.merge.encodings import sample_rows
@@ -72,8 +72,7 @@ def merge(
     named = [(footer.input.name, footer.schema) for footer in footers]
     schema = unified(named)
     coded = repeating(schema, footers)
-    measured = is_measured(schema, coded, footers)
-    budget = Budget(settings.memory_bytes, row_bytes(schema, coded, footers), measured)
+    budget = budget_for(settings.memory_bytes, schema, coded, footers)
     if sum(footer.reading_bytes for footer in footers) > budget.pages:
         footers = [replace(footer, reading_bytes=paged_bytes(footer)) for footer in footers]
     most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))
@@ -146,7 +145,10 @@ class _Merge:
         """The inputs as sorted runs; those that are not sorted are sorted now."""
         runs: list[Run] = []
         in_order = {source.number for source in self.sources if source.footer.is_sorted_by(self.settings.sort_key)}
-        room = self.budget.to_hold([source for source in self.sources if source.number in in_order])
+        room = self.budget.to_hold(
+            [source for source in self.sources if source.number in in_order],
+            [source for source in self.sources if source.number not in in_order],
+        )
         for source in self.sources:
             if source.number in in_order:
                 runs.append(source)
@@ -171,11 +173,12 @@ class _Merge:
 
     def _rounds(self, runs: Sequence[Run]) -> Rounds:
         at_once, whole = open_at_once(runs), self.budget.reads_whole(runs)
+        window = self.budget.window_rows(runs, whole=whole)
         return Rounds(
             self.columns,
             runs,
-            window=self.budget.window_rows(runs, whole=whole),
-            window_bytes=max(1, self.budget.batch_bytes(at_once) // 2),
+            window=window,
+            window_bytes=max(1, self.budget.batch_bytes(at_once) // 2, window * self.budget.row_bytes),
             round_bytes=self.budget.round,
             round_rows=max(1, self.budget.round // self.budget.row_bytes),
             whole=whole,

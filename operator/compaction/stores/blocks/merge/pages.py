@@ -14,7 +14,7 @@ from typing import IO, Final
 
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.compact import FooterError, decode_front
+from compaction.stores.blocks.format.thrift import FooterError, decode_front
 from compaction.stores.blocks.merge.footers import Footer, reading
 
 _SMALL: Final = 1 << 20

@@ -40,12 +40,13 @@ class Emitted:
 @dataclass(slots=True)
 class _Open:
     """A run that is being read: the rows that were read and not yet emitted. `start`: of them in the first part; the
-    rows before it are gone.
+    rows before it are gone. `whole`: a part is a row group.
     """
 
     number: int
     run: Run
     source: Iterator[Rows]
+    whole: bool
     parts: list[Rows] = field(default_factory=list)
     start: int = 0
     count: int = 0
@@ -55,12 +56,10 @@ class _Open:
         """Read until so many rows or bytes are buffered."""
         if self.done or self.count >= rows:
             return
-        if self.start:
-            self.parts[0] = self.parts[0].slice(self.start, self.parts[0].count - self.start)
-            self.start = 0
+        self._let_go()
         size = sum(part.nbytes for part in self.parts)
-        if size < most_bytes:
-            self.parts = [part.copy() for part in self.parts]  # or what is left would keep what it was read with
+        if self.start:
+            size -= self.parts[0].nbytes * self.start // self.parts[0].count
         while not self.done and self.count < rows and size < most_bytes:
             part = next(self.source, None)
             if part is None:
@@ -69,6 +68,16 @@ class _Open:
                 self.parts.append(part)
                 self.count += part.count
                 size += part.nbytes
+
+    def _let_go(self) -> None:
+        """What is left of a part keeps all of it in memory: it is copied, unless it is most of the part."""
+        if not self.start:
+            return
+        first = self.parts[0]
+        left = first.count - self.start
+        if self.whole or 2 * left < first.count:
+            self.parts[0] = first.slice(self.start, left).copy()
+            self.start = 0
 
     def ahead(self, place: int, rows: int) -> list[pa.Array]:
         """A column of the first rows, at most so many."""
@@ -178,7 +187,7 @@ class Rounds:
 
     def _open_next(self) -> None:
         _, number, run = self._waiting.pop(0)
-        self._open.append(_Open(number, run, run.batches(self._window, whole=self._whole)))
+        self._open.append(_Open(number, run, run.batches(self._window, whole=self._whole), self._whole))
         self._open.sort(key=lambda one: one.number)
 
     def _are_too_many(self, counts: Sequence[int]) -> bool:

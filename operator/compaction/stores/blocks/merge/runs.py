@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
-from compaction.stores.blocks.fingerprint import Fingerprinter
+from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries
 from compaction.stores.blocks.merge.footers import Bound, Footer, reading
@@ -92,6 +92,11 @@ class ParquetRun:
         return self.footer.whole_bytes
 
     @property
+    def columns_read(self) -> int:
+        """How many leaves a row has."""
+        return int(self.footer.metadata.num_columns)
+
+    @property
     def group_rows(self) -> int:
         return self.footer.largest_group_rows()
 
@@ -120,6 +125,8 @@ class ParquetRun:
                 with reading(self.name):
                     mapped = self.columns.rows(part, source=self.number)
                 yield mapped
+                del mapped
+            del batch, part  # or they would be there until the next are
         self.columns.forget(self.number)
         if read != self.footer.rows:
             raise UnreadableBlockError(self.name, f"{read} rows where the footer promises {self.footer.rows}")
@@ -137,6 +144,7 @@ class ParquetRun:
                     groups, left = left[:count], left[count:]
                     for batch in self._batches(file, rows, groups, whole=in_whole):
                         yield steady.of(batch)
+                        del batch
 
     def _coded(self) -> list[str]:
         """Columns of the file that are coded now; an older file may lack one."""
@@ -160,6 +168,7 @@ class ParquetRun:
             if batch is None:
                 return
             yield batch
+            del batch
 
     def _in_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows within the bounds of the part that is asked for."""

@@ -7,7 +7,7 @@ extension types over the same storage are the same to us. The same holds inside 
 that some structs lack is null there. Everything else names the column and both types.
 
 The rules are those of a join in a lattice: whether a set of types has a common one, and which, does not depend on the
-order in which they come (tests/stores/blocks/test_schema_classes.py). `schema_classes` relies on that.
+order in which they come (tests/stores/blocks/schema/test_classes.py). `schema/classes.py` relies on that.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 import pyarrow as pa
 
 from compaction.exceptions import SchemaConflictError
-from compaction.stores.blocks.int96 import SPARK_VERSION
-from compaction.stores.blocks.metadata import PREFIX
+from compaction.stores.blocks.format.int96 import SPARK_VERSION
+from compaction.stores.blocks.format.metadata import PREFIX
 
 NamedSchema = tuple[str, pa.Schema]
 """The name of a file, and its schema."""

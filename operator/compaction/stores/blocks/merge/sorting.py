@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.keys import key_numbers, sorting_order
@@ -25,11 +26,12 @@ def sorted_runs(
     for part in run.batches(rows):
         parts.append(part)
         size += part.nbytes
+        del part  # or the last would be there until the next is read
         if size >= chunk_bytes:
             made = _made(run.name, _sorted(parts, columns), spiller, room)
             room -= made.cost
             yield made
-            parts, size = [], 0
+            size = 0
     if parts:
         yield _made(run.name, _sorted(parts, columns), spiller, room)
 
@@ -40,9 +42,20 @@ def _made(name: str, rows: Rows, spiller: Spiller, room: int) -> HeldRun | Spill
 
 
 def _sorted(parts: list[Rows], columns: Columns) -> Rows:
-    rows = columns.join(parts)
+    """The rows in order; takes them out of `parts`. One column at a time, so that only one is there twice."""
+    left = [list(part.columns) for part in parts]
+    count = sum(part.count for part in parts)
     parts.clear()
-    numbers = key_numbers(columns, [rows.columns[place] for place in columns.keys])
-    if not np.any(numbers[1:] < numbers[:-1]):
-        return rows
-    return rows.take(pa.array(sorting_order(numbers)))
+
+    def taken(place: int) -> pa.Array:
+        return columns.joined(place, [part[place] for part in left])
+
+    numbers = key_numbers(columns, [taken(place) for place in columns.keys])
+    order = pa.array(sorting_order(numbers)) if np.any(numbers[1:] < numbers[:-1]) else None
+    found = []
+    for place in range(len(columns.schema)):
+        column = taken(place)
+        found.append(column if order is None else pc.take(column, order, boundscheck=False))
+        for part in left:
+            part[place] = None
+    return Rows(tuple(found), count)

@@ -80,9 +80,10 @@ class SpilledRun:
             file = pa.OSFile(str(path)) if path.suffix == _COMPRESSED else pa.memory_map(str(path))
             with file as source, pa.ipc.open_stream(source, options=_READING) as stream:
                 for batch in stream:
-                    for start in range(0, batch.num_rows, rows):
-                        part = batch.slice(start, rows)
-                        yield Rows(tuple(part.columns), part.num_rows)
+                    found = Rows(tuple(batch.columns), batch.num_rows)
+                    step = found.count if path.suffix == _COMPRESSED else rows  # mapped ones may be of any size
+                    for start in range(0, found.count, step):
+                        yield found.slice(start, min(step, found.count - start))
             path.unlink()
 
 
@@ -125,6 +126,9 @@ class Spiller:
 
     def _batches(self, rows: Rows) -> Iterator[Rows]:
         step = max(1, rows.count * self._batch_bytes // max(1, rows.nbytes))
+        if step >= rows.count:
+            yield rows
+            return
         for start in range(0, rows.count, step):
             yield rows.slice(start, min(step, rows.count - start))
 

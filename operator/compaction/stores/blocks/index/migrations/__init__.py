@@ -1,1 +1,3 @@
-"""Alembic's scripts, part of the package: an installed one brings its schema along. Run by `schema.ensure_schema`."""
+"""Alembic's scripts, part of the package: an installed one brings its schema along. `schema.ensure_schema` has
+`upgrading` run them; `indexes` completes the tables that they are compared with.
+"""

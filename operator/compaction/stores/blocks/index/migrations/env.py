@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from compaction.stores.blocks.index.table_indexes import WITH_INDEXES
+from compaction.stores.blocks.index.migrations.indexes import WITH_INDEXES
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,0 +1,1 @@
+"""CompactionJob: its spec and its status."""

@@ -1,0 +1,112 @@
+"""`spec` of a CompactionJob: one immutable unit of work.
+
+`sources` and `parameters` are unions by the job's type, with a member for each type of each kind of store.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from compaction.api.base import ApiModel
+from compaction.api.bounds import Count
+from compaction.api.members import JobMember, OneOf, SourcesModel
+from compaction.api.names import MAX_POLICY_NAME
+from compaction.api.policy.block_store import BlockParameters, BlockSources
+from compaction.api.policy.segment_logs import SegmentLogParameters, SegmentLogSources
+from compaction.api.policy.store import STORES
+from compaction.api.rules import Rule
+
+
+def job_members() -> tuple[JobMember, ...]:
+    """The types of jobs of all kinds."""
+    return tuple(job for store in STORES for job in store.jobs)
+
+
+JobTypeName = Annotated[str, OneOf(lambda: (one.name for one in job_members()))]
+
+
+class PolicyReference(ApiModel):
+    """A CompactionPolicy in the same namespace."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=MAX_POLICY_NAME)]
+    """Name of the CompactionPolicy, in the job's namespace, whose workers, limits and lease the job uses."""
+
+
+class JobSources(ApiModel):
+    """What a job works on: the member that belongs to its kind."""
+
+    segment_log: SegmentLogSources | None = None
+    """Segments of one log, for a job of kind SegmentRewrite."""
+    blocks: BlockSources | None = None
+    """Blocks of one tenant and shard, for a job of kind BlockRewrite."""
+
+    @property
+    def chosen(self) -> SourcesModel | None:
+        """The member that is set, if any is."""
+        members = (getattr(self, one.member) for one in job_members())
+        return next((one for one in members if one is not None), None)
+
+
+class JobParameters(ApiModel):
+    """How a job works: the member that belongs to its kind."""
+
+    segment_log: SegmentLogParameters | None = None
+    """How segments are rewritten, for a job of kind SegmentRewrite. The defaults are Ra's."""
+    blocks: BlockParameters | None = None
+    """How blocks are merged, for a job of kind BlockRewrite."""
+
+
+def _sources_rule(job: JobMember) -> Rule:
+    return Rule(
+        cel=f"(self.kind == '{job.name}') == has(self.sources.{to_camel(job.member)})",
+        message=f"kind {job.name} needs sources.{to_camel(job.member)}: {job.needs}",
+        holds=lambda spec: (spec.kind == job.name) == (getattr(spec.sources, job.member) is not None),
+        field=".sources",
+    )
+
+
+def job_rules() -> tuple[Rule, ...]:
+    """The rules of a job's spec, of the types there are."""
+    immutable = Rule(
+        cel="self == oldSelf",
+        message="spec is immutable, a job is one unit of work: delete this job and create another",
+    )
+    return (immutable, *map(_sources_rule, job_members()))
+
+
+class CompactionJobSpec(ApiModel):
+    """One unit of work: what to rewrite, and how."""
+
+    policy_ref: PolicyReference
+    """The policy, in the same namespace, whose workers, limits and lease the job uses."""
+    kind: JobTypeName
+    """Kind of the work. SegmentRewrite rewrites groups of segments of one log and drops obsolete ones;
+    BlockRewrite merges blocks into one of the next level."""
+    level: Annotated[int, Field(ge=0, le=100)] = 0
+    """Level of the job. Lower levels run first; jobs of segment logs are level 0. What a BlockRewrite makes
+    is of the next level."""
+    estimated_bytes: Count = 0
+    """Bytes that the job is expected to copy. Used for progress and for the time of arrival."""
+    sources: JobSources
+    """What the job works on: the member that belongs to its kind must be set."""
+    parameters: JobParameters = Field(default_factory=JobParameters)
+    """How the job works: the member that belongs to its kind may be set."""
+
+    RULES = job_rules()
+
+    @property
+    def target(self) -> str:
+        """What the job's commits are to. Jobs of one target run one after another."""
+        chosen = self.sources.chosen
+        return chosen.target if chosen is not None else ""
+
+    @property
+    def block_parameters(self) -> BlockParameters:
+        """Parameters of a BlockRewrite, with the defaults where the job gives none."""
+        return self.parameters.blocks or BlockParameters()
+
+    @property
+    def segment_log_parameters(self) -> SegmentLogParameters:
+        """Parameters of a SegmentRewrite, with Ra's defaults where the job gives none."""
+        return self.parameters.segment_log or SegmentLogParameters()

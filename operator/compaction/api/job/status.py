@@ -1,0 +1,178 @@
+"""`status` of a CompactionJob: where it is, who had it, and the proof when it is done."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, computed_field
+
+from compaction.api.base import ApiModel
+from compaction.api.bounds import Count, Mark, Message, Word, keeping_first, keeping_last
+from compaction.api.conditions import Condition
+from compaction.api.crd.hints import list_atomic, list_map
+from compaction.api.enums import AttemptOutcome, JobState
+from compaction.api.policy.plan_status import Waiting
+from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB, MAX_OBSOLETE_PER_JOB, MAX_SOURCES_PER_GROUP
+from compaction.api.policy.status import MAX_CONDITIONS
+from compaction.api.text.times import Timestamp
+
+MAX_ATTEMPTS_KEPT = 32
+MAX_SKIPPED = 256
+WorkerName = Annotated[str, StringConstraints(max_length=63)]
+SourceName = Annotated[str, StringConstraints(max_length=253)]
+Fingerprint = Annotated[str, StringConstraints(max_length=128)]
+
+
+class Attempt(ApiModel):
+    """One assignment of the job to a worker."""
+
+    token: Annotated[int, Field(ge=1)]
+    """Fencing token of the attempt; larger at each assignment."""
+    worker: WorkerName
+    """Name of the worker (and of its Lease)."""
+    started_at: Timestamp
+    """Time at which the job was assigned."""
+    ended_at: Timestamp | None = None
+    """Time at which the attempt ended. Empty while it runs."""
+    outcome: AttemptOutcome = AttemptOutcome.RUNNING
+    """Outcome of the attempt: Running, Succeeded, Failed (the worker said so), Expired (the worker went silent), Lost
+    (the worker is gone) or Revoked (the coordinator took the job back)."""
+    charged: bool = False
+    """Whether the attempt counts against the policy's maxAttempts. Lost workers are not charged."""
+    bytes_per_second: Count | None = None
+    """Bytes per second that the attempt may read and write, its share of the policy's limits.bytesPerSecond."""
+    reason: Word = ""
+    """Reason for the outcome in one word."""
+    message: Message = ""
+    """Message for a person: what happened."""
+
+
+class SkippedSource(ApiModel):
+    """A source that was left as it is."""
+
+    source: SourceName
+    """Name of the source: of the segment file, or the id of the block."""
+    index: Count | None = None
+    """Index of the damaged record, where known."""
+    offset: Count | None = None
+    """Byte offset of the damage in the source, where known."""
+    reason: Word
+    """Reason in one word, such as SourceCorrupt."""
+    message: Message = ""
+    """Message for a person: what is wrong and where."""
+    identity: Annotated[str, StringConstraints(max_length=128)] = ""
+    """Identity of the file that was read: device, inode, size and modification time. Empty when it is not known."""
+
+
+class ClumpReceipt(ApiModel):
+    """What was re-written at the head of a log."""
+
+    entries_moved: Count = 0
+    """Number of live entries that have a new index now."""
+    bytes_moved: Count = 0
+    """Bytes of entry data that were written once more."""
+    ranges_before: Count = 0
+    """Ranges of neighbours in the live set before."""
+    ranges_after: Count = 0
+    """Ranges of neighbours in the live set afterwards, the new entries included."""
+    first_index: Count | None = None
+    """Index of the first new entry. Empty when nothing was sparse enough."""
+    last_index: Count | None = None
+    """Index of the last new entry."""
+
+
+class JobReceipt(ApiModel):
+    """Proof of what the job committed, over all its attempts."""
+
+    token: Annotated[int, Field(ge=1)]
+    """Fencing token of the attempt that made the last commit."""
+    worker: WorkerName
+    """Name of the worker that made it. Empty when that is not known any more."""
+    groups: Count = 0
+    """Number of groups in the job."""
+    groups_committed: Count = 0
+    """Number of groups that were committed."""
+    sources: Annotated[
+        tuple[SourceName, ...], Field(max_length=MAX_GROUPS_PER_JOB * MAX_SOURCES_PER_GROUP), list_atomic()
+    ] = ()
+    """Names of the sources that were rewritten: of segments, or ids of blocks."""
+    outputs: Annotated[tuple[SourceName, ...], Field(max_length=MAX_GROUPS_PER_JOB), list_atomic()] = ()
+    """Names of the outputs that hold their content now: of segments, or ids of blocks."""
+    obsolete: Annotated[tuple[SourceName, ...], Field(max_length=MAX_OBSOLETE_PER_JOB), list_atomic()] = ()
+    """Names of the sources that hold nothing live and are deleted after the grace."""
+    records: Count = 0
+    """Number of records in the outputs: live entries that were copied, rows of blocks."""
+    duplicates: Count = 0
+    """Number of records that were left out because a later one has the same key."""
+    bytes_before: Count = 0
+    """Bytes of the source files."""
+    bytes_after: Count = 0
+    """Bytes of the files that replace them."""
+    bytes_reclaimed: Count = 0
+    """Bytes that the job frees. Those of rewritten segments are free at the commit, when their names become links
+    to the output; those of segments without live entries and of blocks when the grace is over."""
+    fingerprint_before: Fingerprint = ""
+    """Fingerprint of the content as read from the sources: SHA-256 of the live entries of segments; number of rows and
+    sum of their hashes for blocks."""
+    fingerprint_after: Fingerprint = ""
+    """Fingerprint of the content as read back from the results. Equal to fingerprintBefore less
+    fingerprintDuplicates, or nothing was committed."""
+    fingerprint_duplicates: Fingerprint = ""
+    """Fingerprint of the records that were left out as duplicates. Empty when none were."""
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds of work in the attempts that committed."""
+    committed_at: Timestamp | None = None
+    """Time of the last commit."""
+    clump: ClumpReceipt | None = None
+    """What was re-written at the head of the log, in a job with clump. The maps beside the log name every entry."""
+
+    @property
+    def commits(self) -> frozenset[str]:
+        """What the receipt proves, by name: outputs, obsolete sources, and the copies at the head of a log."""
+        return frozenset((*self.outputs, *self.obsolete, *(("clump",) if self.clump is not None else ())))
+
+
+class CompactionJobStatus(ApiModel):
+    """Where the job is."""
+
+    observed_generation: Annotated[int, Field(ge=-1)] = -1
+    """Generation of the spec (metadata.generation) that this status describes. -1 until the operator has seen the
+    job."""
+    state: JobState = JobState.UNASSIGNED
+    """State of the job: Unassigned (waits for a worker), InProgress, Abandoned (an attempt ended, the next one waits),
+    Succeeded, or Faulty (parked; conditions say why)."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
+    """Conditions of the job: Complete when it succeeded, Failed when it is parked; Ready, Reconciling and Stalled for
+    tools that know nothing else."""
+    worker: WorkerName | None = None
+    """Name of the worker that has the job, or had it last."""
+    fencing_token: Count = 0
+    """Fencing token of the newest attempt. The store takes a commit with exactly this token only."""
+    failures: Count = 0
+    """Number of attempts that count against the policy's maxAttempts."""
+    progress_percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Progress of the running or last attempt in percent."""
+    attempts: Annotated[
+        tuple[Attempt, ...], Field(max_length=MAX_ATTEMPTS_KEPT), keeping_last(MAX_ATTEMPTS_KEPT), list_map("token")
+    ] = ()
+    """Attempts, oldest first; the newest 32 are kept."""
+    assigned_at: Timestamp | None = None
+    """Time of the newest assignment."""
+    finished_at: Timestamp | None = None
+    """Time at which the job succeeded or was parked."""
+    waiting: Waiting | None = None
+    """What the job waits for, and since when."""
+    retried: Mark = ""
+    """Value of the annotation compaction.dev/retry that was last acted upon (its SHA-256, if it is long)."""
+    retried_token: Count = 0
+    """Fencing token of the last attempt before that: it and earlier ones do not count any more."""
+    skipped: Annotated[
+        tuple[SkippedSource, ...], Field(max_length=MAX_SKIPPED), keeping_first(MAX_SKIPPED), list_atomic()
+    ] = ()
+    """Sources that were left as they are, with the reason."""
+    receipt: JobReceipt | None = None
+    """Proof of what was committed."""
+
+    @computed_field(return_type=Annotated[str, StringConstraints(max_length=8)] | None)  # type: ignore[prop-decorator]
+    @property
+    def progress(self) -> str | None:
+        """Progress for people, such as 37% (the column PROGRESS)."""
+        return None if self.progress_percent is None else f"{self.progress_percent}%"

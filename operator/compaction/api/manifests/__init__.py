@@ -1,0 +1,1 @@
+"""Documents in YAML as people write them for kubectl: policies and Secrets."""

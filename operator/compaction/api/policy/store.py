@@ -1,0 +1,54 @@
+"""`spec.store` of a policy: a union of which exactly one member is set, one member for each kind of store."""
+
+from typing import Annotated, Final
+
+from pydantic.alias_generators import to_camel
+
+from compaction.api.base import ApiModel
+from compaction.api.members import OneOf, StoreMember, StoreModel
+from compaction.api.policy.block_store import BLOCK_STORE, BlockStore
+from compaction.api.policy.segment_logs import SEGMENT_LOGS, SegmentLogsStore
+from compaction.api.rules import Rule, exactly_one_of
+
+STORES: Final[list[StoreMember]] = [SEGMENT_LOGS, BLOCK_STORE]
+"""All kinds, in the order of the members. `extend.add_member` appends."""
+
+
+def exactly_one_store() -> tuple[Rule, ...]:
+    """The rule of the union, of the kinds there are."""
+    members = tuple(one.member for one in STORES)
+    return (exactly_one_of(tuple(map(to_camel, members)), members, what="store"),)
+
+
+StoreName = Annotated[str, OneOf(lambda: (one.name for one in STORES))]
+
+
+class StoreSpec(ApiModel):
+    """The store a policy compacts: exactly one member."""
+
+    segment_logs: SegmentLogsStore | None = None
+    """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
+    block_store: BlockStore | None = None
+    """Immutable Parquet blocks in an object store, with an index in a database."""
+
+    RULES = exactly_one_store()
+
+    @property
+    def chosen(self) -> StoreModel:
+        """The member that is set."""
+        store: StoreModel = getattr(self, self._member.member)
+        return store
+
+    @property
+    def location(self) -> str:
+        """Where the store is, as messages name it."""
+        return self.chosen.location
+
+    @property
+    def name(self) -> str:
+        """Name of the kind of store this is, as in `status.store`."""
+        return self._member.name
+
+    @property
+    def _member(self) -> StoreMember:
+        return next(one for one in STORES if getattr(self, one.member) is not None)

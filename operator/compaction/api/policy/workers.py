@@ -1,0 +1,129 @@
+"""`spec.workers` of a policy: the Spark applications that run its jobs, and how they are started.
+
+Fields about pods (images, resources, placement, secrets) matter to the launchers that make pods, and to nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from compaction.api.base import ApiModel
+from compaction.api.enums import ImagePullPolicy, Launcher
+from compaction.api.policy.pods import (
+    DriverSpec,
+    DynamicAllocation,
+    EnvFromSecrets,
+    ExecutorSpec,
+    ImagePullSecrets,
+    LabelValue,
+    NodeSelector,
+    ObjectName,
+    PodTemplate,
+    SecretVolumes,
+    Tolerations,
+)
+from compaction.api.rules import Checked, Rule
+
+MAX_SLOTS: Final = 256
+"""Jobs that one worker runs at the same time at most."""
+
+
+_ACCOUNT: Final = "compaction-worker"
+
+
+def _of_pods(member: str, left_out: str, given: Callable[[Workers], object]) -> Rule:
+    """A field about pods says nothing to workers that are processes. `left_out`: CEL for its being at its default."""
+    return Rule(
+        cel=f"self.launcher != 'process' || !has(self.{member}) || {left_out}",
+        message="is for workers in pods, and launcher is process: leave it out, or choose another launcher",
+        holds=lambda workers: workers.launcher is not Launcher.PROCESS or not given(workers),
+        field=f".{member}",
+    )
+
+
+class Workers(ApiModel):
+    """The Spark applications that run the jobs."""
+
+    max: Annotated[int, Field(ge=1, le=100)] = 1
+    """Number of workers that run at the same time at most. They are started when jobs wait and end when idle."""
+    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 2
+    """Number of jobs that one worker runs at the same time."""
+    idle_seconds: Annotated[int, Field(ge=1, le=86_400)] = 30
+    """Seconds without a job after which a worker ends."""
+    launcher: Launcher = Launcher.AUTO
+    """How workers are started: process (a subprocess beside the operator), kubeflow or apache (a SparkApplication of
+    that Spark operator), pod (a driver pod, made directly), or auto: kubeflow where the cluster serves it, else apache,
+    else pod when the operator runs in a pod itself, else process."""
+    image: Annotated[str, StringConstraints(max_length=512)] = ""
+    """Image of driver and executor pods. Without it, the one the operator was installed with."""
+    image_pull_policy: ImagePullPolicy | None = None
+    """When the image is pulled. Without it, always for the tag latest, else when the node does not have it."""
+    image_pull_secrets: ImagePullSecrets = ()
+    """Secrets in the policy's namespace with which the image is pulled."""
+    service_account_name: ObjectName = _ACCOUNT
+    """Service account of driver pods, in the policy's namespace."""
+    driver: DriverSpec = Field(default_factory=DriverSpec)
+    """Resources of the driver pod."""
+    executor: ExecutorSpec = Field(default_factory=ExecutorSpec)
+    """Number and resources of the executor pods."""
+    dynamic_allocation: DynamicAllocation | None = None
+    """Executor pods that come and go with the work; executor.instances is then what a worker begins with."""
+    node_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of the nodes on which the pods may run."""
+    tolerations: Tolerations = ()
+    """Taints that the pods tolerate."""
+    priority_class_name: Annotated[str, StringConstraints(max_length=253)] = ""
+    """Priority class of the pods."""
+    queue_name: LabelValue = ""
+    """Kueue LocalQueue in the policy's namespace that admits the workers."""
+    env_from_secrets: EnvFromSecrets = ()
+    """Secrets in the policy's namespace whose keys become environment variables of driver and executors."""
+    secret_volumes: SecretVolumes = ()
+    """Secrets in the policy's namespace that driver and executors see as files."""
+    pod_template: PodTemplate = Field(default_factory=PodTemplate)
+    """What driver and executor pods have besides what the operator makes. It is merged, not a replacement."""
+    event_log_dir: Annotated[str, StringConstraints(max_length=1024)] = ""
+    """Directory (a path or URI that driver pods can write to) for Spark's event logs. Without it, none are written."""
+    spark_master: Annotated[str, StringConstraints(min_length=1, max_length=512)] = "local[*]"
+    """Spark master URL of workers that are processes. local[*] runs Spark inside the worker on all cores of the
+    machine; any other master must see the store under the same path. Workers in pods have their own (driver.cores,
+    executor.instances)."""
+    spark_conf: Annotated[
+        dict[Annotated[str, StringConstraints(max_length=256)], Annotated[str, StringConstraints(max_length=4096)]],
+        Field(max_length=64),
+        Checked(
+            Rule(
+                cel="self.all(key, key.startsWith('spark.'))",
+                message="every key must begin with 'spark.', such as spark.driver.memory",
+                holds=lambda conf: all(key.startswith("spark.") for key in conf),
+            ),
+            Rule(
+                cel="!('spark.master' in self)",
+                message="must not hold spark.master: set workers.sparkMaster instead",
+                holds=lambda conf: "spark.master" not in conf,
+            ),
+        ),
+    ] = Field(default_factory=dict)
+    """Spark configuration of the workers, such as spark.driver.memory: 2g. The keys begin with "spark."."""
+
+    RULES = (
+        _of_pods("image", "self.image == ''", lambda workers: workers.image),
+        _of_pods("imagePullPolicy", "false", lambda workers: workers.image_pull_policy),
+        _of_pods("imagePullSecrets", "size(self.imagePullSecrets) == 0", lambda workers: workers.image_pull_secrets),
+        _of_pods(
+            "serviceAccountName",
+            f"self.serviceAccountName == '{_ACCOUNT}'",
+            lambda workers: workers.service_account_name != _ACCOUNT,
+        ),
+        _of_pods("executor", "self.executor.instances == 0", lambda workers: workers.executor.instances),
+        _of_pods("dynamicAllocation", "false", lambda workers: workers.dynamic_allocation),
+        _of_pods("nodeSelector", "size(self.nodeSelector) == 0", lambda workers: workers.node_selector),
+        _of_pods("tolerations", "size(self.tolerations) == 0", lambda workers: workers.tolerations),
+        _of_pods("priorityClassName", "self.priorityClassName == ''", lambda workers: workers.priority_class_name),
+        _of_pods("queueName", "self.queueName == ''", lambda workers: workers.queue_name),
+        _of_pods("envFromSecrets", "size(self.envFromSecrets) == 0", lambda workers: workers.env_from_secrets),
+        _of_pods("secretVolumes", "size(self.secretVolumes) == 0", lambda workers: workers.secret_volumes),
+    )

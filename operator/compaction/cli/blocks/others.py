@@ -1,0 +1,23 @@
+"""The jobs of others in the block store of a policy, for `compactor run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.cli.blocks.open_jobs import OpenJobs
+from compaction.cli.blocks.options import PATIENCE
+from compaction.stores.blocks.connecting import connection_of
+from compaction.stores.blocks.store import BlockStore
+from compaction.stores.processes import ThisProcess
+from compaction.stores.secrets import Secrets
+
+
+@contextmanager
+def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool) -> Iterator[OpenJobs]:
+    """See `cli.local.tables.OpenOthers`. Raises BlockStoreError, SecretError."""
+    store = policy.spec.store.block_store
+    assert store is not None, "the kind is chosen by this member"
+    with closing(BlockStore.open(connection_of(store.reference, secrets), patience=PATIENCE)) as blocks:
+        yield OpenJobs(blocks, here, taking)

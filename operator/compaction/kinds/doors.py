@@ -1,0 +1,64 @@
+"""Where the code of a kind is: dotted names, resolved when they are used.
+
+The operator's image has no pyspark and the worker's no kopf, and a command starts without what it does not need: so
+nobody imports a kind's rooms, and what is behind a door is loaded by whoever opens it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """`name`: `package.module:attribute`, or `package.module` for the module itself."""
+
+    name: str
+
+    def open(self) -> Any:
+        """What is behind it. The caller knows its Protocol (tests/house/test_seam.py checks that it is one).
+
+        Raises:
+            ImportError, AttributeError: there is no such thing: a defect of the kind.
+        """
+        module, _, attribute = self.name.partition(":")
+        found = importlib.import_module(module)
+        return getattr(found, attribute) if attribute else found
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A group of commands of the command line: its name, the line that `--help` shows, and where it is."""
+
+    name: str
+    help: str
+    door: Door
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The doors of one kind.
+
+    rooms: the packages that belong to the kind. Nothing outside of them, of `kinds` and of `tests` imports them.
+    adapter: `stores.adapter.OpenAdapter`.
+    rewriters: `rewrite.ports.OpenRewriter` by the name of the type of job.
+    tables: `cli.local.tables.RunTables`, what `compactor run` shows.
+    open_jobs: `cli.local.tables.OpenOthers`; None for a kind whose claims say themselves who has them.
+    commands: of the command line.
+    demo: `local.demo.stage.Show`, and its name in `compactor demo --store`.
+    drill: a click command of `compactor drill`, if the kind has one.
+    preloaded: modules that every Spark task of the kind needs, and that load fast enough to be loaded before the first
+        job of a worker, whatever its kind.
+    """
+
+    rooms: tuple[str, ...]
+    adapter: Door
+    rewriters: dict[str, Door]
+    tables: Door
+    open_jobs: Door | None = None
+    commands: tuple[Command, ...] = ()
+    demo: tuple[str, Door] | None = None
+    drill: Command | None = None
+    preloaded: tuple[Door, ...] = ()

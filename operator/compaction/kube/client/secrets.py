@@ -1,0 +1,97 @@
+"""Secrets of one namespace, read from the API server by name: `get`, and nothing else.
+
+Stores are opened and looked at in threads, so reading blocks its thread while the loop asks. What was read is kept for
+a few seconds, a failure never: a Secret that was changed, made or allowed counts from the next look on. Values are
+kept in memory only and show nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as NoAnswer
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from compaction.exceptions import ApiError, ForbiddenError, NotFoundError, SecretError
+from compaction.exceptions import SecretForbiddenError as Forbidden
+from compaction.exceptions import SecretMissingError as Missing
+from compaction.kube.client.api import DEFAULT_DEADLINE, ApiClient
+from compaction.kube.client.resources import SECRETS, Obj
+from compaction.stores.secrets import check_name, text_of
+
+KEPT_SECONDS: Final = 10.0
+"""Longer than one look at a store takes to open it, shorter than anybody waits for a changed password."""
+_BEYOND_DEADLINE: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was read, and when (monotonic seconds)."""
+
+    values: Mapping[str, str] = field(repr=False)
+    at: float
+
+
+class NamespaceSecrets:
+    """Implements `stores.secrets.Secrets`. Made on the loop that the client belongs to, used in other threads."""
+
+    def __init__(self, client: ApiClient, namespace: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = monotonic
+        self._kept: dict[str, _Kept] = {}
+
+    def read(self, name: str) -> Mapping[str, str]:
+        """See `stores.secrets.Secrets`. Never on the loop itself, which would wait for itself."""
+        kept = self._kept.get(check_name(name))
+        if kept is not None and self._monotonic() - kept.at < KEPT_SECONDS:
+            return kept.values
+        self._kept.pop(name, None)
+        asked = self._monotonic()
+        values = secret_values(name, self._fetch(name))
+        self._kept[name] = _Kept(values, asked)
+        return values
+
+    def _fetch(self, name: str) -> Obj:
+        where = f"namespace {self._namespace}"
+        asking = self._client.get(SECRETS, name, namespace=self._namespace)
+        try:
+            answer = asyncio.run_coroutine_threadsafe(asking, self._loop)
+            return answer.result(timeout=DEFAULT_DEADLINE + _BEYOND_DEADLINE)
+        except NotFoundError:
+            raise Missing(name, "", f"there is none in {where}: make it, or name another one") from None
+        except ForbiddenError:
+            raise Forbidden(name, "", may_not_read(name, self._namespace)) from None
+        except ApiError as error:
+            raise SecretError(name, "", f"the API server did not give it: {error}") from None
+        except RuntimeError:
+            asking.close()  # the term has ended under a look: loop or client are closed
+            raise SecretError(name, "", "the API server is not asked any more: the operator ends") from None
+        except NoAnswer:
+            answer.cancel()
+            raise SecretError(name, "", "the API server did not give it: no answer in time") from None
+
+
+def may_not_read(name: str, namespace: str) -> str:
+    """Says which permission is missing, and how it is given."""
+    return (
+        f"the operator's account may not get secrets in namespace {namespace}: apply manifests/components/block-stores "
+        f"there, or a Role with `get` on secrets and {name} in resourceNames (docs/install.md)"
+    )
+
+
+def secret_values(name: str, body: Obj) -> Mapping[str, str]:
+    """The values of a Secret object as texts. Raises SecretError naming a key whose value is none."""
+    found: dict[str, str] = {}
+    for key, value in (body.get("data") or {}).items():
+        try:
+            found[key] = text_of(name, key, base64.b64decode(value, validate=True))
+        except binascii.Error:
+            raise SecretError(name, key, "its value is not base64") from None
+    return MappingProxyType(found)

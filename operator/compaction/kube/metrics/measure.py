@@ -1,0 +1,112 @@
+"""What the metrics say about one policy, from the picture a reconcile saw and the decision it made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.api.enums import AttemptOutcome, JobReason, JobState
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.metrics.registry import Metrics
+from compaction.planning.debt import debt_of
+from compaction.reconcile.actions import Decision
+from compaction.reconcile.jobs.superseded import is_superseded
+from compaction.reconcile.observations import Reading, Snapshot
+from compaction.reconcile.workers.skew import skewed
+
+SUPERSEDED: Final = "Superseded"
+"""Parked jobs that are kept for the record only, in `compaction_jobs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """What the last look and the last sweep found: for how many seconds the oldest deletion had been due, and how many
+    targets could not be swept.
+    """
+
+    overdue: float = 0.0
+    problems: int = 0
+
+
+def measure(
+    metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Decision, cleanup: Cleanup = Cleanup()
+) -> None:
+    """Set the policy's gauges, and count what this decision ends."""
+    policy = snapshot.policy
+    if policy is None:
+        return
+    now = snapshot.now.wall
+    metrics.set_jobs(key, _by_state(snapshot, policy))
+    metrics.conditions.set(key, policy.status.conditions)
+    metrics.workers.labels(*key).set(len(snapshot.workers))
+    metrics.skewed_workers.labels(*key).set(len(skewed(snapshot)))
+    metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
+    metrics.cleanup_overdue_seconds.labels(*key).set(cleanup.overdue)
+    metrics.cleanup_problems.labels(*key).set(cleanup.problems)
+    waits = policy.status.waits
+    metrics.set_waits(key, {row.reason: max(0.0, now - row.since.timestamp()) for row in waits})
+    metrics.set_waiting(key, {row.reason: row.count for row in waits})
+    metrics.granted_bytes_per_second.labels(*key).set(policy.status.granted_bytes_per_second or 0)
+    if snapshot.allowance.workers is not None:
+        metrics.worker_share.labels(*key).set(snapshot.allowance.workers.share)
+    if snapshot.reading is not None:
+        _measure_store(metrics, key, snapshot.reading, now)
+    _begin_counting(metrics, key)
+    _count_endings(metrics, key, decision, snapshot)
+
+
+def _by_state(snapshot: Snapshot, policy: CompactionPolicy) -> dict[str, int]:
+    """Jobs by state. Faulty are those of the column FAULTY: whose work was planned again stand apart."""
+    states = [view.job.status.state for view in snapshot.jobs]
+    counts = {state.value: states.count(state) for state in JobState}
+    counts[SUPERSEDED] = sum(is_superseded(view.job, policy.status.quarantined) for view in snapshot.jobs)
+    counts[JobState.FAULTY.value] -= counts[SUPERSEDED]
+    return counts
+
+
+def _measure_store(metrics: Metrics, key: ObjectKey, reading: Reading, now: float) -> None:
+    """What the last scan found; one that failed leaves what is known. The measures of one kind of store are absent for
+    the others.
+    """
+    metrics.target_errors.labels(*key).set(len(reading.problems))
+    if reading.problem is not None:
+        return
+    debt = debt_of(reading)
+    metrics.debt_bytes.labels(*key).set(debt.bytes)
+    metrics.set_level_debt(key, {str(one.level): one.bytes for one in debt.levels})
+    metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - (debt.oldest_at or now)))
+    metrics.debt_sources.labels(*key).set(debt.sources)
+    metrics.targets.labels(*key).set(len(reading.targets))
+    for name, value in reading.measures.items():
+        metrics.measures[name].labels(*key).set(value)
+
+
+def _begin_counting(metrics: Metrics, key: ObjectKey) -> None:
+    """A counter that first appears with its first event has never grown for whoever computes a rate."""
+    for outcome in AttemptOutcome:
+        if outcome is not AttemptOutcome.RUNNING:
+            metrics.attempts.labels(*key, outcome.value)
+    for counter in (metrics.fenced_commits, metrics.cleanup_bytes):
+        counter.labels(*key)
+
+
+def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapshot: Snapshot) -> None:
+    """Counters of attempts and bytes, from the writes this decision makes."""
+    before = {view.name: view.job.status for view in snapshot.jobs}
+    for action in decision.end_attempts:
+        after, old = action.status, before.get(action.job.name)
+        if after is None or old is None or not after.attempts:
+            continue
+        last = after.attempts[-1]
+        if last.ended_at is not None and (not old.attempts or old.attempts[-1].ended_at is None):
+            metrics.attempts.labels(*key, last.outcome.value).inc()
+            if last.reason == JobReason.STALE_TOKEN:
+                metrics.fenced_commits.labels(*key).inc()
+        if after.receipt is not None and after.receipt != old.receipt:
+            known = old.receipt.bytes_reclaimed if old.receipt is not None else 0
+            metrics.bytes_reclaimed.labels(*key).inc(max(0, after.receipt.bytes_reclaimed - known))
+            metrics.bytes_rewritten.labels(*key).inc(after.receipt.bytes_after)
+        if after.state is JobState.SUCCEEDED and after.assigned_at is not None and after.finished_at is not None:
+            seconds = (after.finished_at - after.assigned_at).total_seconds()
+            metrics.job_seconds.labels(*key).observe(max(0.0, seconds))

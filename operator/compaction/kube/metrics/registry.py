@@ -1,0 +1,243 @@
+"""Every metric the operator exports, in one registry of its own (docs/design/api-conventions.md#names-of-metrics).
+
+Names follow client-go and controller-runtime where they have one (`workqueue_*`, `rest_client_*`,
+`leader_election_master_status`), so that existing dashboards work. Labels never hold the name of a target or a job:
+cardinality is bounded by the number of policies. Thread safe, as prometheus-client is: the elector's thread, the main
+loop and the HTTP thread all touch it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from compaction.kinds.registry import all_kinds
+from compaction.kube.client.transport import ApiCall
+from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.metrics.conditions import ConditionMetrics
+
+_POLICY = ("namespace", "policy")
+_LATENCY = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class _WatchAges(Collector):
+    """Computes ages at scrape time, so that a silent watch shows as a growing number."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.last: dict[str, float] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "compaction_watch_last_event_age_seconds",
+            "Seconds since the last event of a watched kind; compare with how often the kind changes",
+            labels=["kind"],
+        )
+        for kind, moment in tuple(self.last.items()):
+            family.add_metric([kind], max(0.0, self.clock() - moment))
+        yield family
+
+
+class QueueGauges:
+    """The work queue's view of the metrics (`kube.informer.queue.QueueMetrics`)."""
+
+    def __init__(self, registry: CollectorRegistry, name: str) -> None:
+        depth = Gauge("workqueue_depth", "Keys waiting to be reconciled", ["name"], registry=registry)
+        running = Gauge("workqueue_running", "Keys being reconciled now", ["name"], registry=registry)
+        adds = Counter("workqueue_adds", "Keys added", ["name"], registry=registry)
+        retries = Counter("workqueue_retries", "Keys put back after a failure", ["name"], registry=registry)
+        wait = Histogram(
+            "workqueue_queue_duration_seconds", "Wait before handling", ["name"], registry=registry, buckets=_LATENCY
+        )
+        self._total = Counter("compaction_reconcile", "Reconciliations", ["result"], registry=registry)
+        self._seconds = Histogram(
+            "compaction_reconcile_seconds", "Duration of a reconciliation", registry=registry, buckets=_LATENCY
+        )
+        self._depth, self._running = depth.labels(name), running.labels(name)
+        self._adds, self._retries, self._wait = adds.labels(name), retries.labels(name), wait.labels(name)
+
+    def depth(self, ready: int, running: int) -> None:
+        """How many keys wait and how many are being handled."""
+        self._depth.set(ready)
+        self._running.set(running)
+
+    def added(self) -> None:
+        """A key was added."""
+        self._adds.inc()
+
+    def retried(self) -> None:
+        """A key failed and was put back."""
+        self._retries.inc()
+
+    def waited(self, seconds: float) -> None:
+        """A key's handling starts after this long a wait."""
+        self._wait.observe(seconds)
+
+    def handled(self, seconds: float, *, ok: bool) -> None:
+        """A key's handling ended."""
+        self._total.labels("success" if ok else "error").inc()
+        self._seconds.observe(seconds)
+
+
+class Metrics:
+    """The registry and one attribute per metric. Make one per process (tests make their own)."""
+
+    def __init__(self, *, version: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        registry = self.registry = CollectorRegistry()
+        self._watch_ages = _WatchAges(clock)
+        registry.register(self._watch_ages)
+        self._clock = clock
+        self.build = Info("compaction_build", "Version of the running operator", registry=registry)
+        self.build.info({"version": version})
+
+        self.queue = QueueGauges(registry, "policies")
+        self.leader = Gauge(
+            "leader_election_master_status", "1 while this replica leads, else 0", ["name"], registry=registry
+        )
+        self.lease_renew_seconds = Histogram(
+            "compaction_lease_renew_seconds", "Coordinator lease renewals", ["result"], registry=registry
+        )
+        self.loop_lag_seconds = Gauge(
+            "compaction_event_loop_lag_seconds", "How late the main loop last ran its heartbeat", registry=registry
+        )
+        self.requests = Counter("rest_client_requests", "API requests", ["verb", "resource", "code"], registry=registry)
+        self.request_seconds = Histogram(
+            "rest_client_request_duration_seconds", "API request latency", ["verb"], registry=registry, buckets=_LATENCY
+        )
+        self.sweep_repairs = Counter(
+            "compaction_cache_repairs", "Objects a relist had to repair", ["kind", "change"], registry=registry
+        )
+        self.events_dropped = Counter(
+            "compaction_events_dropped", "Kubernetes Events that could not be posted", registry=registry
+        )
+
+        self.workers_held = Gauge(
+            "compaction_workers_held", "Workers of all policies, with --max-workers or its like", registry=registry
+        )
+        self.limits = Gauge(
+            "compaction_operator_limit", "Limits over all policies; absent without one", ["limit"], registry=registry
+        )
+        self._of_policies(registry)
+
+    def _of_policies(self, registry: CollectorRegistry) -> None:
+        """What is measured for each policy."""
+
+        def per_policy(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
+
+        def counted(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
+
+        self.conditions = ConditionMetrics(registry)
+        self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or merge")
+        self.debt_level_bytes = per_policy("debt_level_bytes", "The same, by level", "level")
+        self.debt_sources = per_policy(
+            "debt_sources", "Sources (segments, blocks) a compaction now would rewrite or delete"
+        )
+        self.debt_oldest_age_seconds = per_policy("debt_oldest_age_seconds", "Age of the oldest debt")
+        self.targets = per_policy("targets", "Targets (logs, batches of blocks) that the last scan found")
+        self.target_errors = per_policy("target_errors", "Targets that could not be planned")
+        self.quarantined = per_policy("quarantined_sources", "Sources in quarantine because their data is damaged")
+        self.measures = {one.name: per_policy(one.metric, one.help) for kind in all_kinds() for one in kind.measures}
+        self.cleanup_overdue_seconds = per_policy(
+            "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last scan of the store"
+        )
+        self.cleanup_problems = per_policy("cleanup_problems", "Targets that the last sweep could not clean")
+        self.jobs = per_policy("jobs", "Jobs by state; Superseded: parked, but their work was planned again", "state")
+        self.workers = per_policy("workers", "Workers that announced themselves")
+        self.skewed_workers = per_policy("workers_of_other_version", "Workers of another version than the operator's")
+        self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
+        self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")
+        self.granted_bytes_per_second = per_policy(
+            "granted_bytes_per_second", "Bytes per second that the running jobs may read and write; 0 without a limit"
+        )
+        self.worker_share = per_policy("worker_share", "Workers that are the policy's share of --max-workers")
+        self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
+        self.fenced_commits = counted(
+            "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
+        )
+        self.cleanup_bytes = counted("cleanup_bytes", "Bytes of replaced data deleted after its grace")
+        self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes reclaimed by finished jobs")
+        self.bytes_rewritten = counted("bytes_rewritten", "Bytes written by finished jobs")
+        self.job_seconds = Histogram(
+            "compaction_job_seconds",
+            "From assignment to the accepted report",
+            [*_POLICY],
+            registry=registry,
+            buckets=(1, 2, 5, 10, 30, 60, 120, 300, 900, 3600),
+        )
+        self._per_policy = (
+            self.debt_bytes,
+            self.debt_sources,
+            *self.measures.values(),
+            self.debt_oldest_age_seconds,
+            self.targets,
+            self.target_errors,
+            self.quarantined,
+            self.workers,
+            self.skewed_workers,
+            self.granted_bytes_per_second,
+            self.cleanup_overdue_seconds,
+            self.cleanup_problems,
+            self.worker_share,
+        )
+        self._labelled: tuple[tuple[Gauge, dict[ObjectKey, set[str]]], ...] = (
+            (self.jobs, {}),
+            (self.wait_age_seconds, {}),
+            (self.waiting, {}),
+            (self.debt_level_bytes, {}),
+        )
+
+    def observe_call(self, call: ApiCall) -> None:
+        """Hook for `ApiClient(observe=...)`."""
+        self.requests.labels(call.verb, call.resource, call.code).inc()
+        if call.verb != "watch":
+            self.request_seconds.labels(call.verb).observe(call.seconds)
+
+    def watched(self, kind: str) -> None:
+        """An event of a watched kind has just arrived."""
+        self._watch_ages.last[kind] = self._clock()
+
+    def watch_age(self) -> float | None:
+        """Seconds since any kind's last event; None before the first."""
+        moments = self._watch_ages.last.values()
+        return self._clock() - max(moments) if moments else None
+
+    def set_jobs(self, policy: ObjectKey, by_state: Mapping[str, int]) -> None:
+        """Replace a policy's job counts; states no longer present go to zero."""
+        self._replace(0, policy, {state: float(count) for state, count in by_state.items()})
+
+    def set_waits(self, policy: ObjectKey, by_reason: Mapping[str, float]) -> None:
+        """Replace a policy's wait ages (seconds); reasons no longer present go to zero."""
+        self._replace(1, policy, by_reason)
+
+    def set_waiting(self, policy: ObjectKey, by_reason: Mapping[str, int]) -> None:
+        """Replace a policy's counts of what waits; reasons no longer present go to zero."""
+        self._replace(2, policy, {reason: float(count) for reason, count in by_reason.items()})
+
+    def set_level_debt(self, policy: ObjectKey, by_level: Mapping[str, int]) -> None:
+        """Replace a policy's debt by level (bytes); levels no longer present go to zero."""
+        self._replace(3, policy, {level: float(size) for level, size in by_level.items()})
+
+    def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
+        gauge, known = self._labelled[which]
+        labels = known.setdefault(policy, set())
+        labels.update(values)
+        for label in labels:
+            gauge.labels(policy.namespace, policy.name, label).set(values.get(label, 0.0))
+
+    def forget_policy(self, policy: ObjectKey) -> None:
+        """Drop the gauges of a deleted policy; counters stay, as rates need them."""
+        self.conditions.forget(policy)
+        for gauge in self._per_policy:
+            _drop(gauge, policy)
+        for gauge, known in self._labelled:
+            for label in known.pop(policy, ()):
+                _drop(gauge, policy, label)
+
+
+def _drop(gauge: Gauge, policy: ObjectKey, *more: str) -> None:
+    gauge.labels(policy.namespace, policy.name, *more)  # `remove` insists that the series exists
+    gauge.remove(policy.namespace, policy.name, *more)

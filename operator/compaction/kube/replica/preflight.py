@@ -1,0 +1,194 @@
+"""Checks before the first step: is the API there, are our kinds served, may we do what we will have to do?
+
+A missing permission would otherwise show up as slowness: Kopf retries a 403 (docs/design/control-plane-traps.md#kopf).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from compaction.api.names import GROUP, VERSION
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.exceptions import (
+    ApiUnavailableError,
+    ConnectionConfigError,
+    ForbiddenError,
+    MissingPermissionsError,
+    NotFoundError,
+)
+from compaction.kinds.registry import kind_of
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.resources import (
+    ACCESS_REVIEWS,
+    COMPACTION_JOBS,
+    COMPACTION_POLICIES,
+    EVENTS,
+    LEASES,
+    SECRETS,
+    Obj,
+    Resource,
+)
+from compaction.kube.client.secrets import may_not_read
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One verb on one resource; `namespace` None asks for all namespaces."""
+
+    verb: str
+    resource: Resource
+    namespace: str | None
+    subresource: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        plural = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+        group = f".{self.resource.group}" if self.resource.group else ""
+        where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
+        return f"{self.verb} {plural}{group} {where}"
+
+
+_NEEDED: Final[tuple[tuple[Resource, str, tuple[str, ...]], ...]] = (
+    (COMPACTION_POLICIES, "", ("get", "list", "watch")),
+    (COMPACTION_POLICIES, "status", ("update",)),
+    (COMPACTION_JOBS, "", ("get", "list", "watch", "create", "delete")),
+    (COMPACTION_JOBS, "status", ("update",)),
+    (LEASES, "", ("get", "list", "watch", "create", "update", "delete")),
+    (EVENTS, "", ("create", "patch")),
+)
+
+
+def needed_permissions(*, namespace: str | None, lease_namespace: str) -> tuple[Permission, ...]:
+    """Everything a replica uses: in the watched namespace (None: all), and on the election's Lease."""
+    watched = [
+        Permission(verb, resource, namespace, subresource) for resource, subresource, verbs in _NEEDED for verb in verbs
+    ]
+    election = [Permission(verb, LEASES, lease_namespace) for verb in ("get", "create", "update")]
+    return tuple(dict.fromkeys(watched + election))
+
+
+async def missing_permissions(client: ApiClient, needed: tuple[Permission, ...]) -> tuple[Permission, ...]:
+    """Ask the API server about each (SelfSubjectAccessReview, which everybody may create)."""
+    answers = await asyncio.gather(*(_allowed(client, permission) for permission in needed))
+    return tuple(permission for permission, answer in zip(needed, answers, strict=True) if not answer)
+
+
+async def check(client: ApiClient, *, namespace: str | None, lease_namespace: str) -> None:
+    """Raises ConnectionConfigError when our kinds are not served, MissingPermissionsError listing what is missing."""
+    await _check_kinds(client)
+    missing = await missing_permissions(
+        client, needed_permissions(namespace=namespace, lease_namespace=lease_namespace)
+    )
+    if missing:
+        raise MissingPermissionsError(
+            "the operator's account may not: "
+            + "; ".join(str(permission) for permission in missing)
+            + ". Grant them to it (a Role and a RoleBinding, or cluster-wide ones for all namespaces) and start again"
+        )
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long a replica that starts waits for an API server that is away, instead of ending.
+
+    Whoever restarts it waits longer each time (kubelet up to five minutes), so a replica that ended for want of an
+    answer would be missing for long after the API server is back. `settling`: an API server that has just come up
+    refuses everybody until it has read its roles.
+    """
+
+    away: float = 300.0
+    settling: float = 15.0
+    pause: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    _away_since: float | None = None
+    _back_since: float | None = None
+
+    def bears(self, error: Exception) -> bool:
+        """Whether to try again after this error."""
+        now = self.clock()
+        if isinstance(error, ApiUnavailableError):
+            self._back_since = None
+            self._away_since = now if self._away_since is None else self._away_since
+            return now < self._away_since + self.away
+        if self._away_since is None:
+            return False
+        self._back_since = now if self._back_since is None else self._back_since
+        return now < self._back_since + self.settling
+
+
+async def secrets_refused(client: ApiClient, *, namespace: str | None) -> tuple[str, ...]:
+    """A sentence for each Secret that a policy's block store needs and the operator may not read.
+
+    No reason to end: their policies say so themselves, and the others are looked after.
+    """
+    policies = await client.list(COMPACTION_POLICIES, namespace=namespace)
+    wanted = {(body["metadata"]["namespace"], name): body for body in policies.items for name in _secrets_of(body)}
+    needed = tuple(Permission("get", SECRETS, where, name=name) for where, name in wanted)
+    missing = await missing_permissions(client, needed)
+    return tuple(
+        f"policy {one.namespace}/{wanted[one.namespace or '', one.name]['metadata']['name']} cannot be looked after: "
+        f"{may_not_read(one.name, one.namespace or '')}"
+        for one in missing
+    )
+
+
+def _secrets_of(body: Obj) -> tuple[str, ...]:
+    """Names as the stored policy has them; one that this version cannot read has none that count."""
+    try:
+        store = CompactionPolicy.from_object(body).spec.store
+    except ValidationError:
+        return ()
+    return kind_of(store).secrets(store).driver
+
+
+async def check_when_up(
+    client: ApiClient, *, namespace: str | None, lease_namespace: str, patience: Patience | None = None
+) -> None:
+    """As `check`, once the API server answers. Also raises ApiUnavailableError, when it stays away for too long."""
+    patience = patience or Patience()
+    while True:
+        try:
+            return await check(client, namespace=namespace, lease_namespace=lease_namespace)
+        except (ApiUnavailableError, ForbiddenError, MissingPermissionsError) as error:
+            if not patience.bears(error):
+                raise
+            _log.warning("waiting for the API server", error=str(error))
+        await asyncio.sleep(patience.pause)
+
+
+async def _check_kinds(client: ApiClient) -> None:
+    try:
+        served = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
+    except NotFoundError:
+        kinds: set[str] = set()
+    else:
+        kinds = {entry["name"] for entry in served["resources"]}
+    absent = [kind.plural for kind in (COMPACTION_POLICIES, COMPACTION_JOBS) if kind.plural not in kinds]
+    if absent:
+        raise ConnectionConfigError(
+            f"{client.connection.server} does not serve {', '.join(absent)} in {GROUP}/{VERSION}: "
+            "apply the resource definitions first (kubectl apply --server-side -f crds/)"
+        )
+
+
+async def _allowed(client: ApiClient, permission: Permission) -> bool:
+    attributes = {
+        "verb": permission.verb,
+        "group": permission.resource.group,
+        "version": permission.resource.version,
+        "resource": permission.resource.plural,
+        "subresource": permission.subresource,
+        "namespace": permission.namespace or "",
+        "name": permission.name,
+    }
+    review = {"metadata": {}, "spec": {"resourceAttributes": attributes}}
+    answer = await client.create(ACCESS_REVIEWS, review)
+    return bool(answer["status"].get("allowed"))
+
+
+_log = structlog.get_logger(__name__)

@@ -1,0 +1,1 @@
+"""Scans and sweeps of stores in threads, and what a policy at rest waits for."""

@@ -1,0 +1,88 @@
+"""What the demo compacts: four logs of 128 MiB with different patterns of live entries, one of them damaged, and the
+policy.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.local.demo.cluster import NAMESPACE
+from compaction.stores.segments.generate import CorruptedAt, Pattern, corrupt_entry, generate_log
+from compaction.stores.segments.reading.view import open_log
+
+POLICY: Final = "ra-logs"
+SEGMENTS: Final = 16
+ENTRIES_PER_SEGMENT: Final = 4096
+PAYLOAD_BYTES: Final = 2048
+LIVE_FRACTION: Final = 0.25
+DAMAGED: Final = Pattern.RANDOM
+"""The log in which one byte of one live entry is inverted."""
+DAMAGED_SEGMENT: Final = 6
+"""A segment in the middle, so that siblings on both sides have to be compacted without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The logs by name, and where the damage is."""
+
+    root: Path
+    logs: tuple[Path, ...]
+    damaged: Path
+    damage: CorruptedAt
+
+
+def create_logs(root: Path) -> Scenario:
+    """Write the four logs below `root` (512 MiB), two at a time, then damage one live entry of one of them."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        logs = list(pool.map(lambda job: _create(root, *job), enumerate(Pattern)))
+    damaged = root / DAMAGED.value
+    return Scenario(root=root, logs=tuple(logs), damaged=damaged, damage=_damage(damaged))
+
+
+def _create(root: Path, seed: int, pattern: Pattern) -> Path:
+    generate_log(
+        root / pattern.value,
+        pattern=pattern,
+        segments=SEGMENTS,
+        entries_per_segment=ENTRIES_PER_SEGMENT,
+        payload_bytes=PAYLOAD_BYTES,
+        live_fraction=LIVE_FRACTION,
+        seed=seed,
+        # Nothing here has to survive a power cut, and syncing 512 MiB is most of the time.
+        sync=False,
+    )
+    return root / pattern.value
+
+
+def _damage(directory: Path) -> CorruptedAt:
+    """Damage the first live entry of the chosen segment: a dead one would not be copied, so nobody had to notice."""
+    log = open_log(directory)
+    segment = log.segments[DAMAGED_SEGMENT]
+    record = int(np.flatnonzero(log.live_mask(segment.idx))[0])
+    return corrupt_entry(directory, segment=segment.name, record=record)
+
+
+def policy(root: Path) -> dict[str, Any]:
+    """The CompactionPolicy as a document. Short times, so that one can watch; several jobs per log, so that there is
+    something to see.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": POLICY_KIND,
+        "metadata": {"name": POLICY, "namespace": NAMESPACE},
+        "spec": {
+            "store": {"segmentLogs": {"root": str(root)}},
+            "trigger": {"interval": "3s"},
+            "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "18Mi"},
+            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
+            "cleanup": {"delay": "5s"},
+            "successfulJobsHistoryLimit": 100,
+            "failedJobsHistoryLimit": 100,
+        },
+    }

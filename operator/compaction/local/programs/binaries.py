@@ -1,0 +1,236 @@
+"""Where etcd, kube-apiserver and kubectl come from: found, cached, downloaded, or built; in this order.
+
+1. `KUBEBUILDER_ASSETS` (a directory with the programs, as envtest uses it), then PATH.
+2. Our cache, `${COMPACTION_CACHE:-~/.cache/compaction-operator}`.
+3. The published envtest archive, checked against the checksum pinned here (`archive.py`).
+4. A build from the public Go modules, checked against the sums pinned here (`gobuild.py`); about 12 CPU-minutes, once.
+
+A set of programs appears in the cache complete or not at all (it is made in a temporary directory beside its place and
+renamed), and one process at a time makes it. The three programs are looked for together: a control plane is never
+mixed from two origins, except for kubectl, which talks to any server and is taken from PATH when it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+
+from compaction.exceptions import BinaryError
+from compaction.local.cache import cache_directory
+from compaction.local.processes.locks import exclusive
+from compaction.local.programs import archive, gobuild
+from compaction.local.programs.versions import ENVTEST_VERSION, ETCD_VERSION, KUBERNETES_VERSION
+
+SERVERS = ("etcd", "kube-apiserver")
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+MAKING = ".making-"
+"""Prefix of directories in which a set is made; without it once it is complete."""
+
+Report = Callable[[str], None]
+
+
+class Origin(StrEnum):
+    """How the programs were obtained."""
+
+    ASSETS = "KUBEBUILDER_ASSETS"
+    PATH = "PATH"
+    CACHE = "cache"
+    ARCHIVE = "archive"
+    BUILT = "built"
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """The programs of a control plane, as absolute paths, and where they came from."""
+
+    etcd: Path
+    kube_apiserver: Path
+    kubectl: Path
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An operating system and processor, in Go's words (`linux`, `amd64`)."""
+
+    system: str
+    machine: str
+
+    @classmethod
+    def here(cls) -> Target:
+        machine = platform.machine().lower()
+        return cls(platform.system().lower(), {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine))
+
+    def __str__(self) -> str:
+        return f"{self.system}-{self.machine}"
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """The two ways to make what is missing. Each writes programs into a directory and raises `BinaryError` when it
+    cannot.
+    """
+
+    download: Callable[[Path, str, str, Report], None] = archive.download
+    build: Callable[[Path, tuple[str, ...], Path, Report], None] = gobuild.build
+
+
+def cache_lock(cache: Path) -> Path:
+    """The lock of whoever makes programs in the cache; one at a time, also of different sets."""
+    return cache / "control-plane.lock"
+
+
+def find_binaries(environment: Mapping[str, str] | None = None) -> Binaries | None:
+    """The programs that are already here (steps 1 and 2), or None. Never makes anything; milliseconds."""
+    environment = os.environ if environment is None else environment
+    search = environment.get("PATH", "")
+    cache = cache_directory(environment)
+    places: list[tuple[Origin, str]] = []
+    if environment.get(ASSETS_VARIABLE):
+        places.append((Origin.ASSETS, environment[ASSETS_VARIABLE]))
+    places.append((Origin.PATH, search))
+    places += [(Origin.CACHE, str(directory)) for directory in _cached_sets(cache)]
+    for origin, where in places:
+        etcd, apiserver = (shutil.which(name, path=where) for name in SERVERS)
+        kubectl = shutil.which("kubectl", path=where) or shutil.which("kubectl", path=search) or _cached_kubectl(cache)
+        if etcd and apiserver and kubectl:
+            return Binaries(Path(etcd).absolute(), Path(apiserver).absolute(), Path(kubectl).absolute(), origin)
+    return None
+
+
+def ensure_binaries(
+    *, report: Report = lambda _: None, environment: Mapping[str, str] | None = None, makers: Makers | None = None
+) -> Binaries:
+    """The programs, made when they are not here yet. Safe to call from two processes at once: the second one waits and
+    finds them.
+
+    Raises:
+        BinaryError: `KUBEBUILDER_ASSETS` lacks a program, or neither the archive nor the build worked; says why for
+            each.
+    """
+    environment = os.environ if environment is None else environment
+    _check_assets(environment)
+    found = find_binaries(environment)
+    if found is not None:
+        return found
+    cache = cache_directory(environment)
+    with exclusive(cache_lock(cache), what="preparing the control plane", report=report):
+        found = find_binaries(environment)
+        if found is not None:
+            return found
+        origin = _make(cache, environment=environment, makers=makers or Makers(), report=report)
+    made = find_binaries(environment)
+    if made is None:
+        raise BinaryError(f"the programs made in {cache} are not executable; remove that directory and try again")
+    return Binaries(made.etcd, made.kube_apiserver, made.kubectl, origin)
+
+
+def _make(cache: Path, *, environment: Mapping[str, str], makers: Makers, report: Report) -> Origin:
+    target = Target.here()
+    wanted = missing_programs(environment)
+    remove_unfinished(cache)
+    archive_set, built_set = _cached_sets(cache)
+    try:
+        install_set(archive_set, lambda place: makers.download(place, target.system, target.machine, report))
+    except BinaryError as refusal:
+        report(f"no archive ({refusal}); building from the Go modules")
+    else:
+        return Origin.ARCHIVE
+    if built_set.exists() and wanted == ("kubectl",):
+        install_set(_kubectl_set(cache), lambda place: makers.build(place, wanted, cache, report))
+    else:
+        install_set(built_set, lambda place: makers.build(place, wanted, cache, report))
+    return Origin.BUILT
+
+
+def missing_programs(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What a build must make: kubectl only when no other is at hand, the servers unless the cache has them."""
+    servers = () if any(directory.exists() for directory in _cached_sets(cache_directory(environment))) else SERVERS
+    return servers if shutil.which("kubectl", path=environment.get("PATH", "")) else (*servers, "kubectl")
+
+
+def install_set(place: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` fill a temporary directory and give it its name in one step; an interrupted attempt leaves nothing."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=MAKING) as temporary:
+        fresh = Path(temporary) / place.name
+        fresh.mkdir()
+        make(fresh)
+        if place.exists():
+            shutil.rmtree(place)
+        fresh.rename(place)
+
+
+def remove_unfinished(cache: Path) -> None:
+    """Remove what a killed attempt left; the lock is ours, so nobody is still working in it."""
+    for leftover in (*cache.glob(f"{gobuild.TEMPORARY}*"), *(cache / "control-plane").glob(f"{MAKING}*")):
+        shutil.rmtree(leftover)
+
+
+def _cached_sets(cache: Path) -> tuple[Path, Path]:
+    """The directories of the downloaded and of the built set; their names carry every version inside."""
+    target, base = Target.here(), cache / "control-plane"
+    return (
+        base / f"envtest-{ENVTEST_VERSION}-{target}",
+        base / f"kubernetes-{KUBERNETES_VERSION}-etcd-{ETCD_VERSION}-{target}",
+    )
+
+
+def _kubectl_set(cache: Path) -> Path:
+    return cache / "control-plane" / f"kubectl-{KUBERNETES_VERSION}-{Target.here()}"
+
+
+def _cached_kubectl(cache: Path) -> str | None:
+    places = os.pathsep.join(str(path) for path in (_kubectl_set(cache), *_cached_sets(cache)))
+    return shutil.which("kubectl", path=places)
+
+
+def _check_assets(environment: Mapping[str, str]) -> None:
+    """A directory the user named must be right: falling through to another origin would hide the mistake."""
+    named = environment.get(ASSETS_VARIABLE)
+    if not named:
+        return
+    missing = [name for name in SERVERS if shutil.which(name, path=named) is None]
+    if missing:
+        raise BinaryError(
+            f"{ASSETS_VARIABLE}={named} has no executable {' and no '.join(missing)}: correct or unset the variable"
+        )
+
+
+def main() -> int:
+    """Prepare the programs; `make setup` runs this beside pip, hence the standard library only on this path."""
+    started = time.monotonic()
+
+    def report(line: str) -> None:
+        print(f"[control plane {int(time.monotonic() - started):4d} s] {line}", flush=True)
+
+    # Started by a shell in the background, where SIGINT is ignored from birth: both must clean up as Ctrl-C does.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _interrupt)
+    try:
+        binaries = ensure_binaries(report=report)
+    except BinaryError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    report(f"ready: {binaries.kube_apiserver} ({binaries.origin})")
+    return 0
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

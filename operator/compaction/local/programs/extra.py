@@ -1,0 +1,82 @@
+"""Programs that only tests need: found on PATH, in the cache, or built like the programs of the control plane.
+
+`make setup` and the demo never wait for them; `make test` provides them before the tests, which have time limits.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from compaction.exceptions import BinaryError
+from compaction.local.cache import cache_directory
+from compaction.local.processes.locks import exclusive
+from compaction.local.programs import gobuild
+from compaction.local.programs.binaries import Target, cache_lock, install_set, remove_unfinished
+
+Report = Callable[[str], None]
+Build = Callable[[Path, tuple[str, ...], Path, Report], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraProgram:
+    """One program of `gobuild.PACKAGES`; `origin` names its project and version in the cache."""
+
+    name: str
+    origin: str
+
+    def find(self, environment: Mapping[str, str] | None = None) -> Path | None:
+        """The program that is already here, or None."""
+        environment = os.environ if environment is None else environment
+        places = os.pathsep.join([environment.get("PATH", ""), str(self._place(cache_directory(environment)))])
+        found = shutil.which(self.name, path=places)
+        return Path(found).absolute() if found else None
+
+    def ensure(
+        self,
+        *,
+        report: Report = lambda _: None,
+        environment: Mapping[str, str] | None = None,
+        build: Build | None = None,
+    ) -> Path:
+        """The program, built when it is not here yet (a few CPU-minutes). Safe to call from two processes at once.
+
+        Raises:
+            BinaryError: it could not be built; says why.
+        """
+        environment = os.environ if environment is None else environment
+        make = gobuild.build if build is None else build
+        if found := self.find(environment):
+            return found
+        cache = cache_directory(environment)
+        with exclusive(cache_lock(cache), what=f"building {self.name}", report=report):
+            if found := self.find(environment):
+                return found
+            remove_unfinished(cache)
+            install_set(self._place(cache), lambda place: make(place, (self.name,), cache, report))
+        return self._place(cache) / self.name
+
+    def provide(self) -> int:
+        """`ensure` as a command: says how it goes, and returns the exit code."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        started = time.monotonic()
+        try:
+            self.ensure(
+                report=lambda line: print(f"[{self.name} {int(time.monotonic() - started):4d} s] {line}", flush=True)
+            )
+        except BinaryError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+        return 0
+
+    def _place(self, cache: Path) -> Path:
+        return cache / "control-plane" / f"{self.origin}-{Target.here()}"

@@ -1,0 +1,80 @@
+"""One attempt of a job in this process, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, Outcome
+from compaction.exceptions import (
+    ClaimRefusedError,
+    EngineLostError,
+    InvalidAssignmentError,
+    JobStoppedError,
+    StaleTokenError,
+)
+from compaction.rewrite.ports import Assignment, JobRunner
+
+log = structlog.get_logger(__name__)
+
+
+class LocalLease:
+    """Nobody can take a job from this process; implements `ports.HeldLease`. `stop` ends it before its next commit."""
+
+    def __init__(self, job: str, token: int, stop: threading.Event, progress: Callable[[int], None]) -> None:
+        self._job = job
+        self._stop = stop
+        self._progress = progress
+        self.token = token
+
+    def should_stop(self) -> bool:
+        """See `ports.HeldLease`."""
+        return self._stop.is_set()
+
+    def ensure_held(self) -> None:
+        """See `ports.HeldLease`."""
+        if self._stop.is_set():
+            raise JobStoppedError(f"job {self._job}: interrupted before its next commit")
+
+    def set_progress(self, percent: int) -> None:
+        """See `ports.HeldLease`."""
+        self._progress(percent)
+
+
+def attempt(
+    runner: JobRunner,
+    assignment: Assignment,
+    lease: LocalLease,
+    *,
+    policy: str,
+    claim: Callable[[], None] = lambda: None,
+) -> JobReport:
+    """Claim and run the job and report, as a worker would.
+
+    Raises:
+        JobStoppedError, EngineLostError: it was stopped, or Spark went away; nothing can be reported.
+    """
+    token, name = assignment.token, assignment.job_name
+    with structlog.contextvars.bound_contextvars(policy=policy, job=name, token=token):
+        try:
+            claim()
+            return runner.run(assignment, lease)
+        except StaleTokenError as error:
+            return _failed(token, JobReason.STALE_TOKEN, error)
+        except ClaimRefusedError as error:
+            return _failed(token, error.failure, error)
+        except InvalidAssignmentError as error:
+            return _failed(token, JobReason.INVALID_JOB, error)
+        except (JobStoppedError, EngineLostError):
+            raise
+        except Exception as error:
+            log.exception("job failed unexpectedly")
+            return _failed(token, JobReason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+
+
+def _failed(token: int, reason: str, why: object) -> JobReport:
+    outcome = Outcome.SKIPPED if reason == JobReason.SOURCES_CHANGED else Outcome.FAILED
+    return JobReport(token=token, outcome=outcome, reason=reason, message=str(why))

@@ -1,0 +1,48 @@
+"""Retries that cannot change anything: they are refused before anything starts, and leave the job's record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compaction.api.enums import JobReason
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import QuarantinedSource
+from compaction.planning.reading import Reading
+from compaction.reconcile.jobs.parts import parts_of
+from compaction.reconcile.jobs.superseded import parked_for
+from compaction.reconcile.teardown import owner_uid
+
+
+def futile(job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading: Reading | None = None) -> str:
+    """Why another attempt of a parked job would end as the last one did, and what to do instead; "" when it may not.
+
+    `quarantined`: sources of the job's policy. `reading`: the last good scan of its store, where there is one at hand.
+    """
+    reason, target = parked_for(job.status), job.spec.target
+    if reason == JobReason.SOURCES_CHANGED:
+        return "its sources are no longer what it was planned from, and what is left of them was planned again"
+    damaged = {one.source for one in job.status.skipped}
+    aside = [one for one in quarantined if one.target == target and one.source in damaged]
+    if aside:
+        return (
+            f"{target}/{aside[0].source} is damaged and in quarantine: restore it, and its quarantine ends by itself; "
+            "`kubectl compaction quarantine release` has it tried again as it is"
+        )
+    if reading is not None and _is_gone(job, reading):
+        return "the store does not offer its sources any more, and what is left of them is planned again"
+    return ""
+
+
+def _is_gone(job: CompactionJob, reading: Reading) -> bool:
+    """Whether the store has been read since, and no plan could make the job again. What a person asked for by hand need
+    not be what a plan would have made of it.
+    """
+    if not owner_uid(job):
+        return False
+    if job.metadata.name in reading.outdated:
+        return True
+    parts, target = parts_of(job), job.spec.target
+    if parts.divisible or target in {problem.target for problem in reading.problems}:
+        return False
+    candidate = next((one for one in reading.candidates if one.target == target), None)
+    return target not in reading.targets or (candidate is not None and not parts.is_offered(candidate))

@@ -1,0 +1,76 @@
+"""An approved plan of which another coordinator created only a part: what is created is what is missing.
+
+The plan cannot be made again once one of its jobs has run. But a planned job's name is made of everything that the job
+is, and the status names the jobs that are missing (`approval`). So a plan is made as if none of the approved one's jobs
+existed, and those of its jobs that the status names are created: what was approved, and nothing else. A job that
+cannot be planned under its name any more has other sources now, and belongs to a plan that is approved by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compaction.api.enums import JobState, PlanApproval
+from compaction.api.names import LABEL_PLAN
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.planning.planner import Plan
+from compaction.reconcile.jobs.steps import JobStep
+from compaction.reconcile.observations import Memory, Snapshot, Unmade, frozen
+from compaction.reconcile.planning import approval
+from compaction.reconcile.timing import approved_hash
+
+
+def sought(policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory) -> frozenset[str]:
+    """Names of missing jobs of the approved plan that this coordinator has not planned yet; empty when it has planned
+    all of them itself, or the approval or the spec is another one by now.
+    """
+    wanted, generation = approved_hash(policy), policy.metadata.generation
+    if not wanted:
+        return frozenset()
+    if memory.unmade.sought:
+        holds = memory.unmade.plan == wanted and memory.planned_generation == generation
+        return memory.unmade.sought if holds else frozenset()
+    plan = policy.status.plan
+    if memory.plan is not None or plan is None or plan.approval is not PlanApproval.APPROVED:
+        return frozenset()
+    if (plan.hash, plan.generation) != (wanted, generation):
+        return frozenset()
+    return approval.unmade(plan, policy) - {step.name for step in steps}
+
+
+def others(steps: Sequence[JobStep], plan: str) -> list[JobStep]:
+    """The jobs that are not of the plan with this hash."""
+    return [step for step in steps if step.view.job.metadata.labels.get(LABEL_PLAN) != plan]
+
+
+def go_on(
+    snapshot: Snapshot,
+    policy: CompactionPolicy,
+    steps: Sequence[JobStep],
+    memory: Memory,
+    missing: frozenset[str],
+    found: Plan,
+) -> Memory | None:
+    """The memory with the jobs to create, and with what has to be sought at the next look; None when the rest is given
+    up. While a job of the plan runs, what it leaves to another job of its target may not be seen yet.
+    """
+    reading, shown = snapshot.reading, memory.plan or policy.status.plan
+    assert reading is not None, "a plan is made from a look"
+    wanted = approved_hash(policy)
+    jobs = tuple(job for job in found.jobs if job.name in missing)
+    rest = missing - {job.name for job in jobs}
+    own = [step for step in steps if step.view.job.metadata.labels.get(LABEL_PLAN) == wanted]
+    ended = {target for target, at in memory.finished.items() if at >= reading.started}
+    undecided = any(step.state is JobState.IN_PROGRESS or step.target in ended for step in own)
+    if not jobs and not undecided:
+        return None
+    return replace(
+        memory,
+        plan=shown,
+        finished=frozen({target: at for target, at in memory.finished.items() if target in ended}),
+        unmade=Unmade(wanted, jobs, rest if undecided else frozenset()),
+        planned_reading=reading.number,
+        planned_jobs=None,
+        planned_generation=policy.metadata.generation,
+    )

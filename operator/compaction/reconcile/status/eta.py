@@ -1,0 +1,66 @@
+"""When the debt is worked off, from what the newest jobs took; None where nobody can honestly say.
+
+Nobody can while nothing runs: the store refuses a claim, no worker starts, a retry waits, no window is open. Where
+plans wait for a schedule or for somebody's approval the debt as a whole has no end that is known: there it is the jobs
+that exist whose end is told. Windows and the limit on bytes per second are taken into account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compaction.api.enums import Approval, JobState
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.planning.debt import Debt, FinishedWork, bytes_per_second, eta_seconds
+from compaction.planning.schedule import finished_by
+from compaction.reconcile.jobs.counting import finished_work
+from compaction.reconcile.jobs.steps import JobStep
+from compaction.reconcile.observations import Moment
+from compaction.reconcile.timing import Timing
+
+TIMES_MOVED = 3
+"""Each byte that is copied is read, written, and read back: all of it counts against limits.bytesPerSecond."""
+
+
+def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock: Timing, now: Moment) -> int | None:
+    """Seconds until the debt, or with a schedule or approval what is planned of it, is worked off; None if unknown."""
+    if not any(step.state is JobState.IN_PROGRESS for step in steps):
+        return None
+    spec = policy.spec
+    only_planned = spec.trigger.schedule is not None or spec.approval is Approval.MANUAL
+    left = _planned_bytes(steps) if only_planned else debt.copy_bytes
+    if not left:
+        return None
+    parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots)
+    speed = bytes_per_second(finished_work(steps)) or bytes_per_second(running_work(steps, now))
+    seconds = eta_seconds(left, speed, parallel=parallel)
+    if seconds is None:
+        return None
+    if spec.limits.bytes_per_second is not None:
+        seconds = max(seconds, left * TIMES_MOVED / int(spec.limits.bytes_per_second))
+    done = finished_by(clock.windows, spec.trigger.time_zone, now=now.wall, work=seconds)
+    return None if done is None else round(done - now.wall)
+
+
+def running_work(steps: Iterable[JobStep], now: Moment) -> list[FinishedWork]:
+    """What running jobs have copied so far, as their Leases say: all there is before the first of them has ended."""
+    return [
+        FinishedWork(
+            step.view.job.spec.estimated_bytes * step.lease.progress // 100,
+            (now.time - step.status.assigned_at).total_seconds(),
+            now.wall,
+        )
+        for step in steps
+        if step.state is JobState.IN_PROGRESS
+        and step.lease is not None
+        and step.lease.progress
+        and step.status.assigned_at is not None
+    ]
+
+
+def _planned_bytes(steps: Iterable[JobStep]) -> int:
+    """Bytes that unfinished jobs have still to copy."""
+    unfinished = (step for step in steps if step.state not in (JobState.SUCCEEDED, JobState.FAULTY))
+    return sum(
+        step.view.job.spec.estimated_bytes * (100 - (step.status.progress_percent or 0)) // 100 for step in unfinished
+    )

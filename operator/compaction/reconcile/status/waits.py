@@ -1,0 +1,96 @@
+"""What is waited for, by reason: how many jobs, since when, in words. Every wait has a reason and an age."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from compaction.api.enums import WaitReason
+from compaction.api.policy.plan_status import MAX_WAITS, PlanStatus, WaitCount
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.formatting import format_work, plural
+from compaction.api.text.safe import cut, printable
+from compaction.api.text.times import format_timestamp, timestamp_from_epoch
+from compaction.kinds.registry import kind_of
+from compaction.planning.planner import PlannedJob
+from compaction.reconcile.observations import Memory, Moment, frozen
+from compaction.reconcile.planning.approval import is_pending
+from compaction.reconcile.timing import Timing, approved_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """So many jobs (or plans) wait for one reason; `example` names a job."""
+
+    count: int
+    message: str
+    example: str = ""
+
+
+Waits = Mapping[str, Wait]
+NO_WAITS: Waits = MappingProxyType({})
+MAX_TOLD: Final = 64
+"""Characters of an annotation's value in a message."""
+
+
+def of_new_jobs(created: Sequence[PlannedJob]) -> Waits:
+    """Jobs that are created with this decision or the next ones: the status counts them already."""
+    if not created:
+        return NO_WAITS
+    message = f"{plural(len(created), 'job')} planned just now: looked at next"
+    return {WaitReason.JUST_PLANNED: Wait(len(created), message, created[0].name)}
+
+
+def for_window(clock: Timing) -> str:
+    """Says when jobs may be started again."""
+    opens = clock.window.opens_at
+    if opens is None:
+        return "none of spec.trigger.windows ever opens again"
+    return f"jobs are started only in spec.trigger.windows; the next one opens at {when(opens)}"
+
+
+def when(moment: float) -> str:
+    """A time for people: RFC 3339 in UTC."""
+    return format_timestamp(timestamp_from_epoch(moment))
+
+
+def of_plans(policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *, unplanned: int) -> Waits:
+    """What the next plan waits for: somebody's approval, or its time. `unplanned` targets have debt that is due."""
+    if plan is not None and is_pending(plan):
+        void = approved_hash(policy)
+        named = printable(cut(void, MAX_TOLD))
+        other = f"; {named}, which is approved, is not the plan any more" if void and void != plan.hash else ""
+        work = format_work(plan.cost_bytes, plan.gain_bytes)
+        what = f"plan {plan.hash} ({plural(plan.jobs, 'job')}: {work})"
+        message = f"{what} waits for the annotation compaction.dev/approve={plan.hash}{other}"
+        return {WaitReason.APPROVAL_PENDING: Wait(1, message)}
+    if unplanned and clock.anchor is not None and clock.due is None:
+        after = f"the next plan is made at {when(clock.upcoming)}" if clock.upcoming is not None else "no plan follows"
+        nouns = kind_of(policy.spec.store).nouns
+        message = f"{plural(unplanned, nouns.target, nouns.targets)} with debt wait for spec.trigger.schedule: {after}"
+        return {WaitReason.AWAITING_SCHEDULE: Wait(1, message)}
+    return NO_WAITS
+
+
+def aged(
+    of_jobs: Waits, of_plan: Waits, policy: CompactionPolicy, memory: Memory, now: Moment
+) -> tuple[tuple[WaitCount, ...], Memory]:
+    """The waits with their ages, those of most jobs first, the plan's last; and the memory of them. After a restart the
+    status knows the ages.
+    """
+    waits = {**of_jobs, **of_plan}
+    known: Mapping[str, datetime] = {one.reason: one.since for one in policy.status.waits}
+    if memory.reasons is not None:
+        known = memory.reasons
+    since = {str(reason): known.get(reason, now.time) for reason in waits}
+    plan = memory.plan or policy.status.plan
+    if WaitReason.APPROVAL_PENDING in waits and plan is not None and plan.waiting_since is not None:
+        since[WaitReason.APPROVAL_PENDING.value] = plan.waiting_since
+    rows = [
+        WaitCount(reason=reason, count=one.count, since=since[reason], message=one.message, example=one.example)
+        for reason, one in sorted(waits.items(), key=lambda item: (item[0] in of_plan, -item[1].count, item[0]))
+    ]
+    return tuple(rows[:MAX_WAITS]), replace(memory, reasons=frozen(since))

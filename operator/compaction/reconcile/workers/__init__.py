@@ -1,0 +1,1 @@
+"""The workers of a policy: which live, which jobs they get, and whether another one starts."""

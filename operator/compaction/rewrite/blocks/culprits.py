@@ -1,0 +1,85 @@
+"""Sources that cannot be merged: which block an error is about, and what is wrong with it.
+
+A source may have been fine when it was registered and be gone, cut off, damaged or another object now. Whoever compacts
+it sets it aside under the reason given here and goes on with its siblings. What is about the store as a whole (access,
+no answer) is about no source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compaction.exceptions import (
+    BlockFormatError,
+    BlockStoreError,
+    MergeMemoryError,
+    ObjectChangedError,
+    ObjectMissingError,
+    ObjectTruncatedError,
+    SecretError,
+    UnreadableBlockError,
+)
+from compaction.stores.blocks.format.footer import Footer, read_footer
+from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.objects.store import Objects
+
+
+class SourceFault(StrEnum):
+    """Why a source is set aside; the reason that stands in the quarantine."""
+
+    MISSING = "SourceMissing"
+    CORRUPT = "SourceCorrupt"
+    """Cut off, damaged, or no Parquet file."""
+    FOREIGN = "SourceForeign"
+    """A sound file, and not the one that was registered."""
+    TOO_LARGE = "SourceTooLarge"
+    """One of its row groups alone takes more memory than a merge may use: raise the limit and release it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A source (`path`) that cannot be merged."""
+
+    path: str
+    fault: SourceFault
+    message: str
+
+
+def culprit_of(error: BlockStoreError | SecretError) -> Culprit | None:
+    """The object that an error is about, if it is about one as it lies there."""
+    match error:
+        case ObjectMissingError():
+            return Culprit(error.path, SourceFault.MISSING, str(error))
+        case ObjectChangedError():
+            return Culprit(error.path, SourceFault.FOREIGN, str(error))
+        case ObjectTruncatedError() | BlockFormatError():
+            return Culprit(error.path, SourceFault.CORRUPT, str(error))
+        case UnreadableBlockError():
+            return Culprit(error.block, SourceFault.CORRUPT, str(error))
+        case MergeMemoryError():
+            return Culprit(error.block, SourceFault.TOO_LARGE, str(error))
+    return None
+
+
+def read_source_footer(objects: Objects, block: Block) -> Footer | Culprit:
+    """The footer of a source, when the object is, as far as its size and footer tell, the one that was registered.
+
+    Raises ObjectError for what is about the store as a whole.
+    """
+    try:
+        footer = read_footer(objects, block.path)
+    except BlockStoreError as error:
+        culprit = culprit_of(error)
+        if culprit is None:
+            raise
+        return culprit
+    if (footer.info.size, footer.rows) != (block.bytes, block.rows):
+        found = f"{footer.info.size} bytes and {footer.rows} rows"
+        return foreign(block, f"it has {found}, not {block.bytes} bytes and {block.rows} rows")
+    return footer
+
+
+def foreign(block: Block, detail: str) -> Culprit:
+    """For a sound file that is not the one that was registered."""
+    return Culprit(block.path, SourceFault.FOREIGN, f"{block.path}: not the object that was registered: {detail}")

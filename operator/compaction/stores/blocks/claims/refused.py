@@ -1,0 +1,26 @@
+"""What the index refuses a claim for, in the words of every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from compaction.api.enums import JobReason
+from compaction.exceptions import BlockClaimError, BlockStoreError, ClaimRefusal, ClaimRefusedError, SecretError
+from compaction.stores.blocks.index.refusals import Refusal
+
+
+@contextmanager
+def claiming() -> Iterator[None]:
+    """The errors of a claim in the words of every store. A job that was committed is no error: see `StoreAdapter`."""
+    try:
+        yield
+    except BlockClaimError as error:
+        if error.reason == Refusal.JOB_COMMITTED:
+            return
+        # Those end with the job that has it; anything else will never be the job's.
+        busy = error.reason in (Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD)
+        refusal = ClaimRefusal.BUSY if busy else ClaimRefusal.GONE
+        raise ClaimRefusedError(refusal, str(error), JobReason.SOURCES_CHANGED) from error
+    except (BlockStoreError, SecretError) as error:
+        raise ClaimRefusedError(ClaimRefusal.ERROR, str(error), JobReason.STORE_UNREADABLE) from error

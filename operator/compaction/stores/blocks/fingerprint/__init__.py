@@ -1,0 +1,1 @@
+"""Fingerprints of rows: proof that a rewrite kept every one of them."""

@@ -1,0 +1,1 @@
+"""Schemas of blocks: what identifies one, and which may be merged with one another."""

@@ -1,0 +1,132 @@
+"""Which schemas may be merged with one another: a partition into classes, made before anything is planned.
+
+Whether two schemas can be unified is not transitive: a file without column `b` goes with one whose `b` is a number and
+with one whose `b` is a text, and these two do not go together. So the classes are those of a whole set of schemas:
+
+* The types that a column has in the set fall into families. Types are taken in the order of their names, and each joins
+  the first family whose common type can be widened by it (`merge.schema.wider_type`: the merge's own rule).
+* A schema belongs to a family of each column that has several: that of its type; the first one when it lacks the
+  column. Schemas with the same families are one class.
+
+So it is an equivalence that depends on the set alone, never on an order, and the schemas of a class can be unified
+(tests/stores/blocks/schema/test_classes.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from compaction.api.text.safe import cut, printable
+from compaction.stores.blocks.merge.schema import wider_type
+
+MAX_TYPE_TEXT: Final = 60
+"""Characters of a type in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnConflict:
+    """A column whose types have no common one: `column` with the path of fields inside of it, `types` in words."""
+
+    column: str
+    types: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"column {self.column} {' | '.join(self.types)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaClasses:
+    """The classes of a set of schemas, by id. `labels`: what the schemas of a class have in common and no other class
+    has. `conflicts`: why there are several; empty for a single one.
+    """
+
+    labels: Mapping[str, tuple[int, ...]]
+    conflicts: tuple[ColumnConflict, ...] = ()
+
+    def classes(self) -> tuple[frozenset[str], ...]:
+        """The ids of each class."""
+        found: dict[tuple[int, ...], set[str]] = {}
+        for name, label in self.labels.items():
+            found.setdefault(label, set()).add(name)
+        return tuple(frozenset(found[label]) for label in sorted(found))
+
+
+def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
+    """The classes of these schemas, which are named by their ids. Costs O(columns of all schemas)."""
+    columns: dict[str, dict[str, pa.DataType]] = {}
+    for schema in schemas.values():
+        for field in schema:
+            columns.setdefault(field.name, {}).setdefault(str(field.type), field.type)
+    split = {}
+    for column, kinds in sorted(columns.items()):
+        families = _families(kinds)
+        if len(families) > 1:
+            split[column] = {text: number for number, family in enumerate(families) for text in family.members}
+    labels = {
+        name: tuple(_family(schema, column, numbers) for column, numbers in split.items())
+        for name, schema in schemas.items()
+    }
+    return SchemaClasses(labels, tuple(_conflict(column, columns[column]) for column in split))
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """The schema as the index keeps it, without metadata: Arrow's own form, in base64."""
+    plain = pa.schema([field.remove_metadata() for field in schema])
+    return base64.b64encode(plain.serialize().to_pybytes()).decode()
+
+
+def schema_of_text(text: str) -> pa.Schema:
+    """The inverse. Raises ValueError."""
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(text, validate=True)))
+    except (binascii.Error, pa.ArrowException, OSError) as error:
+        raise ValueError(f"it is no schema: {error}") from error
+
+
+@dataclass(slots=True)
+class _Family:
+    """Types of a column with a common one, by their texts, which say all that matters to a merge."""
+
+    common: pa.DataType
+    members: list[str]
+
+
+def _families(kinds: Mapping[str, pa.DataType]) -> Sequence[_Family]:
+    families: list[_Family] = []
+    for text in sorted(kinds):
+        for family in families:
+            wider = wider_type(family.common, kinds[text])
+            if wider is not None:
+                family.common = wider
+                family.members.append(text)
+                break
+        else:
+            families.append(_Family(kinds[text], [text]))
+    return families
+
+
+def _family(schema: pa.Schema, column: str, numbers: Mapping[str, int]) -> int:
+    place = schema.get_field_index(column)
+    return 0 if place < 0 else numbers[str(schema.field(place).type)]
+
+
+def _conflict(column: str, kinds: Mapping[str, pa.DataType]) -> ColumnConflict:
+    """Where the types differ: inside of structs, the first field without a common type."""
+    families = _families(kinds)
+    if all(pa.types.is_struct(kind) for kind in kinds.values()):
+        inside: dict[str, dict[str, pa.DataType]] = {}
+        for kind in kinds.values():
+            for field in kind.fields:
+                inside.setdefault(field.name, {}).setdefault(str(field.type), field.type)
+        for name, theirs in sorted(inside.items()):
+            if len(_families(theirs)) > 1:
+                return _conflict(f"{column}.{name}", theirs)
+    return ColumnConflict(
+        printable(column), tuple(cut(printable(str(family.common)), MAX_TYPE_TEXT) for family in families)
+    )

@@ -1,0 +1,122 @@
+"""Which segments hold nothing that anybody needs: one rule, used by the plan, the commit and, before a deletion, the
+sweep.
+
+A segment is dead (docs/design/segment-planning.md) when it lies wholly at or below the newest segment that may be
+compacted, and
+
+* every record is hidden by newer files (an orphan of an overwrite), or
+* it has no entries at all, or
+* no live index is in the range that is read from it.
+
+The newest segment, the newest one with entries, and everything that reaches above the snapshot are never dead. Nor is a
+segment with a *stranded* entry: a live index that newer files hide here and provide nowhere. Ra leaves such a log when
+it dies between linking a group around a dead segment and deleting that one: the compacted file then lies hidden behind
+the dead segment. Once the dead segment is deleted, the stranded entries can be read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compaction.stores.segments.commit.records import UnreferencedReason
+from compaction.stores.segments.model import FileIdentity, U64Array
+from compaction.stores.segments.planning.limits import IndexesMissing
+from compaction.stores.segments.reading.view import LogState, SegmentRef, open_log
+from compaction.stores.segments.snapshot.seq import LiveSet
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSegment:
+    """A segment that nobody needs, why, and which file it is."""
+
+    name: str
+    reason: UnreferencedReason
+    identity: FileIdentity
+
+
+def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
+    """What is live at or below the snapshot that is in force; without any snapshot nothing is below it.
+
+    "Treat as empty" speaks of one thing only: the directory's own snapshot, in force, without its `indexes` file. A
+    snapshot index that somebody gave without a live set, whatever the directory holds, is of a state that nobody
+    described: LiveSetUnknownError, as for a missing file when the policy is to refuse.
+    """
+    if log.live is not None:
+        return log.live
+    if log.snapshot_index is None:
+        return LiveSet.empty()
+    own = log.snapshot if log.snapshot and log.snapshot.index == log.snapshot_index else None
+    missing = own is not None and own.live is None and own.live_error is None
+    if missing and indexes_missing is IndexesMissing.TREAT_AS_EMPTY:
+        return LiveSet.empty()
+    raise log.live_unknown()
+
+
+def compactable_refs(log: LogState) -> tuple[SegmentRef, ...]:
+    """The refs that a compaction may touch: all but the newest, as far as they end at or below the snapshot."""
+    if log.snapshot_index is None:
+        return ()
+    end = 0
+    for ref in log.refs[:-1]:
+        if ref.last > log.snapshot_index:
+            break
+        end += 1
+    return log.refs[:end]
+
+
+def find_stranded(log: LogState, live: LiveSet) -> dict[str, int]:
+    """By segment name, the smallest live index that only this or other hidden records hold."""
+    if not live:
+        return {}
+    last_read = {ref.name: ref.last for ref in log.refs}
+    hidden: dict[str, U64Array] = {}
+    for segment in log.segments:
+        keys = segment.idx[segment.effective]
+        if segment.name in last_read:
+            keys = keys[keys > np.uint64(last_read[segment.name])]
+        keys = keys[live.mask(keys)]
+        if keys.size:
+            hidden[segment.name] = keys
+    if not hidden:
+        return {}
+    readable = np.concatenate([log.segment(ref.name).idx[log.readable(ref)] for ref in log.refs])
+    stranded = {name: np.setdiff1d(keys, readable) for name, keys in hidden.items()}
+    return {name: int(keys[0]) for name, keys in stranded.items() if keys.size}
+
+
+def find_dead(log: LogState, live: LiveSet, *, stranded: dict[str, int] | None = None) -> dict[str, DeadSegment]:
+    """Dead segments by name. `stranded`: the answer of `find_stranded`, when it is known already."""
+    refs = compactable_refs(log)
+    if not refs:
+        return {}
+    reasons = {ref.name: UnreferencedReason.NO_LIVE_INDEX for ref in refs if not live.count_in(ref.first, ref.last)}
+    orphans = frozenset(log.orphans)
+    for segment in log.segments:
+        if segment.name > refs[-1].name:
+            break
+        if not segment.count:
+            reasons[segment.name] = UnreferencedReason.NO_ENTRIES
+        elif segment.name in orphans:
+            reasons[segment.name] = UnreferencedReason.OVERWRITTEN
+    if stranded is None:
+        stranded = find_stranded(log, live)
+    return {
+        name: DeadSegment(name=name, reason=reason, identity=log.segment(name).identity)
+        for name, reason in sorted(reasons.items())
+        if name not in stranded
+    }
+
+
+def dead_segments(
+    directory: Path,
+    *,
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+) -> dict[str, DeadSegment]:
+    """Dead segments of a log as it is on disk now. Errors as of `open_log`, and LiveSetUnknownError."""
+    log = open_log(directory, snapshot_index=snapshot_index, live=live)
+    return find_dead(log, known_live(log, indexes_missing))

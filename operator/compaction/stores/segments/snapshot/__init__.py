@@ -1,0 +1,1 @@
+"""Snapshots of a log, and the sets of live indexes beside them."""

@@ -1,0 +1,167 @@
+"""`compactor blocks compact` as a user meets it: merged, proved, and everything that can be wrong with a source."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.stores.blocks.model import Fingerprint
+from support.stores.block_commands import BlockCommands, policy_file
+
+
+def content(blocks: BlockCommands) -> Fingerprint:
+    """Of all live blocks, as they are read back now."""
+    verified = blocks.data("verify")
+    assert verified["bad"] == 0
+    listed = [Fingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
+    return sum(listed, Fingerprint())
+
+
+def test_blocks_are_merged_level_by_level_and_hold_the_same_rows(blocks: BlockCommands) -> None:
+    blocks.add(*range(1, 9))
+    before = content(blocks)
+    result = blocks.data("compact", "--levels", "2:1h,2:1h,2:1h")
+    assert (len(result["jobs"]), result["succeeded"]) == (7, True)
+    assert {job["verified"] for job in result["jobs"]} == {"equal"}
+    (left,) = blocks.data("list")["items"]
+    assert (left["level"], left["rows"]) == (3, 400)
+    assert content(blocks) == before
+    assert [(job["level"], job["merged"], job["into"]) for job in result["jobs"]].count((0, 2, 1)) == 4
+    assert blocks.data("tombstones")["blocks"] == 14
+    assert blocks.run("compact", "--levels", "2:1h,2:1h,2:1h").stdout.startswith("nothing is due; 1 block live")
+
+
+def test_only_what_is_due_is_merged(blocks: BlockCommands) -> None:
+    blocks.add(*range(1, 23))
+    assert len(blocks.data("compact", "--jobs", "2")["jobs"]) == 1
+    assert sorted(item["level"] for item in blocks.data("list")["items"]) == [0, 0, 1]
+    table = blocks.run("compact", "--all").stdout
+    assert "2 of 2 jobs succeeded, 4 blocks merged into 2; 1 block live" in table  # of level 0, then of level 1
+    assert "equal" in table
+
+
+def test_tenants_are_never_mixed(blocks: BlockCommands) -> None:
+    blocks.add(1, 2)
+    blocks.add(3, 4, tenant="other")
+    blocks.data("compact", "--all")
+    assert sorted((item["tenant"], item["rows"]) for item in blocks.data("list")["items"]) == [
+        ("acme", 100),
+        ("other", 100),
+    ]
+
+
+def test_a_policy_of_a_file_is_run_without_its_approval(blocks: BlockCommands, tmp_path: Path) -> None:
+    blocks.add(1, 2, 3)
+    levels = [{"maxBlocks": 3, "maxAge": "1h"}]
+    file = policy_file(tmp_path / "policy.yaml", blocks, levels=levels, spec={"approval": "Manual"})
+    assert len(blocks.data("compact", "-f", file)["jobs"]) == 1
+    assert [item["level"] for item in blocks.data("list")["items"]] == [1]
+
+
+def test_duplicates_are_dropped_and_counted_when_asked(blocks: BlockCommands) -> None:
+    blocks.add(1, 2)
+    blocks.data("compact", "--all", "--deduplicate", "service", "--grace", "0s")
+    (left,) = blocks.data("list")["items"]
+    assert left["rows"] == 10  # services of 10 rows each, in 100 rows
+
+
+def spoiled(blocks: BlockCommands, path: str, how: str) -> None:
+    data = blocks.objects.get(path)
+    match how:
+        case "missing":
+            blocks.objects.delete([path])
+        case "truncated":
+            blocks.objects.put(path, data[:-30])
+        case "foreign":
+            other = blocks.write(90, tenant="elsewhere")
+            blocks.objects.put(path, blocks.objects.get(other))
+        case "no Parquet":
+            blocks.objects.put(path, b"x" * len(data))
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "foreign", "no Parquet"])
+def test_one_bad_block_is_named_and_the_others_are_merged(blocks: BlockCommands, how: str) -> None:
+    ids = blocks.add(1, 2, 3, 4)
+    bad = ids[1]
+    path = blocks.data("inspect", bad)["path"]
+    spoiled(blocks, path, how)
+    result = blocks.run("compact", "--all", "-o", "json")
+    assert result.exit_code == 1, result.output
+    assert path in result.stderr or bad in result.stderr
+    data: dict[str, Any] = json.loads(result.stdout)
+    assert [one["source"] for one in data["quarantined"]] == [bad]
+    assert [item["block"] for item in blocks.data("quarantine", "list")["items"]] == [bad]
+    live = blocks.data("list")["items"]
+    assert sorted((item["level"], item["rows"]) for item in live) == [(0, 50), (1, 150)]
+    assert blocks.run("compact", "--all").exit_code == 0
+
+
+def test_blocks_of_an_open_job_are_left_to_it_until_it_is_given_up(blocks: BlockCommands) -> None:
+    ids = blocks.add(1, 2, 3, 4)
+    with blocks.opened() as store:
+        store.claim(job="somebody-else", token=7, sources=ids[:2], output_level=1)
+    result = blocks.run("compact", "--all", "-o", "json")
+    assert "job somebody-else has 2 blocks since" in result.stderr
+    data = json.loads(result.stdout)
+    assert [job["sources"] for job in data["jobs"]] == [ids[2:]]
+    assert [row["reason"] for row in data["leftOut"] if row["example"] == "somebody-else"] == ["JobUnfinished"]
+    taken = blocks.run("compact", "--all", "--take-over", "-o", "json")
+    assert "job somebody-else: given up" in taken.stderr
+    assert json.loads(taken.stdout)["jobs"][0]["sources"] == ids[:2]
+    assert sum(item["rows"] for item in blocks.data("list")["items"]) == 200
+
+
+def test_replaced_blocks_are_deleted_after_the_grace(blocks: BlockCommands) -> None:
+    blocks.add(1, 2)
+    blocks.data("compact", "--all", "--grace", "0s")
+    assert blocks.data("tombstones")["blocks"] == 0
+    listed = [item["path"] for item in blocks.data("list")["items"]]
+    assert [info.path for info in blocks.objects.list("acme")] == listed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--deduplicate", "nosuch"), "sort key column nosuch: none of the blocks has it"),
+        (("--memory", "1Mi"), "1048576 bytes of memory are too few for a merge, which takes 16777216"),
+    ],
+)
+def test_a_merge_that_cannot_be_is_refused_in_one_line(
+    blocks: BlockCommands, options: tuple[str, ...], said: str
+) -> None:
+    blocks.add(1, 2, 3, 4)
+    result = blocks.run("compact", "--all", *options, "-o", "json")
+    assert result.exit_code == 1
+    assert [(job["state"], job["reason"]) for job in json.loads(result.stdout)["jobs"]] == [("Faulty", "InvalidJob")]
+    (line,) = result.stderr.splitlines()
+    assert line.endswith(said)
+    with blocks.opened() as store:
+        assert store.open_jobs() == ()
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from compaction.cli.blocks.compact import interrupts
+with interrupts():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    finally:
+        for _ in range(int(sys.argv[1])):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_second_interrupt_does_not_wait_for_the_merge(again: int) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(again)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("interrupted: waiting for the merge that runs; again: do not wait\n")
+    assert ended.returncode == (130 if again else -signal.SIGINT)

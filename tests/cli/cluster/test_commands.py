@@ -1,0 +1,409 @@
+"""`kubectl compaction ...` as people type it: the real kubectl, a real API server, users with the roles we ship.
+
+Statuses are written by the test, so that every situation is exact; tests/e2e has the operator in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY, COORDINATOR_LEASE
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.text.times import timestamp_from_epoch
+from compaction.cli.cluster.access import models
+from compaction.cli.main import COMMANDS
+from compaction.explain.left_out_words import TARGET_WORDS
+from compaction.leases.record import format_micro_time
+from compaction.local.servers.versitygw import free_port
+from support.cluster.by_kubectl import Cluster
+from support.cluster.command_users import User, columns_of, make_user
+from support.cluster.explained import condition
+from support.cluster.manifests import job_object, policy_object
+
+pytestmark = pytest.mark.apiserver
+
+SEGMENT = "0000000000000007.segment"
+
+
+@pytest.fixture
+def cluster(control_plane: Any, namespace: str) -> Cluster:
+    return Cluster(control_plane, namespace)
+
+
+@pytest.fixture
+def user(control_plane: Any, namespace: str, tmp_path: Path) -> Callable[[str], User]:
+    """A user with one of our roles in the namespace of the test, or with none."""
+    return lambda role: make_user(control_plane, namespace, tmp_path, role=role)
+
+
+@pytest.fixture
+def editor(user: Callable[[str], User]) -> User:
+    return user("compaction-editor")
+
+
+def ago(seconds: float) -> str:
+    return timestamp_from_epoch(time.time() - seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def make(cluster: Cluster, document: dict[str, Any], status: dict[str, Any] | None = None) -> None:
+    """Create an object, and write its status as the operator would."""
+    cluster.apply(document)
+    if status is not None:
+        kind, name = document["kind"], document["metadata"]["name"]
+        write_status(cluster, f"{kind}/{name}", status)
+
+
+def write_status(cluster: Cluster, name: str, status: dict[str, Any]) -> None:
+    patch = json.dumps({"status": status})
+    cluster.kubectl("patch", name, "--type=merge", "--subresource=status", "-p", patch)
+
+
+def busy_status() -> dict[str, Any]:
+    ready = condition("Ready", "Compacting", status="False", message="1 jobs run, 2 wait; 163Mi to give back")
+    quarantined = {
+        "target": "/data/ra/a",
+        "source": SEGMENT,
+        "index": 24578,
+        "offset": 133128,
+        "reason": "SourceCorrupt",
+        "message": "corrupt entry",
+        "since": ago(300),
+    }
+    return {
+        "observedGeneration": 1,
+        "conditions": [ready],
+        "store": "SegmentLogs",
+        "debt": {"bytes": 163 << 20, "sources": 40, "targets": 4},
+        "oldestDebtAt": ago(11_103),
+        "etaSeconds": 130,
+        "active": 1,
+        "queued": 2,
+        "faulty": 1,
+        "succeeded": 3,
+        "workers": 1,
+        "lastSenseTime": ago(5),
+        "lastSuccessTime": ago(605),
+        "bytesReclaimed": 375 << 20,
+        "waiting": {"reason": "NoFreeSlot", "message": "2 jobs wait; 1 of 1 workers run", "since": ago(125)},
+        "quarantined": [quarantined],
+        "plan": {
+            "hash": "4d5e00c0ffee1234",
+            "jobs": 3,
+            "costBytes": 41 << 20,
+            "gainBytes": 163 << 20,
+            "createdAt": ago(60),
+            "leftOut": [{"reason": "Cooldown", "count": 2, "example": "/data/ra/b"}],
+        },
+    }
+
+
+def coordinator_lease(silent: float) -> dict[str, Any]:
+    """The coordinator's Lease, renewed so many seconds ago."""
+    renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=silent))
+    spec = {"holderIdentity": "replica-a", "leaseDurationSeconds": 900, "renewTime": renewed}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": COORDINATOR_LEASE},
+        "spec": spec,
+    }
+
+
+@pytest.fixture
+def busy(cluster: Cluster) -> Cluster:
+    """A policy with a running job, one that waits and a parked one."""
+    make(cluster, coordinator_lease(0))
+    make(cluster, policy_object(), busy_status())
+    running = {"state": "InProgress", "worker": "logs-w-1", "fencingToken": 2, "progressPercent": 34}
+    make(cluster, job_object("logs-1"), running | {"assignedAt": ago(20)})
+    make(cluster, job_object("logs-2"), {"state": "Unassigned"})
+    failed = condition("Failed", "TooManyAttempts", message="3 attempts failed, last: no space")
+    make(cluster, job_object("logs-3"), {"state": "Faulty", "conditions": [failed], "finishedAt": ago(90)})
+    return cluster
+
+
+def test_status_answers_what_is_behind_why_and_until_when(busy: Cluster, editor: User) -> None:
+    (row,) = columns_of(editor.prints("status"))
+    assert row.pop("NEXT").startswith("look in ")
+    assert row.pop("WAITING").startswith("NoFreeSlot (2m")
+    assert row.pop("LAST SUCCESS").startswith("10m")
+    assert row == {
+        "NAME": "logs",
+        "REASON": "Compacting",
+        "DEBT": "163Mi",
+        "OLDEST": "3h5m",
+        "ACTIVE": "1",
+        "QUEUED": "2",
+        "FAULTY": "1",
+        "ETA": "2m10s",
+        "COST": "41Mi",
+        "RECLAIMED": "375Mi",
+    }
+    wide = columns_of(editor.prints("status", "-o", "wide"))[0]
+    assert (wide["WORKERS"], wide["QUARANTINED"], wide["MESSAGE"][:10]) == ("1", "1", "1 jobs run")
+    (item,) = json.loads(editor.prints("status", "-o", "json"))["items"]
+    assert (item["debtBytes"], item["waiting"]["reason"], item["etaSeconds"]) == (163 << 20, "NoFreeSlot", 130)
+
+
+def test_status_says_when_nobody_coordinates_and_when_the_spec_was_not_observed(cluster: Cluster, editor: User) -> None:
+    make(cluster, coordinator_lease(3 * 3600))
+    make(cluster, policy_object(), busy_status())
+    answer = editor.plugin("status")
+    assert columns_of(answer.stdout)[0]["NEXT"] == "nobody coordinates"
+    assert "Nobody seems to coordinate: replica-a renewed its Lease 3h" in answer.stderr
+    make(cluster, coordinator_lease(0))
+    cluster.kubectl("patch", "cpol/logs", "--type=merge", "-p", '{"spec":{"suspend":true}}')
+    assert columns_of(editor.prints("status"))[0]["NEXT"] == "spec not observed"
+    assert "generation 1 of 2" in editor.prints("status", "logs")
+
+
+def test_status_of_one_policy_has_its_jobs(busy: Cluster, editor: User) -> None:
+    text = editor.prints("status", "logs")
+    assert "Compacting for" in text
+    assert "163Mi in 40 segments of 4 logs, the oldest for 3h5m" in text
+    jobs = columns_of(text.partition("\n\n")[2])
+    assert [(job["JOB"], job["STATE"]) for job in jobs] == [
+        ("logs-1", "InProgress"),
+        ("logs-2", "Unassigned"),
+        ("logs-3", "Faulty"),
+    ]
+    data = yaml.safe_load(editor.prints("status", "logs", "-o", "yaml"))
+    assert [job["name"] for job in data["jobs"]] == ["logs-1", "logs-2", "logs-3"]
+
+
+def test_watch_prints_a_row_per_change_until_it_is_interrupted(cluster: Cluster, editor: User) -> None:
+    make(cluster, policy_object(), {"active": 1})
+    command = [str(editor.kubectl), "compaction", "status", "--watch", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=editor.environment) as process:
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["active"] == 1
+            cluster.kubectl(
+                "patch", "cpol/logs", "--type=merge", "--subresource=status", "-p", '{"status":{"active":7}}'
+            )
+            assert json.loads(process.stdout.readline())["active"] == 7
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User) -> None:
+    text = editor.prints("plan", "logs")
+    assert text.startswith("Plan 4d5e00c0ffee1234 of ")
+    assert "3 jobs, copies 41Mi, reclaims 163Mi" in text
+    (row,) = columns_of(text.rpartition("\n\n")[2])
+    assert row == {
+        "LEFT OUT": "Cooldown",
+        "COUNT": "2",
+        "FOR EXAMPLE": "/data/ra/b",
+        "WHY": TARGET_WORDS["Cooldown"].says,
+    }
+    data = json.loads(editor.prints("plan", "logs", "-o", "json"))
+    assert (data["hash"], data["plannedJobs"], data["leftOut"][0]["reason"]) == ("4d5e00c0ffee1234", 3, "Cooldown")
+
+
+def test_why_explains_a_policy_and_a_job(busy: Cluster, editor: User) -> None:
+    policy = editor.prints("why", "logs")
+    for sentence in (
+        "163Mi could be reclaimed by 40 segments",
+        "Waiting for NoFreeSlot, 2m",
+        "Job logs-1 runs on",
+    ):
+        assert sentence in policy
+    assert editor.prints("why", "cpol/logs").splitlines()[0] == policy.splitlines()[0]
+    job = json.loads(editor.prints("why", "cjob/logs-3", "-o", "json"))
+    assert job["subject"].endswith("/logs-3: Faulty")
+    assert any(f"kubectl compaction retry -n {busy.namespace} logs-3" in sentence for sentence in job["todo"])
+    assert "neither cpol" in editor.refused("why", "pod/logs")
+
+
+def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: User) -> None:
+    def approved() -> str:
+        annotation: str = cluster.policy()["metadata"].get("annotations", {}).get(ANNOTATION_APPROVE, "")
+        return annotation
+
+    make(cluster, policy_object(approval="Manual"), {"plan": {"leftOut": []}})
+    assert "no plan waits" in editor.refused("approve", "logs", "--yes")
+    work = {"job": "logs-1", "target": "/data/ra/a", "groups": 2, "costBytes": 1 << 20, "gainBytes": 3 << 20}
+    plan = {"hash": "4d5e", "jobs": 3, "costBytes": 2 << 20, "gainBytes": 9 << 20, "approval": "Pending"}
+    write_status(
+        cluster, "cpol/logs", {"plan": plan | {"waitingSince": ago(125), "createdAt": ago(60), "work": [work]}}
+    )
+    shown = editor.prints("plan", "logs")
+    assert "3 jobs, copies 2Mi, reclaims 9Mi" in shown
+    assert columns_of(shown.split("\n\n")[1])[0]["RECLAIMS"] == "3Mi"
+    assert "and 2 more with a smaller gain" in shown
+    assert re.search(r"has waited 2m\d*s? for approval: kubectl compaction approve logs 4d5e -n ", shown)
+    assert columns_of(editor.prints("status"))[0]["COST"] == "2Mi"
+    assert "0000 is not the current plan" in editor.refused("approve", "logs", "0000")
+    assert "give the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
+    declined = editor.run("approve", "logs", typed="n\n")
+    assert (declined.returncode, "Approve it?" in declined.stdout) == (130, True)
+    assert approved() == ""
+    assert "its 3 jobs are created" in editor.prints("approve", "logs", "4d5e")
+    assert approved() == "4d5e"
+    assert "It was approved; the coordinator looks at the store" in editor.prints("plan", "logs")
+    write_status(cluster, "cpol/logs", {"plan": plan | {"hash": "9999"}})
+    assert "its 3 jobs are created" in editor.run("approve", "logs", typed="y\n").stdout
+    assert editor.prints("approve", "logs", "--yes").startswith("Plan 9999 of ")
+    assert approved() == "9999"
+    write_status(cluster, "cpol/logs", {"plan": plan | {"hash": "9999", "approval": "Approved"}})
+    assert "approved already" in editor.prints("approve", "logs", "9999")
+    cluster.kubectl("patch", "cpol/logs", "--type=merge", "-p", '{"spec":{"approval":"Auto"}}')
+    assert "by itself (spec.approval: Auto)" in editor.refused("approve", "logs", "--yes")
+
+
+def test_retry_takes_parked_jobs_only_and_the_others_hold_nothing_up(busy: Cluster, editor: User) -> None:
+    answer = editor.run("retry", "logs-1", "nowhere", "cjob/logs-3")
+    assert answer.returncode == 1
+    assert "job logs-1 is InProgress, not Faulty: a worker is at it" in answer.stderr
+    assert 'no CompactionJob "nowhere" in namespace' in answer.stderr
+    assert answer.stdout == "job logs-3: asked for; the coordinator gives it its attempts anew\n"
+    marks = {job["metadata"]["name"]: job["metadata"].get("annotations", {}) for job in busy.jobs()}
+    assert ANNOTATION_RETRY in marks["logs-3"]
+    assert not any(ANNOTATION_RETRY in marks[name] for name in ("logs-1", "logs-2"))
+
+
+def test_quarantine_is_listed_and_released(busy: Cluster, editor: User) -> None:
+    (row,) = columns_of(editor.prints("quarantine", "list"))
+    assert row.pop("AGE").startswith("5m")
+    assert row == {
+        "POLICY": "logs",
+        "TARGET": "/data/ra/a",
+        "SOURCE": SEGMENT,
+        "INDEX": "24578",
+        "OFFSET": "133128",
+        "REASON": "SourceCorrupt",
+    }
+    assert "not in quarantine: /data/ra/b/1.segment" in editor.refused(
+        "quarantine", "release", "logs", "/data/ra/b/1.segment"
+    )
+    assert "or give --all" in editor.refused("quarantine", "release", "logs", code=2)
+    assert "release of 1 source asked for" in editor.prints("quarantine", "release", "logs", f"/data/ra/a/{SEGMENT}")
+    asked = f"/data/ra/a/{SEGMENT}"
+    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == asked
+    write_status(busy, "cpol/logs", {"released": asked})
+    editor.prints("quarantine", "release", "logs", asked)
+    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == f"{asked},{asked}"
+    editor.prints("quarantine", "release", "logs", "--all")
+    assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == "all"
+
+
+def test_a_viewer_reads_and_is_told_what_it_may_not(busy: Cluster, user: Callable[[str], User], namespace: str) -> None:
+    viewer = user("compaction-viewer")
+    for args in (("status",), ("status", "logs"), ("plan", "logs"), ("why", "logs"), ("quarantine", "list")):
+        assert viewer.prints(*args)
+    told = viewer.refused("retry", "logs-3")
+    assert 'cannot patch resource "compactionjobs"' in told
+    assert "compaction-editor" in told
+    assert 'cannot list resource "compactionpolicies"' in viewer.refused("status", "-A")
+    assert "compaction-viewer" in user("").refused("status", "-n", namespace)
+
+
+def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: User) -> None:
+    answer = editor.run("status")
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.stderr == f"No policies found in {cluster.namespace} namespace.\n"
+    make(cluster, policy_object())
+    assert columns_of(editor.prints("status"))[0]["REASON"] == "-"
+    assert "not looked at yet" in editor.prints("status", "logs")
+    assert "its store was not looked at" in editor.prints("plan", "logs")
+    assert "No operator has looked at it yet." in editor.prints("why", "logs")
+    assert "no source is in quarantine" in editor.refused("quarantine", "release", "logs", "--all")
+    assert 'no CompactionPolicy "other"' in editor.refused("status", "other")
+    assert 'no CompactionPolicy "other"' in editor.refused("status", "other", "--watch")
+    for name in ("../../../version", "logs?watch=true", "cpol/logs", "a b", ""):
+        assert "is no name of a CompactionPolicy" in editor.refused("status", name)
+
+
+def test_no_cluster_no_context_and_no_definitions_are_told_apart(
+    control_plane: Any, editor: User, tmp_path: Path
+) -> None:
+    def kubeconfig(server: str) -> str:
+        document = yaml.safe_load(control_plane.kubeconfig.read_text())
+        document["clusters"][0]["cluster"]["server"] = server
+        path = tmp_path / "other.kubeconfig"
+        path.write_text(yaml.safe_dump(document))
+        return str(path)
+
+    assert "does not answer" in editor.refused("status", "--kubeconfig", kubeconfig(f"https://127.0.0.1:{free_port()}"))
+    # Below this path the server knows no kinds at all, as one without our definitions does not know ours.
+    bare = kubeconfig(f"{control_plane.url}/without-kinds")
+    for args in (("status",), ("status", "logs"), ("retry", "logs-1")):
+        assert "apply the resource definitions first" in editor.refused(*args, "--kubeconfig", bare)
+    assert "cannot be used" in editor.refused("status", "--context", "elsewhere")
+    assert "give -n, not -A" in editor.refused("status", "logs", "-A", code=2)
+
+
+def test_every_command_is_a_plugin_of_kubectl(busy: Cluster, editor: User) -> None:
+    text = editor.plugin("--help").stdout
+    assert text.startswith("Usage: kubectl compaction ")
+    listed = re.findall(r"^  (\w+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
+    assert listed == list(COMMANDS)
+    told = {
+        ("status",): "logs   Compacting",
+        ("why", "logs", "-n", busy.namespace): "Waiting for NoFreeSlot",
+        ("plan", "logs"): "Plan 4d5e00c0ffee1234",
+        ("quarantine", "list", "-o", "yaml"): SEGMENT,
+        ("retry", "logs-3"): "job logs-3: asked for",
+    }
+    for args, part in told.items():
+        answer = editor.plugin(*args)
+        assert answer.returncode == 0, answer.stderr
+        assert part in answer.stdout
+    refused = editor.plugin("approve", "logs")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("error: policy logs carries out its plans by itself")
+
+
+def test_a_policy_of_an_older_schema_is_named_and_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = policy_object("good"), policy_object("bad")
+    for body in (good, bad):
+        body["metadata"]["namespace"] = "storage"
+    bad["spec"]["store"]["segmentLogs"]["root"] = "relative"
+    found = models(CompactionPolicy, [bad, good])
+    assert [policy.metadata.name for policy in found] == ["good"]
+    told = capsys.readouterr().err
+    assert told.startswith("error: CompactionPolicy storage/bad is not valid: spec.store.segmentLogs.root: ")
+
+
+def test_flags_of_the_cluster_stand_before_or_after_the_verb_and_after_wins(cluster: Cluster, editor: User) -> None:
+    make(cluster, policy_object("logs"))
+    first, second = editor.prints("-n", cluster.namespace, "status"), editor.prints("status", "-n", cluster.namespace)
+    assert columns_of(first)[0]["NAME"] == columns_of(second)[0]["NAME"] == "logs"
+    assert "logs" in editor.prints("-n", "elsewhere", "why", "logs", "-n", cluster.namespace)
+    assert "not permitted" in editor.refused("-n", "elsewhere", "why", "logs")
+    assert "Error: give either" in editor.refused("-n", "elsewhere", "-A", "status", code=2)
+    assert "not permitted" in editor.refused("-A", "status"), "this user reads one namespace"
+    assert "logs" in editor.prints("-A", "status", "-n", cluster.namespace)
+    assert "logs" in editor.plugin("-n", cluster.namespace, "why", "logs").stdout
+
+
+def test_impersonation_is_the_api_servers_to_allow(
+    cluster: Cluster, control_plane: Any, user: Callable[[str], User]
+) -> None:
+    make(cluster, policy_object("logs"))
+    user("compaction-viewer")
+    admin = User(control_plane.binaries.kubectl, control_plane.kubeconfig)
+    viewer = f"compaction-viewer-{cluster.namespace}"
+    where = ("-n", cluster.namespace)
+    assert "logs" in admin.prints(*where, "--as", viewer, "status")
+    refused = admin.refused(*where, "--as", viewer, "quarantine", "release", "logs", "--all")
+    assert "no source is in quarantine" in refused
+    stranger = admin.refused(*where, "status", "--as", "stranger", "--as-group", "strangers")
+    assert "not permitted" in stranger
+    assert '"stranger"' in stranger
+    assert "logs" in admin.prints(*where, "status", "--as", "stranger", "--as-group", "system:masters")
+    assert "--as-group needs --as" in admin.refused(*where, "status", "--as-group", "strangers", code=2)
+    assert "cannot impersonate" in user("compaction-editor").refused("status", "--as", viewer)

@@ -1,0 +1,104 @@
+"""`compactor segments clump` as a user meets it: plan, refusals, receipts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli.commands import Run
+from compaction.stores.segments.clump.moves import read_moves
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from support.stores.log_owner import live_payloads, under_the_maps
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Five segments of 32 entries of 50 bytes; every 4th of 1..128 is live; the fifth segment is the newest."""
+    directory = tmp_path / "log"
+    generate_log(directory, segments=5, entries_per_segment=32, payload_bytes=50, seed=1, sync=False)
+    return directory
+
+
+@pytest.mark.parametrize("flag", ["--plan", "--dry-run"])
+def test_a_plan_says_what_and_what_not_and_changes_nothing(run: Run, log: Path, flag: str) -> None:
+    before = sorted(log.rglob("*"))
+    plan = json.loads(run("clump", log, flag, "--budget", "500", "-o", "json").stdout)
+    assert (plan["entries"], plan["rangesBefore"], plan["rangesAfter"]) == (0, 32, 32)
+    assert [left["reason"] for left in plan["leftOut"]] == ["OverBudget", "TooLittleGain"]
+    plan = json.loads(run("clump", log, flag, "--max-entries", "20", "-o", "json").stdout)
+    assert [(part["entries"], part["first"], part["last"]) for part in plan["segments"]] == [
+        (20, 161, 180),
+        (12, 181, 192),
+    ]
+    assert (plan["entries"], plan["payloadBytes"], plan["rangesAfter"], plan["refused"]) == (32, 1600, 1, None)
+    assert (plan["freedSegments"], plan["leftOut"]) == (4, [])
+    text = run("clump", log, flag).stdout
+    assert "Live:        32 entries in 32 ranges" in text
+    assert "Afterwards:  1 range at the owner's next snapshot" in text
+    assert yaml.safe_load(run("clump", log, flag, "-o", "yaml").stdout)["entries"] == 32
+    assert sorted(log.rglob("*")) == before
+
+
+def test_a_plan_says_what_would_refuse_it(run: Run, log: Path) -> None:
+    (log.parent / "0001.wal").write_bytes(b"RAWA\x01" + log.name.encode())
+    assert "but it would be refused now" in run("clump", log, "--plan").stdout
+    assert "0001.wal" in json.loads(run("clump", log, "--plan", "-o", "json").stdout)["refused"]
+
+
+def test_nobody_said_that_the_owner_is_stopped(run: Run, log: Path) -> None:
+    before = sorted(log.rglob("*"))
+    result = run("clump", log)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {log}: its live entries are not re-written at the head: nobody says")
+    assert "--owner-stopped" in result.stderr
+    assert sorted(log.rglob("*")) == before
+
+
+def test_receipts_name_the_maps(run: Run, log: Path) -> None:
+    before = live_payloads(log)
+    done = json.loads(run("clump", log, "--owner-stopped", "--max-entries", "20", "-o", "json").stdout)
+    assert (done["entries"], done["payloadBytes"], done["rangesBefore"], done["rangesAfter"]) == (32, 1600, 32, 1)
+    assert [receipt["map"] for receipt in done["receipts"]] == [
+        "00000000000000000161.moves",
+        "00000000000000000181.moves",
+    ]
+    assert [moves.receipt.job for moves in read_moves(log)] == [done["job"]] * 2
+    assert under_the_maps(log, before) == before
+    assert fence.read(log).claimed(done["job"]) is None
+    again = run("clump", log, "--owner-stopped")
+    assert (again.exit_code, again.stdout) == (0, "nothing to re-write\n")
+    assert "Live:      nothing" in run("inspect", log).stdout
+
+
+def test_table_of_receipts(run: Run, log: Path) -> None:
+    write = run("clump", log, "--owner-stopped", "--budget", "1000")
+    lines = write.stdout.splitlines()
+    assert lines[0].split()[:5] == ["SEGMENT", "FIRST", "LAST", "ENTRIES", "BYTES"]
+    assert lines[1].split()[0] == "0000000000000006.segment"
+    assert "20 entries re-written, 1000; live ranges 32 before, 13 after" in lines
+    assert lines[-1].startswith("OverBudget")
+
+
+def test_a_corrupt_entry_is_named(run: Run, log: Path) -> None:
+    damaged = corrupt_entry(log, segment=2, record=0)
+    result = run("clump", log, "--owner-stopped")
+    assert result.exit_code == 1
+    assert f"{damaged.file}: corrupt entry at index {damaged.index}, offset" in result.stderr
+    assert read_moves(log) == ()
+
+
+def test_wrong_usage_and_wrong_places(run: Run, log: Path, tmp_path: Path) -> None:
+    assert run("clump", tmp_path / "absent").exit_code == 2
+    assert run("clump", log, "--shorter-than", "1").exit_code == 2
+    (tmp_path / "empty").mkdir()
+    result = run("clump", tmp_path / "empty", "--owner-stopped")
+    assert (result.exit_code, "not a segment log directory" in result.stderr) == (1, True)
+    assert list((tmp_path / "empty").iterdir()) == []
+    write_snapshot(log, index=150, term=9, live=None, sync=False)
+    result = run("clump", log, "--plan")
+    assert (result.exit_code, "unknown (not empty)" in result.stderr) == (1, True)

@@ -1,0 +1,124 @@
+"""`compactor segments` beside a Ra server, and what it says of entries that are nowhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Run
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.model import segment_name
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
+from support.stores.ra_system import META, WAL, killed, running, stopped
+from support.stores.segment_logs import content, regular
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    directory = tmp_path / "data" / "LOG"
+    generate_log(directory, pattern="overwritten", segments=9, entries_per_segment=32, payload_bytes=64, sync=False)
+    return directory
+
+
+def test_compact_leaves_the_log_of_a_running_server_alone(run: Run, log: Path) -> None:
+    before = regular(log)
+    with running(log.parent):
+        result = run("compact", log, "--sweep", "--grace", "0")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {log}: the log's owner runs: process ")
+    assert "Stop the owner" in result.stderr
+    assert "--owner-stopped" in result.stderr
+    assert regular(log) == before
+    assert not (log / fence.FENCE_FILE).exists()
+
+
+def test_a_server_that_was_killed_needs_a_word(run: Run, log: Path) -> None:
+    before = content(log)
+    killed(log.parent)
+    assert "or was killed" in run("compact", log).stderr
+    planned = run("plan", log)
+    assert planned.exit_code == 0
+    refused = planned.stdout.splitlines()[-1]
+    assert refused.startswith(f"but it would be refused now: {log.parent / META} was not closed")
+    assert json.loads(run("plan", log, "-o", "json").stdout)["refused"].endswith("or was killed")
+    assert run("compact", log, "--sweep", "--grace", "0", "--owner-stopped").exit_code == 0
+    assert content(log) == before
+
+
+def test_a_server_that_was_stopped_needs_none(run: Run, log: Path) -> None:
+    before = content(log)
+    stopped(log.parent)
+    assert "refused" not in run("plan", log).stdout
+    assert run("compact", log, "--sweep", "--grace", "0").exit_code == 0
+    assert content(log) == before
+
+
+def test_recover_settles_nothing_under_a_running_server(run: Run, log: Path) -> None:
+    killed(log.parent)
+    assert run("recover", log).stdout == "nothing to recover\n"
+    half_done = log / "0000000000000001.link"
+    half_done.symlink_to(segment_name(2))
+    assert "or was killed" in run("recover", log).stderr
+    assert half_done.is_symlink()
+    assert run("recover", log, "--owner-stopped").stdout == "removed: 0000000000000001.link\n"
+
+
+def test_inspect_says_what_is_known_of_the_owner(run: Run, log: Path) -> None:
+    assert json.loads(run("inspect", log, "-o", "json").stdout)["owner"] is None
+    assert "Owner:" not in run("inspect", log).stdout
+    stopped(log.parent)
+    assert json.loads(run("inspect", log, "-o", "json").stdout)["owner"] == {"stopped": True, "reason": None}
+    with running(log.parent, idle=True):
+        said = run("inspect", log)
+    assert said.exit_code == 0
+    assert "has it open" in said.stdout or "open for writing" in said.stdout
+
+
+def test_a_segment_is_readable_only_when_its_payloads_are(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "LOG"
+    generate_log(log, segments=3, entries_per_segment=32, payload_bytes=64, sync=False)
+    corrupt_entry(log, segment=segment_name(2), record=3)
+    looked = json.loads(run("inspect", log, "-o", "json").stdout)
+    assert [row["state"] for row in looked["segments"]] == ["Unverified"] * 3
+    assert "Payloads:  not checked" in run("inspect", log).stdout
+    result = run("inspect", log, "--verify", "-o", "json")
+    assert result.exit_code == 1
+    assert [row["state"] for row in json.loads(result.stdout)["segments"]] == ["Readable", "Corrupt", "Readable"]
+    assert "Payloads:" not in run("inspect", log, "--verify").stdout
+
+
+@pytest.fixture
+def holey(tmp_path: Path) -> Path:
+    directory = tmp_path / "holey" / "LOG"
+    with LogWriter(directory, max_count=8) as writer:
+        for index in [i for i in range(1, 41) if i not in (12, 13)]:
+            writer.append(index, 1, b"entry %d" % index)
+    write_snapshot(directory, index=32, term=1, live=LiveSet.parse("9,12-14,30"))
+    return directory
+
+
+@pytest.mark.parametrize("command", [("inspect", "--verify"), ("entries", "--live-only")])
+def test_entries_that_no_segment_holds_are_an_error_or_may_wait_in_a_write_ahead_log(
+    run: Run, holey: Path, command: tuple[str, str]
+) -> None:
+    verb, option = command
+    said = "2 live entries (first index 12) are in no segment that can be read"
+    result = run(verb, holey, option)
+    assert result.exit_code == 1
+    assert f"error: {holey}: {said}, and no write-ahead log lies beside the log" in result.stderr
+    stopped(holey.parent)
+    result = run(verb, holey, option)
+    assert result.exit_code == 0
+    assert f"warning: {holey}: {said}; they may wait in {holey.parent / WAL}" in result.stderr
+
+
+def test_inspect_counts_them_without_reading_payloads(run: Run, holey: Path) -> None:
+    result = run("inspect", holey)
+    assert result.exit_code == 0
+    assert "Missing:   2 live entries in no readable segment" in result.stdout
+    assert json.loads(run("inspect", holey, "-o", "json").stdout)["live"]["missing"] == 2

@@ -1,0 +1,228 @@
+"""`compactor segments plan`, `compact`, `recover` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli.commands import Run
+from compaction.stores.segments.commit import commit, fence
+from compaction.stores.segments.format.names import group_sources, parse_compacting
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import plan_log
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.snapshot.seq import LiveSet
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.segment_logs import compact_log, content, regular
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Overwritten indexes: two segments are dead, the last one is the newest."""
+    directory = tmp_path / "log"
+    generate_log(directory, pattern="overwritten", segments=9, entries_per_segment=32, payload_bytes=64, sync=False)
+    return directory
+
+
+def test_plan_names_every_segment_in_three_formats(run: Run, log: Path) -> None:
+    planned = json.loads(run("plan", log, "-o", "json").stdout)
+    named = [n for g in planned["groups"] for n in g["sources"] + g["carried"]]
+    named += [u["segment"] for u in planned["unreferenced"]] + [left["segment"] for left in planned["leftAlone"]]
+    assert sorted(named) == sorted(p.name for p in log.glob("*.segment"))
+    assert yaml.safe_load(run("plan", log, "-o", "yaml").stdout) == planned
+    table = run("plan", log).stdout
+    assert all(name in table for name in named)
+    assert "NewestSegment" in table
+    assert not (log / fence.FENCE_FILE).exists()
+
+
+def test_compact_prints_receipts_and_content_stays(run: Run, log: Path) -> None:
+    before, planned = content(log), json.loads(run("plan", log, "-o", "json").stdout)
+    result = json.loads(run("compact", log, "-o", "json").stdout)
+    assert result["failures"] == []
+    assert result["bytesReclaimed"] == planned["debtBytes"]
+    for receipt in result["receipts"]:
+        assert receipt["fingerprintBefore"] == receipt["fingerprintAfter"]
+    assert content(log) == before
+    assert fence.read(log).claimed(result["job"]) is None
+    assert run("compact", log).stdout == "nothing to compact\n"
+    swept = json.loads(run("compact", log, "--sweep", "--grace", "0", "-o", "json").stdout)["swept"]
+    assert sorted(swept["deleted"]) == sorted(n for r in result["receipts"] for n in r["replaced"])
+    assert content(log) == before
+
+
+def test_compact_table_shows_the_receipt(run: Run, log: Path) -> None:
+    lines = run("compact", log, "--sweep").stdout.splitlines()
+    assert lines[0].split()[:4] == ["OUTPUT", "REPLACED", "ENTRIES", "BEFORE"]
+    assert "wait for their grace" in lines[-1]
+
+
+def test_phases_one_by_one(run: Run, log: Path) -> None:
+    before = content(log)
+    first = json.loads(run("compact", log, "--phase", "1", "-o", "json").stdout)
+    assert first["receipts"] == []
+    assert first["unreferenced"]
+    assert all(item["reason"] == "Overwritten" for item in first["unreferenced"])
+    second = json.loads(run("compact", log, "--phase", "3", "-o", "json").stdout)
+    assert second["unreferenced"] == []
+    assert second["receipts"]
+    assert content(log) == before
+
+
+def test_a_log_without_snapshot_needs_snapshot_and_live(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    with LogWriter(directory, max_count=10) as writer:
+        for index in range(1, 41):
+            writer.append(index, 1, b"x" * 50)
+    assert "NoSnapshot" in run("plan", directory).stdout
+    assert run("plan", directory, "--live", "1-5").exit_code == 2
+    unknown = run("plan", directory, "--snapshot", "30")
+    assert unknown.exit_code == 1
+    assert "--live" in unknown.stderr
+    live = LiveSet.parse("1,12,23-30")
+    before = content(directory, snapshot_index=30, live=live)
+    options = ("--snapshot", "30", "--live", str(live), "--sweep", "--grace", "0")
+    result = run("compact", directory, *options)
+    assert result.exit_code == 0
+    assert content(directory, snapshot_index=30, live=live) == before
+    assert len(regular(directory)) == 3
+
+
+def test_missing_indexes_are_refused_until_the_user_decides(run: Run, log: Path) -> None:
+    next(log.glob("snapshots/*/indexes")).unlink()
+    refused = run("compact", log)
+    assert refused.exit_code == 1
+    assert "unknown (not empty)" in refused.stderr
+    assert run("compact", log, "--when-indexes-missing", "TreatAsEmpty").exit_code == 0
+
+
+def test_a_damaged_segment_is_named_and_its_siblings_are_compacted(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    generated = generate_log(directory, segments=9, entries_per_segment=32, payload_bytes=64, sync=False)
+    live = next(i for i in range(32) if i + 1 in generated.live)
+    place = corrupt_entry(directory, segment=2, record=live)
+    result = run("compact", directory, "--max-sources", "2", "-o", "json")
+    assert result.exit_code == 1
+    assert f"{directory / place.file}: corrupt entry at index" in result.stderr
+    assert len(json.loads(result.stdout)["receipts"]) == 3
+    assert "Traceback" not in result.output
+
+
+def test_half_done_logs_are_recovered_first(run: Run, log: Path) -> None:
+    (log / "0000000000000001.compacting").write_bytes(b"torn")
+    planned = run("plan", log)
+    assert planned.exit_code == 1
+    assert "compactor segments recover" in planned.stderr
+    assert run("recover", log).stdout == "discarded: 0000000000000001\n"
+    assert run("recover", log).stdout == "nothing to recover\n"
+    assert json.loads(run("recover", log, "-o", "json").stdout)["discarded"] == []
+    (log / "0000000000000001.compacting").write_bytes(b"torn")
+    result = json.loads(run("compact", log, "-o", "json").stdout)
+    assert result["recovered"]["discarded"] == ["0000000000000001"]
+
+
+def half_done(log: Path, call: str) -> list[str]:
+    """A compaction that died before the first system call of this pattern; the sources of the group it was at."""
+    with DyingFilesystem() as counter:
+        compact_log(shutil.copytree(log, log.with_name("rehearsal")), SegmentLimits(), job="j", now=1.0)
+    at = next(number for number, made in enumerate(counter.calls) if re.match(call, made))
+    with DyingFilesystem(at=at), pytest.raises(SuddenDeath):
+        compact_log(log, SegmentLimits(), job="j", now=1.0)
+    return list(group_sources(next(name for name in map(parse_compacting, os.listdir(log)) if name)))
+
+
+def test_a_segment_that_somebody_changed_since_is_shown_and_left(run: Run, log: Path) -> None:
+    """Shown by `plan` and `inspect` before, by `recover` when it is left alone."""
+    sources = half_done(log, "symlink")
+    state = open_log(log)
+    ref = state.ref(sources[1])
+    assert state.live is not None
+    assert ref is not None
+    segment, other, rows = state.segment(ref.name), log / ref.name, state.readable(ref)
+    data = bytearray(other.read_bytes())
+    data[int(segment.offset[rows[state.live.mask(segment.idx[rows])]][0])] ^= 1
+    (log / "copy").write_bytes(data)
+    os.replace(log / "copy", other)
+    said = f"but {sources[1]} stays: the output does not provably hold what must survive of it"
+    assert said in run("plan", log).stderr
+    assert said in run("inspect", log).stdout
+    assert said in json.loads(run("inspect", log, "-o", "json").stdout)["halfDone"][0]
+    recovered = run("recover", log)
+    assert recovered.exit_code == 0
+    assert f"stayed: {sources[1]} NotCovered" in recovered.stdout
+    assert not other.is_symlink()
+    assert json.loads(run("inspect", log, "-o", "json").stdout)["halfDone"] == []
+
+
+def test_the_only_copy_is_kept_and_named(run: Run, log: Path) -> None:
+    sources = half_done(log, r"unlink .*\.compacting")
+    (log / sources[0]).unlink()
+    for command in ("plan", "inspect", "recover", "compact"):
+        result = run(command, log)
+        assert "which no segment of the log provides" in result.output, command
+        assert "Traceback" not in result.output
+        assert (result.exit_code == 0) == (command == "inspect")
+    assert json.loads(run("recover", log, "-o", "json").stdout)["kept"][0]["name"].endswith(".compacting")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["plan"], ["compact", "/nonexistent"], ["compact", ".", "--phase", "2"], ["plan", ".", "--max-entries", "65536"]],
+)
+def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_a_directory_that_is_no_log_ends_with_1(run: Run, tmp_path: Path) -> None:
+    result = run("plan", tmp_path)
+    assert result.exit_code == 1
+    assert "not a segment log directory" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "compact", "recover"])
+def test_nothing_is_made_in_a_directory_that_is_no_log(run: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    result = run(command, tmp_path)
+    assert result.exit_code == 1
+    assert "not a segment log directory" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("command", ["plan", "compact"])
+@pytest.mark.parametrize("step", [-1, 1])
+def test_treat_as_empty_says_nothing_about_another_snapshot(run: Run, log: Path, command: str, step: int) -> None:
+    snapshot, before = open_log(log).snapshot_index, content(log)
+    assert snapshot is not None
+    empty = ("--when-indexes-missing", "TreatAsEmpty")
+    result = run(command, log, "--snapshot", snapshot + step, *empty)
+    assert result.exit_code == 1
+    assert "--live" in result.stderr
+    assert content(log) == before
+
+
+def test_a_sweep_by_hand_leaves_a_living_workers_output(run: Run, log: Path) -> None:
+    state = open_log(log)
+    assert state.live is not None
+    sources = plan_log(state, SegmentLimits()).groups[0].sources
+    fence.claim(log, job="workers-job", token=1, holder="worker")
+    done = kernel.rewrite_group(
+        log, sources=sources, live=state.live, limits=SegmentLimits(), job="workers-job", token=1
+    )
+    assert run("compact", log, "--phase", "1", "--sweep", "--grace", "0").exit_code == 0
+    commit.commit_group(log, job="workers-job", token=1, group=done, holder="worker")
+
+
+def test_the_owners_next_segment_does_not_stop_anything(run: Run, log: Path) -> None:
+    (log / "0000000000000099.segment").touch()
+    for command in ("inspect", "entries", "plan", "compact"):
+        result = run(command, log)
+        assert (result.exit_code, result.stderr) == (0, "")

@@ -1,0 +1,121 @@
+"""The registry of kinds, and what each kind must say of itself whatever it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from compaction.api.enums import JobReason, PolicyReason, WaitReason
+from compaction.api.job.resource import CompactionJob, JobReceipt
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.kinds.fate import FATES, Fate
+from compaction.kinds.kind import Kind, StoreSecrets
+from compaction.kinds.registry import KINDS, any_fate, fate_of, kind_named, kind_of, kind_of_job, register
+from compaction.kinds.segments.reasons import SegmentReason
+from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
+from compaction.planning.planner import JobInventory, PlanLimits, PlannedJob, Planner
+from compaction.planning.triggers import Trigger
+from support.cluster.manifests import block_job_object, block_policy_object, job_object, policy_object
+
+POLICIES = {
+    "SegmentLogs": CompactionPolicy.from_object(policy_object()),
+    "BlockStore": CompactionPolicy.from_object(block_policy_object()),
+}
+JOBS = {
+    "SegmentLogs": CompactionJob.from_object(job_object()),
+    "BlockStore": CompactionJob.from_object(block_job_object()),
+}
+EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+def planned(kind: Kind) -> PlannedJob:
+    """A job that the planner makes of one candidate of the kind, from the parts of a job made by hand."""
+    spec = JOBS[kind.name].spec
+    parts = kind.parts(spec)
+    groups = tuple(GroupCandidate(one, one, 100, 50, divisible=parts.divisible) for one in parts.groups)
+    count = sum(len(one.sources) for one in groups)
+    candidate = Candidate(spec.target, "", parts.base_version, groups, (), 100, count, sensed_at=0.0)
+    planner = Planner("policy", "uid", PlanLimits(1 << 40, 10), Trigger())
+    (job,) = planner.plan([candidate], {}, JobInventory(), now=0.0).jobs
+    return job
+
+
+@EACH
+def test_a_kind_is_found_by_its_store_its_jobs_and_its_name(kind: Kind) -> None:
+    assert kind_of(POLICIES[kind.name].spec.store) is kind
+    assert kind_named(kind.name) is kind
+    assert [kind_of_job(job.name) for job in kind.member.jobs] == [kind]
+
+
+@EACH
+def test_a_planned_job_is_a_job_of_the_store_and_has_its_parts(kind: Kind) -> None:
+    store, job = POLICIES[kind.name].spec.store, planned(kind)
+    work = kind.work(job, store)
+    spec = JOBS[kind.name].spec.model_copy(update={"kind": work.job_type, "sources": work.sources})
+    assert kind.stranger(spec, store, "policy") == ""
+    assert spec.target == job.target
+    assert kind.parts(spec).groups == tuple(group.sources for group in job.groups)
+    assert work.parameters == kind.parameters(store)
+
+
+@EACH
+def test_thresholds_are_the_kinds(kind: Kind) -> None:
+    policy = POLICIES[kind.name].to_object()
+    member = next(iter(policy["spec"]["store"]))
+    policy["spec"]["store"][member]["thresholds"] = {"debtBytes": 200}
+    due = kind.due(CompactionPolicy.from_object(policy).spec.store)
+    small = Candidate("t", "", "", (), (), debt_bytes=199, debt_sources=9, sensed_at=0.0)
+    large = Candidate("t", "", "", (), (), debt_bytes=200, debt_sources=9, sensed_at=0.0)
+    assert (due(small), due(large)) == (False, True)
+
+
+@EACH
+def test_a_kind_proves_equality_of_what_it_read_and_wrote(kind: Kind) -> None:
+    equal = JobReceipt(token=1, worker="w", fingerprint_before="1:" + "0" * 32, fingerprint_after="1:" + "0" * 32)
+    assert kind.proves_equal(equal)
+    assert not kind.proves_equal(equal.model_copy(update={"fingerprint_after": "2:" + "0" * 32}))
+
+
+def test_a_driver_has_all_secrets_of_a_block_store_and_tasks_those_of_its_objects() -> None:
+    document = block_policy_object()
+    document["spec"]["store"]["blockStore"]["credentialsSecretName"] = "lake"
+    store = CompactionPolicy.from_object(document).spec.store
+    assert kind_of(store).secrets(store) == StoreSecrets(driver=("lake", "index"), tasks=("lake",))
+    logs = POLICIES["SegmentLogs"].spec.store
+    assert kind_of(logs).secrets(logs) == StoreSecrets()
+
+
+def test_a_reason_has_one_fate_for_all_kinds() -> None:
+    own = Counter(reason for kind in KINDS for reason in kind.fates)
+    assert max(own.values()) == 1
+    assert not set(own) & set(FATES)
+    assert {reason for reason in JobReason if fate_of(reason) is Fate.REFUSE} == {
+        JobReason.OTHER_STORE,
+        JobReason.SOURCES_GONE,
+    }
+    assert fate_of(JobReason.SOURCES_CHANGED) is Fate.REPLAN
+    assert fate_of(SegmentReason.STORE_LOCKED) is Fate.RETRY
+    assert fate_of(BlockJobReason.MEMORY_TOO_SMALL) is Fate.PARK
+    assert fate_of("WhatNobodyKnows") is Fate.SPLIT
+    assert any_fate(["WhatNobodyKnows", SegmentReason.LIVE_SET_UNKNOWN], Fate.PARK)
+
+
+def test_a_kind_adds_no_word_that_the_core_has() -> None:
+    for kind in KINDS:
+        assert not set(kind.words.jobs) & set(JobReason)
+        assert not set(kind.words.policies) & set(PolicyReason)
+        assert not set(kind.words.waits) & set(WaitReason)
+        assert not set(kind.words.left_out) & set(LeftOutReason)
+
+
+def test_measures_have_names_of_their_own() -> None:
+    measures = [one for kind in KINDS for one in kind.measures]
+    assert len({one.name for one in measures}) == len({one.metric for one in measures}) == len(measures)
+
+
+def test_to_register_what_is_registered_changes_nothing() -> None:
+    before = KINDS
+    register(KINDS[0])
+    assert before == KINDS

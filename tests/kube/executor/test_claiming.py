@@ -1,0 +1,158 @@
+"""What a store's answer to a claim means for the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from compaction.api.enums import JobReason, WaitReason
+from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
+from compaction.exceptions import (
+    BlockClaimError,
+    ClaimRefusal,
+    ClaimRefusedError,
+    CompactionError,
+    IndexUnavailableError,
+    LockHeldError,
+    LogPathError,
+    NotALogDirectoryError,
+    OwnerRunningError,
+    SecretError,
+    StaleLogTokenError,
+    StaleTokenError,
+    TokenExhaustedError,
+)
+from compaction.kinds.segments.reasons import SegmentReason
+from compaction.kube.executor.claiming import claim
+from compaction.reconcile.actions import AssignJob
+from compaction.reconcile.jobs.claims import Refused
+from compaction.reconcile.observations import Identity
+from compaction.stores.adapter import StoreAdapter
+from compaction.stores.blocks.claims.refused import claiming as of_blocks
+from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.segments.adapter import claiming as of_logs
+from support.cluster.manifests import block_job_object
+
+SPEC = CompactionJob.from_object(block_job_object(level=1)).spec
+
+
+@dataclass
+class Store:
+    """Knows token 6 of the job, and answers a claim with an error or not at all."""
+
+    error: CompactionError | None = None
+    claimed: list[tuple[str, int]] = field(default_factory=list)
+
+    def high_water(self, target: str, job: str) -> int:
+        assert (target, job) == (SPEC.target, "job-1")
+        return 6
+
+    def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.claimed.append((spec.target, token))
+
+
+def answer(error: CompactionError | None = None, *, lease: int = 0, status: int = 0) -> int | Refused | None:
+    known = CompactionJobStatus(fencing_token=status)
+    action = AssignJob(Identity("job-1", "uid", "7"), "w-1", SPEC, known, 1, None, lease, 15)
+    return claim(cast(StoreAdapter, Store(error)), action)
+
+
+def refused(refusal: ClaimRefusal, *, wait: str = "") -> ClaimRefusedError:
+    return ClaimRefusedError(refusal, "why", "StoreUnreadable", wait)
+
+
+@pytest.mark.parametrize(("lease", "status", "token"), [(0, 0, 7), (9, 0, 10), (0, 8, 9)])
+def test_the_token_is_larger_than_any_that_is_known(lease: int, status: int, token: int) -> None:
+    assert answer(lease=lease, status=status) == token
+
+
+def test_a_larger_token_in_the_store_means_that_somebody_else_was_here() -> None:
+    assert answer(StaleTokenError("index", "job-1", 7, 9)) is None
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason", "terminal"),
+    [
+        (ClaimRefusal.BUSY, WaitReason.TARGET_BUSY, False),
+        (ClaimRefusal.GONE, WaitReason.STORE_ERROR, True),
+        (ClaimRefusal.ERROR, WaitReason.STORE_ERROR, False),
+    ],
+)
+def test_what_a_refusal_means_for_the_job(refusal: ClaimRefusal, reason: WaitReason, terminal: bool) -> None:
+    found = answer(refused(refusal))
+    assert isinstance(found, Refused)
+    assert (found.reason, found.message, found.terminal) == (reason, "why", terminal)
+
+
+def test_a_kind_may_have_a_word_of_its_own_for_the_wait() -> None:
+    found = answer(refused(ClaimRefusal.BUSY, wait="LockHeld"))
+    assert isinstance(found, Refused)
+    assert (found.reason, found.terminal) == ("LockHeld", False)
+
+
+def test_any_other_error_is_tried_again() -> None:
+    found = answer(TokenExhaustedError("the job has had every token there is"))
+    assert isinstance(found, Refused)
+    assert (found.reason, found.terminal) == (WaitReason.STORE_ERROR, False)
+
+
+# --- what the adapters say -------------------------------------------------------------------------------------------
+
+
+def said(claiming: Callable[[], AbstractContextManager[None]], error: CompactionError) -> ClaimRefusedError:
+    with pytest.raises(ClaimRefusedError) as caught, claiming():
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "reason", sorted(set(Refusal) - {Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD, Refusal.JOB_COMMITTED})
+)
+def test_what_the_index_refuses_is_refused_for_ever(reason: Refusal) -> None:
+    found = said(of_blocks, BlockClaimError("job-1", reason, "why"))
+    assert (found.refusal, found.failure) == (ClaimRefusal.GONE, JobReason.SOURCES_CHANGED)
+
+
+def test_a_committed_job_is_claimed_no_more_and_that_is_no_error() -> None:
+    with of_blocks():
+        raise BlockClaimError("job-1", Refusal.JOB_COMMITTED, "why")
+
+
+@pytest.mark.parametrize("reason", [Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD])
+def test_blocks_of_another_job_are_waited_for(reason: Refusal) -> None:
+    assert said(of_blocks, BlockClaimError("job-1", reason, "why")).refusal is ClaimRefusal.BUSY
+
+
+@pytest.mark.parametrize(
+    ("claiming", "error", "refusal", "failure", "wait"),
+    [
+        (of_blocks, IndexUnavailableError("index", "gone"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
+        (of_blocks, SecretError("s", "", "gone"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
+        (of_logs, OwnerRunningError("/a", "runs"), ClaimRefusal.BUSY, SegmentReason.OWNER_RUNNING, "OwnerRunning"),
+        (of_logs, LockHeldError("/a", "b", 1), ClaimRefusal.BUSY, SegmentReason.STORE_LOCKED, "LockHeld"),
+        (of_logs, NotALogDirectoryError("/a", "none"), ClaimRefusal.GONE, JobReason.STORE_UNREADABLE, ""),
+        (of_logs, LogPathError("/a", "no space"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_errors(
+    claiming: Callable[[], AbstractContextManager[None]],
+    error: CompactionError,
+    refusal: ClaimRefusal,
+    failure: str,
+    wait: str,
+) -> None:
+    found = said(claiming, error)
+    assert (found.refusal, found.failure, found.wait, found.message) == (refusal, failure, wait, str(error))
+
+
+@pytest.mark.parametrize("claiming", [of_blocks, of_logs])
+def test_a_stale_token_stays_what_it_is(claiming: Callable[[], AbstractContextManager[None]]) -> None:
+    with pytest.raises(StaleTokenError), claiming():
+        raise StaleLogTokenError("/ra/a", "job-1", 7, 9)

@@ -1,0 +1,98 @@
+"""A replica that starts while the API server is away waits for it; one that may not do its work says so at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.api.names import GROUP
+from compaction.exceptions import ApiUnavailableError, MissingPermissionsError
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import Connection, load_connection, no_token
+from compaction.kube.replica import preflight
+from support.cluster.manifests import block_policy_object, policy_object
+
+AWAY, REFUSED = ApiUnavailableError("away"), MissingPermissionsError("refused")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_patience_is_for_servers_that_are_away_and_have_just_come_back() -> None:
+    clock = Clock()
+    patience = preflight.Patience(away=300.0, settling=15.0, clock=clock)
+    assert patience.bears(AWAY)
+    clock.now += 299
+    assert patience.bears(AWAY)
+    assert patience.bears(REFUSED)  # it is back, and has not read its roles yet
+    clock.now += 14.9
+    assert patience.bears(REFUSED)
+    clock.now += 0.1
+    assert not patience.bears(REFUSED)
+
+
+def test_patience_ends() -> None:
+    clock = Clock()
+    patience = preflight.Patience(away=300.0, clock=clock)
+    assert patience.bears(AWAY)
+    clock.now += 300
+    assert not patience.bears(AWAY)
+
+
+def test_who_is_refused_by_a_server_that_was_never_away_is_told_at_once() -> None:
+    assert not preflight.Patience().bears(REFUSED)
+
+
+def test_missing_permissions_are_not_waited_for(control_plane: Any, namespace: str, tmp_path: Path) -> None:
+    connection = load_connection(control_plane.running.kubeconfig_for("stranger", tmp_path / "stranger"))
+    with pytest.raises(MissingPermissionsError):
+        # A server that is only slow must not look like one that was away, and is waited for.
+        asyncio.run(check(connection, namespace, preflight.Patience(away=3600, settling=3600), deadline=120))
+
+
+def test_an_absent_server_is_given_up_in_the_end() -> None:
+    absent = Connection("http://127.0.0.1:9", None, no_token())
+    with pytest.raises(ApiUnavailableError):
+        asyncio.run(check(absent, "ns", preflight.Patience(away=0.5, pause=0.01)))
+
+
+async def check(connection: Connection, namespace: str, patience: preflight.Patience, *, deadline: float = 1.0) -> None:
+    async with ApiClient(connection, deadline=deadline) as client:
+        await preflight.check_when_up(client, namespace=namespace, lease_namespace=namespace, patience=patience)
+
+
+def test_secrets_of_block_stores_that_may_not_be_read_are_named(
+    control_plane: Any, namespace: str, tmp_path: Path
+) -> None:
+    """By name, as a Role with resourceNames grants them; other stores need none."""
+    kubectl = control_plane.kubectl
+    store = {"url": "s3://lake/blocks", "credentialsSecretName": "lake-credentials"}
+    blocks = block_policy_object("blocks", store={"blockStore": store | {"index": {"secretName": "lake-index"}}})
+    for body in (blocks, policy_object("logs")):
+        kubectl("create", "-f", "-", input=json.dumps(body), namespace=namespace)
+    user = f"careful-{namespace}"
+    names = "--resource-name=lake-credentials"
+    kubectl("create", "role", "some", "--verb=get", "--resource=secrets", names, namespace=namespace)
+    kubectl("create", "role", "policies", "--verb=list", f"--resource=compactionpolicies.{GROUP}", namespace=namespace)
+    for role in ("some", "policies"):
+        kubectl("create", "rolebinding", role, f"--role={role}", f"--user={user}", namespace=namespace)
+    connection = load_connection(control_plane.running.kubeconfig_for(user, tmp_path / "careful"))
+
+    async def refused() -> tuple[str, ...]:
+        async with ApiClient(connection) as client:
+            return await preflight.secrets_refused(client, namespace=namespace)
+
+    (refusal,) = asyncio.run(refused())
+    assert refusal.startswith(f"policy {namespace}/blocks cannot be looked after: the operator's account may not get")
+    assert "components/block-stores" in refusal
+    assert "lake-index" in refusal
+    kubectl("delete", "role", "some", namespace=namespace)
+    assert len(asyncio.run(refused())) == 2

@@ -1,0 +1,186 @@
+"""Several real operator processes and one real Lease: one leads, and what happens when it dies, sleeps or leaves.
+
+Order and outcome are asserted, never speed. The replicas run with a lease of 4 s (tests/kube/replica/replica.py).
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPLICA = Path(__file__).with_name("replica.py")
+STOPPED, DEADMAN, LOST = 0, 70, 75
+
+
+class Replicas:
+    """Starts replicas that share a journal; kills what is left."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, directory: Path, kubectl: Any) -> None:
+        self.kubeconfig, self.namespace, self.directory = kubeconfig, namespace, directory
+        self.journal = directory / "journal"
+        self.journal.touch()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._kubectl = kubectl
+
+    def start(self, identity: str) -> subprocess.Popen[bytes]:
+        with (self.directory / f"{identity}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(REPLICA), str(self.kubeconfig), self.namespace, identity, str(self.journal)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes[identity] = process
+        return process
+
+    def lines(self) -> list[str]:
+        return self.journal.read_text().splitlines()
+
+    def log(self, identity: str) -> str:
+        return (self.directory / f"{identity}.log").read_text()
+
+    def lease(self) -> dict[str, Any]:
+        found = self._kubectl(
+            "get", "lease", "compaction-coordinator", "-o", "json", "--ignore-not-found", namespace=self.namespace
+        )
+        spec: dict[str, Any] = json.loads(found.stdout)["spec"] if found.stdout else {}
+        return spec
+
+    def until_leader(self, identity: str) -> None:
+        wait_for(lambda: any(line.startswith(f"{identity} ") and " start" in line for line in self.lines()), self)
+
+    def until_standing_by(self, identity: str) -> None:
+        wait_for(lambda: "waiting to be elected" in self.log(identity), self)
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+def wait_for(condition: Callable[[], object], replicas: Replicas) -> None:
+    ending = time.monotonic() + 90
+    while not condition():
+        if time.monotonic() > ending:
+            logs = "\n".join(f"--- {name}\n{replicas.log(name)}" for name in replicas.processes)
+            pytest.fail(f"never happened\n{logs}\n--- journal\n" + "\n".join(replicas.lines()[-20:]))
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def replicas(
+    control_plane: Any, namespace: str, tmp_path: Path, kubectl: Any, policy: Callable[..., Any]
+) -> Iterator[Replicas]:
+    kubectl("create", "-f", "-", input=json.dumps(policy("p")))
+    started = Replicas(control_plane.kubeconfig, namespace, tmp_path, kubectl)
+    yield started
+    started.end()
+
+
+def leaders_in_order(lines: list[str]) -> list[tuple[str, int]]:
+    """(identity, epoch) of each term, in the order of their first lines."""
+    terms = dict.fromkeys((line.split()[0], int(line.split()[1])) for line in lines)
+    return list(terms)
+
+
+def assert_one_at_a_time(lines: list[str]) -> None:
+    """No term acts again after a later one has begun."""
+    current = -1
+    for line in lines:
+        epoch = int(line.split()[1])
+        if "reconcile" in line or line.endswith(" start"):
+            assert epoch >= current, f"an ended term acted: {line}"
+            current = epoch
+        assert "leader=False" not in line
+
+
+def test_exactly_one_leads_standbys_come_and_go_and_a_killed_leader_is_replaced(
+    replicas: Replicas, kubectl: Any
+) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    replicas.start("b")
+    replicas.until_standing_by("b")
+    wait_for(lambda: sum("reconcile p" in line for line in replicas.lines()) >= 10, replicas)
+    assert leaders_in_order(replicas.lines()) == [("a", 0)]
+    for identity, leader in (("a", "1.0"), ("b", "0.0")):
+        probes_answer(replicas, identity, leader=leader)
+
+    standby = replicas.start("c")
+    replicas.until_standing_by("c")
+    standby.send_signal(signal.SIGTERM)
+    assert standby.wait(timeout=60) == STOPPED, replicas.log("c")
+    assert replicas.lease()["holderIdentity"] == "a"
+
+    replicas.processes["a"].send_signal(signal.SIGKILL)
+    replicas.until_leader("b")
+    wait_for(lambda: any(line.startswith("b 1 reconcile p") for line in replicas.lines()), replicas)
+    assert leaders_in_order(replicas.lines()) == [("a", 0), ("b", 1)]
+    assert_one_at_a_time(replicas.lines())
+    spec = replicas.lease()
+    assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("b", 1, 4)
+
+    kubectl("delete", "cpol", "p", namespace=replicas.namespace)
+    wait_for(lambda: any("Deleted CompactionPolicy p" in line for line in replicas.lines()), replicas)
+
+
+def probes_answer(replicas: Replicas, identity: str, *, leader: str) -> None:
+    """Probes and metrics of a replica, whether it leads or not."""
+    match = re.search(r"ports=\[(\d+)", replicas.log(identity))
+    assert match is not None, replicas.log(identity)
+    base = f"http://127.0.0.1:{match.group(1)}"
+    for path in ("livez", "readyz", "healthz"):
+        answer = subprocess.run(["curl", "-fsS", f"{base}/{path}"], capture_output=True, text=True, check=True)
+        assert answer.stdout == "ok\n"
+    text = subprocess.run(["curl", "-fsS", f"{base}/metrics"], capture_output=True, text=True, check=True).stdout
+    assert f'leader_election_master_status{{name="compaction-coordinator"}} {leader}' in text
+
+
+def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_acting_any_more(
+    replicas: Replicas, kubectl: Any
+) -> None:
+    replicas.start("a")
+    replicas.until_leader("a")
+    replicas.start("b")
+    replicas.until_standing_by("b")
+
+    # Stopped for longer than its lease.
+    os.kill(replicas.processes["a"].pid, signal.SIGSTOP)
+    asleep = len(replicas.lines())
+    replicas.until_leader("b")
+    assert not any(line.startswith("a ") for line in replicas.lines()[asleep:])
+    os.kill(replicas.processes["a"].pid, signal.SIGCONT)
+    assert replicas.processes["a"].wait(timeout=60) in (DEADMAN, LOST), replicas.log("a")
+    woken = [line for line in replicas.lines()[asleep:] if line.startswith("a ")]
+    assert not any("reconcile" in line and "leader=True" in line for line in woken), woken
+    assert replicas.lease()["holderIdentity"] == "b"
+
+    # Asked to stop: it ends in order and hands over.
+    wait_for(lambda: any(line.startswith("b 1 reconcile p") for line in replicas.lines()), replicas)
+    replicas.processes["b"].send_signal(signal.SIGTERM)
+    assert replicas.processes["b"].wait(timeout=60) == STOPPED, replicas.log("b")
+    assert replicas.lines()[-1] == "b 1 stop"
+    spec = replicas.lease()
+    assert (spec.get("holderIdentity"), spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("", 1, 1)
+    replicas.start("c")
+    replicas.until_leader("c")
+    assert leaders_in_order(replicas.lines())[-1] == ("c", 2)
+    without_the_sleeper = [line for line in replicas.lines() if line not in woken]
+    assert_one_at_a_time(without_the_sleeper)
+
+    # Robbed of its lease: it exits to be started again.
+    kubectl(
+        "patch", "lease", "compaction-coordinator", "--type=merge", "-p", '{"spec":{"holderIdentity":"thief"}}',
+        namespace=replicas.namespace,
+    )  # fmt: skip
+    assert replicas.processes["c"].wait(timeout=60) in (LOST, DEADMAN), replicas.log("c")
+    assert replicas.lease()["holderIdentity"] == "thief"

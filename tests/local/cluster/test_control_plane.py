@@ -1,0 +1,132 @@
+"""The control plane is a real one with RBAC on, and leaves no process behind, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import ControlPlaneBusyError, ControlPlaneError
+from compaction.local.cluster import lifecycle
+from compaction.local.cluster.control_plane import start_control_plane
+from compaction.local.cluster.state import read_state
+from compaction.local.processes.process import ProcessId, wait_gone
+from compaction.local.programs.binaries import Binaries
+
+pytestmark = pytest.mark.apiserver
+
+
+def test_answers_as_a_real_api_server(kubectl):
+    version = json.loads(kubectl("version", "-o", "json").stdout)["serverVersion"]
+    assert version["gitVersion"].startswith("v1.36.")
+    assert kubectl("get", "namespace", "default", "-o", "name").stdout.strip() == "namespace/default"
+
+
+def test_namespace_is_fresh_and_usable(namespace, kubectl):
+    kubectl("create", "configmap", "thing", "--from-literal=a=1", namespace=namespace)
+    assert kubectl("get", "configmap", "thing", "-o", "jsonpath={.data.a}", namespace=namespace).stdout == "1"
+
+
+def test_anonymous_and_unprivileged_requests_are_refused(control_plane, namespace, tmp_path):
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    assert control_plane.running.anonymous.request("GET", leases).status == 403
+    config = control_plane.running.kubeconfig_for("ann", tmp_path / "ann")
+    command = [str(control_plane.binaries.kubectl), f"--kubeconfig={config}", "-n", namespace, "get", "leases"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert 'User "ann" cannot list resource "leases"' in refused.stderr
+
+
+def test_roles_are_honoured(control_plane, kubectl, namespace, tmp_path):
+    kubectl("create", "role", "reader", "--verb=list", "--resource=leases", namespace=namespace)
+    kubectl("create", "rolebinding", "ann", "--role=reader", "--user=ann", namespace=namespace)
+    config = control_plane.running.kubeconfig_for("ann", tmp_path / "ann", namespace=namespace)
+    command = [str(control_plane.binaries.kubectl), f"--kubeconfig={config}", "auth", "can-i"]
+    for verb, expected in (("list", "yes"), ("create", "no")):
+        answer = subprocess.run([*command, verb, "leases"], capture_output=True, text=True, check=False)
+        assert answer.stdout.strip() == expected
+
+
+def test_etcd_is_out_of_reach_for_others(control_plane):
+    directory = control_plane.running.directory
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_ISSOCK((directory / "localhost:2379").stat().st_mode)
+
+
+def test_requests_are_audited(control_plane, kubectl):
+    kubectl("get", "namespace", "kube-public")
+    deadline = time.monotonic() + 30
+    while "/api/v1/namespaces/kube-public" not in control_plane.running.audit_log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_stop_leaves_no_process_and_data_survives(tmp_path, binaries):
+    with start_control_plane(tmp_path, binaries) as first:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}}
+        assert first.admin.request("POST", "/api/v1/namespaces/default/configmaps", body).status == 201
+        state = read_state(tmp_path)
+        assert state is not None
+        assert state.running
+    assert not any(process.alive() for process in first.processes)
+    assert read_state(tmp_path) is None
+    with start_control_plane(tmp_path, binaries) as second:
+        assert second.admin.request("GET", "/api/v1/namespaces/default/configmaps/kept").status == 200
+
+
+def test_failed_start_shows_the_log_and_leaves_nothing(tmp_path, binaries):
+    broken = tmp_path / "kube-apiserver"
+    broken.write_text("#!/bin/sh\necho 'flag provided but not defined: -x' >&2\nsleep 0.2\nexit 2\n")
+    broken.chmod(0o755)
+    wrong = Binaries(etcd=binaries.etcd, kube_apiserver=broken, kubectl=binaries.kubectl, origin=binaries.origin)
+    with pytest.raises(ControlPlaneError, match=r"kube-apiserver ended.*\n.*flag provided"):
+        start_control_plane(tmp_path / "state", wrong)
+    assert read_state(tmp_path / "state") is None
+    assert _servers_in(tmp_path / "state") == []
+
+
+def test_up_twice_is_refused_and_down_stops(tmp_path, binaries):
+    running = lifecycle.up(tmp_path, detached=True)
+    with pytest.raises(ControlPlaneBusyError, match="already runs"):
+        lifecycle.up(tmp_path, detached=True)
+    stopped = lifecycle.down(tmp_path)
+    assert stopped is not None
+    assert stopped.processes == running.processes
+    assert not any(process.alive() for process in running.processes)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_foreground_command_takes_everything_with_it(tmp_path, binaries, signum):
+    command = [sys.executable, "-m", "compaction.cli.main", "local", "up", "--state-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == f"export KUBECONFIG={tmp_path / 'kubeconfig'}\n"
+        state = read_state(tmp_path)
+        assert state is not None
+        os.kill(child.pid, signum)
+        code = child.wait()
+    assert code == (-signal.SIGKILL if signum == signal.SIGKILL else 130)
+    assert all(wait_gone(process, timeout=10) for process in state.processes)
+    assert (read_state(tmp_path) is None) == (signum != signal.SIGKILL)
+    # What a killed command left behind does not stand in the way of the next one.
+    lifecycle.up(tmp_path, detached=True)
+    lifecycle.down(tmp_path)
+
+
+def _servers_in(directory: Path) -> list[ProcessId]:
+    """Servers that still run with this working directory, seen from the kernel and not from our own records."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").resolve() == directory:
+                found.append(ProcessId.of(entry.name, int(entry.name)))
+        except OSError:
+            continue
+    return [process for process in found if process is not None]

@@ -1,0 +1,71 @@
+"""`compactor demo --store blocks` itself, whole: it ends with every claim held, and nothing is left when it is taken
+down or interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.local.processes.process import wait_gone
+from local.demo.demos import COMMAND, read_until, running_below, started_in
+
+pytestmark = [
+    pytest.mark.apiserver,
+    pytest.mark.spark,
+    pytest.mark.usefixtures("binaries"),
+    # A minute on a machine of its own; Spark is started twice, and everything that others do makes it longer.
+    pytest.mark.timeout(900),
+]
+BLOCKS = [*COMMAND, "--store", "blocks"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory for the demo; whatever a failing test leaves running in it is stopped."""
+    place = tmp_path / "demo"
+    yield place
+    subprocess.run([*COMMAND, "--down", "--directory", str(place)], check=True)
+
+
+def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path) -> None:
+    command = [*BLOCKS, "--keep", "--directory", str(directory)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "all of it held" in answer.stdout
+    assert "NO " not in answer.stdout
+    assert "killed (SIGKILL): worker" in answer.stdout
+    assert "SourceCorrupt: globex/0/" in answer.stdout
+    assert f"export KUBECONFIG={directory / 'control-plane' / 'kubeconfig'}" in answer.stdout
+    started, database = started_in(directory), (directory / "servers" / "postgres").readlink()
+    assert [process.name for process in started if process.alive()] == [
+        "etcd", "kube-apiserver", "replica-a", "replica-b", "postgres", "versitygw",
+    ]  # fmt: skip
+    subprocess.run([*COMMAND, "--down", "--directory", str(directory)], check=True)
+    assert not any(process.alive() for process in started)
+    assert not database.exists()
+    assert running_below(directory) == []
+    assert started_in(directory) == []
+    assert list(directory.rglob("*.secrets")) == []
+
+
+def test_interrupted_in_the_middle_it_stops_everything(directory: Path) -> None:
+    command = [*BLOCKS, "--directory", str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        assert demo.stdout is not None
+        # The middle: writers and reader are at work, and a worker has a job.
+        seen = read_until(demo, "InProgress")
+        started, database = started_in(directory), (directory / "servers" / "postgres").readlink()
+        assert len(started) == 6, seen
+        os.kill(demo.pid, signal.SIGINT)
+        rest = demo.stdout.read()
+        assert demo.wait() == 130, rest
+    assert all(wait_gone(process, timeout=1) for process in started)
+    assert not database.exists()
+    assert running_below(directory) == []
+    assert list(directory.rglob("*.secrets")) == []

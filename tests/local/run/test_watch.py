@@ -1,0 +1,341 @@
+"""`compactor run --watch`: the operator's decisions in one process, for as long as somebody lets it run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.job.report import JobReport
+from compaction.api.manifests.policies import load_policies
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.exceptions import EngineLostError, EngineStartError
+from compaction.local.run.news import PLAN_PENDING, News
+from compaction.local.run.once import LocalRun
+from compaction.local.run.watch import LocalWatch
+from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
+from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.stores.adapter import open_store
+from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
+from support.processes.worker_ports import ThreadEngine
+from support.stores.segment_logs import content, leftovers
+from support.time.waiting import eventually
+
+Wrap = Callable[[JobRunner], JobRunner]
+
+
+def add_log(root: Path, name: str) -> Path:
+    generate_log(
+        root / name, pattern=Pattern.STRIDED, segments=9, entries_per_segment=64, payload_bytes=128, sync=False
+    )
+    return root / name
+
+
+def policy_text(root: Path, *, annotations: dict[str, str] | None = None, **spec: Any) -> str:
+    defaults: dict[str, Any] = {
+        "store": {"segmentLogs": {"root": str(root), "maxEntriesPerSegment": 64}},
+        "trigger": {"interval": "200ms"},
+        "cleanup": {"delay": "1h"},
+        "workers": {"idleSeconds": 1},
+    }
+    metadata = {"name": "logs", "annotations": annotations or {}}
+    kind = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CompactionPolicy"}
+    return yaml.safe_dump({**kind, "metadata": metadata, "spec": defaults | spec})
+
+
+def policy_of(text: str) -> CompactionPolicy:
+    (policy,) = load_policies(text, source="test")
+    return policy
+
+
+@dataclass
+class Watched:
+    """A watch in a thread of its own, and all that it told."""
+
+    policy: CompactionPolicy
+    wrap: Wrap = lambda runner: runner
+    news: list[News] = field(default_factory=list)
+    changed: list[CompactionPolicy] = field(default_factory=list)
+    engines: int = 0
+    running: int = 0
+    start_errors: list[Exception] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watch = LocalWatch(
+            self.policy,
+            open_store=lambda policy: open_store(policy.spec, holder="local"),
+            open_runner=lambda policy: self._engine(),
+            reread=lambda: self.changed.pop() if self.changed else None,
+            tell=self.news.append,
+        )
+        self._thread = threading.Thread(target=self.watch.run, name="watch")
+        self._thread.start()
+
+    @contextmanager
+    def _engine(self) -> Iterator[JobRunner]:
+        if self.start_errors:
+            raise self.start_errors.pop()
+        engine = ThreadEngine()
+        self.engines += 1
+        self.running += 1
+        try:
+            yield self.wrap(SegmentRewriter(engine, holder="local"))
+        finally:
+            self.running -= 1
+            engine.close()
+
+    def stop(self) -> None:
+        self.watch.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def told(self, reason: str) -> list[News]:
+        return [one for one in self.news if one.reason == reason]
+
+    def await_told(self, reason: str, count: int = 1) -> News:
+        eventually(lambda: len(self.told(reason)) >= count, f"news {reason}, {count} times", pause=0.02)
+        return self.told(reason)[count - 1]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "ra").mkdir()
+    return tmp_path / "ra"
+
+
+@pytest.fixture
+def begin(root: Path) -> Iterator[Callable[..., Watched]]:
+    """Begin a watch over `root`; it is stopped at the end of the test."""
+    begun: list[Watched] = []
+
+    def begin(*, wrap: Wrap = lambda runner: runner, annotations: Any = None, **spec: Any) -> Watched:
+        begun.append(Watched(policy_of(policy_text(root, annotations=annotations, **spec)), wrap))
+        return begun[-1]
+
+    yield begin
+    for watched in begun:
+        watched.stop()
+        assert watched.running == 0
+
+
+def test_debt_is_compacted_whenever_it_appears_and_spark_runs_only_meanwhile(
+    root: Path, begin: Callable[..., Watched]
+) -> None:
+    first = add_log(root, "first")
+    before = content(first)
+    watched = begin()
+    watched.await_told("Succeeded")
+    watched.await_told("WorkerStopped")
+    assert (watched.engines, watched.running) == (1, 0)
+    second = add_log(root, "second")
+    after = content(second)
+    watched.await_told("Succeeded", 2)
+    watched.stop()
+    assert watched.engines == 2
+    assert (content(first), content(second)) == (before, after)
+    assert leftovers(first) == leftovers(second) == []
+    status = watched.watch.objects.policy.status
+    assert status.succeeded == 2
+    assert status.bytes_reclaimed > 0
+
+
+def test_replaced_names_are_deleted_after_the_grace(root: Path, begin: Callable[..., Watched]) -> None:
+    log = add_log(root, "a")
+    before = content(log)
+    watched = begin(cleanup={"delay": "1s"})
+    watched.await_told("Swept")
+    eventually(lambda: not [path for path in log.glob("*.segment") if path.is_symlink()], "the old names to be deleted")
+    watched.stop()
+    assert watched.watch.deleted > 0
+    assert content(log) == before
+
+
+def test_a_root_that_is_away_for_a_while_is_told_and_survived(root: Path, begin: Callable[..., Watched]) -> None:
+    root.rename(root.with_name("away"))
+    watched = begin()
+    gone = watched.await_told("RootNotFound")
+    assert gone.warning
+    assert f"{root} does not exist" in gone.message
+    add_log(root.with_name("away"), "a")
+    root.with_name("away").rename(root)
+    watched.await_told("Succeeded")
+
+
+def test_a_damaged_segment_is_set_aside_once_and_its_siblings_are_compacted(
+    root: Path, begin: Callable[..., Watched]
+) -> None:
+    log = add_log(root, "a")
+    damaged = "0000000000000003.segment"
+    corrupt_entry(log, segment=damaged, record=0)
+    watched = begin()
+    watched.await_told("SourcesQuarantined")
+    watched.await_told("Succeeded")
+    watched.stop()
+    assert len(watched.told("Quarantined")) == 1
+    (source,) = watched.watch.objects.policy.status.quarantined
+    assert (source.target, source.source) == (str(log), damaged)
+    assert (log / damaged).is_file()
+
+
+class Hooked:
+    """Calls `before` first; what it raises is the attempt's end."""
+
+    def __init__(self, runner: JobRunner, before: Callable[[HeldLease], None]) -> None:
+        self._runner, self._before = runner, before
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        self._before(lease)
+        return self._runner.run(assignment, lease)
+
+
+def test_stopping_ends_running_jobs_before_their_next_commit(root: Path, begin: Callable[..., Watched]) -> None:
+    log = add_log(root, "a")
+    before = content(log)
+    entered = threading.Event()
+
+    def wait_for_the_end(lease: HeldLease) -> None:
+        entered.set()
+        eventually(lease.should_stop, "the stop to reach the job", pause=0.01)
+
+    watched = begin(wrap=lambda runner: Hooked(runner, wait_for_the_end))
+    assert entered.wait(60)
+    watched.stop()
+    assert watched.told("Succeeded") == []
+    assert content(log) == before
+    assert leftovers(log) == []
+
+
+def test_an_engine_that_dies_is_replaced_and_nobody_is_charged(root: Path, begin: Callable[..., Watched]) -> None:
+    add_log(root, "a")
+    deaths = [EngineLostError("Spark went away")]
+
+    def die_once(_lease: HeldLease) -> None:
+        if deaths:
+            raise deaths.pop()
+
+    watched = begin(wrap=lambda runner: Hooked(runner, die_once))
+    watched.await_told("Succeeded")
+    watched.stop()
+    assert watched.engines == 2
+    (job,) = watched.watch.objects.jobs.values()
+    assert [(attempt.outcome, attempt.charged) for attempt in job.status.attempts] == [
+        ("Lost", False),
+        ("Succeeded", False),
+    ]
+
+
+def test_an_engine_that_does_not_start_is_told_and_tried_again(root: Path) -> None:
+    add_log(root, "a")
+    watched = Watched(policy_of(policy_text(root)), start_errors=[EngineStartError("no memory")])
+    try:
+        assert watched.await_told("LaunchFailed").message == "no memory"
+        watched.await_told("Succeeded")
+    finally:
+        watched.stop()
+
+
+def test_a_changed_policy_is_in_force_at_once(root: Path, begin: Callable[..., Watched]) -> None:
+    add_log(root, "a")
+    watched = begin(suspend=True)
+    watched.await_told("Suspended")
+    watched.changed.append(policy_of(policy_text(root)))
+    watched.await_told("PolicyChanged")
+    watched.await_told("Succeeded")
+
+
+def test_a_plan_waits_until_the_file_names_its_hash(root: Path, begin: Callable[..., Watched]) -> None:
+    log = add_log(root, "a")
+    watched = begin(approval="Manual")
+    plan_hash = watched.await_told(PLAN_PENDING).message.partition(":")[0]
+    watched.await_told("ApprovalPending")
+    assert watched.watch.objects.jobs == {}
+    wrong = policy_text(root, approval="Manual", annotations={"compaction.dev/approve": "0123456789abcdef"})
+    watched.changed.append(policy_of(wrong))
+    watched.await_told("PolicyChanged")
+    right = policy_text(root, approval="Manual", annotations={"compaction.dev/approve": plan_hash})
+    watched.changed.append(policy_of(right))
+    watched.await_told("Succeeded")
+    watched.stop()
+    assert [job.spec.sources.segment_log.path for job in watched.watch.objects.jobs.values()] == [str(log)]  # type: ignore[union-attr]
+    assert watched.watch.objects.policy.status.plan is not None
+    assert watched.watch.objects.policy.status.plan.hash == plan_hash
+
+
+def test_the_hash_is_the_one_that_a_dry_run_shows(root: Path, begin: Callable[..., Watched]) -> None:
+    add_log(root, "a")
+    policy = policy_of(policy_text(root, approval="Manual"))
+    dry = LocalRun(policy, store=open_store(policy.spec, holder="local"), open_runner=lambda: nullcontext())  # type: ignore[arg-type]
+    _, plan = dry.look(recover=False)
+    watched = begin(approval="Manual")
+    assert watched.await_told(PLAN_PENDING).message.startswith(f"{plan.hash}: 1 job, ")
+
+
+def test_outside_its_windows_jobs_wait(root: Path, begin: Callable[..., Watched]) -> None:
+    add_log(root, "a")
+    never_now = (datetime.now(UTC) + timedelta(days=180)).strftime("0 0 1 %b *").upper()
+    window = {"schedule": never_now, "duration": "1h"}
+    watched = begin(trigger={"interval": "200ms", "windows": [window]})
+    watched.await_told("OutsideWindow")
+    assert watched.engines == 0
+    assert watched.told("Succeeded") == []
+
+
+def test_jobs_get_their_share_of_the_speed(root: Path, begin: Callable[..., Watched]) -> None:
+    add_log(root, "a")
+    shares: list[int | None] = []
+
+    class Noting:
+        def __init__(self, runner: JobRunner) -> None:
+            self._runner = runner
+
+        def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+            shares.append(assignment.bytes_per_second)
+            return self._runner.run(assignment, lease)
+
+    watched = begin(wrap=Noting, limits={"bytesPerSecond": "64Mi"})
+    watched.await_told("Succeeded")
+    assert shares == [64 << 20]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: Path, signum: int) -> None:
+    """A real process: what happens on stderr, the summary on stdout, exit code 0, and nothing left behind."""
+    log = add_log(root, "a")
+    before = content(log)
+    file, scratch = tmp_path / "policy.yaml", tmp_path / "tmp"
+    scratch.mkdir()
+    file.write_text(policy_text(root, workers={"sparkMaster": "local[2]", "idleSeconds": 60}))
+    command = [sys.executable, "-W", "error", "-m", "compaction.cli.main", "run", "-f", str(file), "--watch"]
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    errors = tmp_path / "errors"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen([*command, "-o", "json"], stdout=subprocess.PIPE, stderr=stderr, env=environment) as process,
+    ):
+        try:
+            eventually(lambda: "Succeeded" in errors.read_text(), "a job to succeed")
+            file.write_text("spec: [")
+            eventually(lambda: "the policy stays as it was" in errors.read_text(), "the broken file to be told")
+        finally:
+            process.send_signal(signum)
+        stdout, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, errors.read_text()
+    assert "Traceback" not in errors.read_text()
+    data = json.loads(stdout)
+    assert (data["succeeded"], data["unfinished"]) == (1, 0)
+    assert data["bytesReclaimed"] > 0
+    assert content(log) == before
+    assert list(scratch.iterdir()) == []

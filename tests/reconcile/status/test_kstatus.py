@@ -1,0 +1,141 @@
+"""In every phase of their lives generic tools conclude the right thing about our kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compaction.api.enums import JobReason, PolicyReason
+from compaction.kinds.segments.reasons import SegmentReason
+from compaction.planning.reading import TargetProblem
+from support.cluster.kstatus import KStatus, kstatus
+from support.cluster.world import A, F, P, PlainCluster, S, U
+
+
+def of_policy(world: PlainCluster) -> KStatus:
+    assert world.policy is not None
+    return kstatus(world.policy.to_object())
+
+
+def of_job(world: PlainCluster, name: str) -> KStatus:
+    return kstatus(world.jobs[name].to_object())
+
+
+def ready_reason(world: PlainCluster) -> str:
+    assert world.policy is not None
+    return next(one.reason for one in world.policy.status.conditions if one.type == "Ready")
+
+
+def test_a_policy_from_its_creation_to_its_deletion() -> None:
+    world = PlainCluster()
+    assert of_policy(world) is KStatus.IN_PROGRESS, "nobody has looked at it: not done before it has begun"
+
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, SegmentReason.NO_LOGS_FOUND)
+
+    world.add_log("/ra/a")
+    world.wall += 3600
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.COMPACTING)
+
+    world.announce()
+    world.rest()
+    job = world.only_job()
+    assert (world.state(job), of_job(world, job)) == (P, KStatus.IN_PROGRESS)
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.COMPACTING)
+
+    world.change_spec(suspend=True)
+    world.rest()
+    assert world.state(job) is P
+    assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.SUSPENDING)
+    world.change_spec(suspend=False)
+    world.rest()
+
+    world.finish(job)
+    world.rest()
+    world.wall += 3600
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.SCHEDULED)
+
+    world.change_spec(trigger={"interval": "1h"})
+    assert of_policy(world) is KStatus.IN_PROGRESS, "the new spec has not been seen"
+    world.rest()
+    assert of_policy(world) is KStatus.CURRENT
+
+    world.change_spec(suspend=True)
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.SUSPENDED)
+
+    document: dict[str, Any] = world.policy.to_object() if world.policy else {}
+    document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert kstatus(document) is KStatus.TERMINATING
+
+
+def test_a_policy_that_needs_somebody_has_failed_until_it_is_mended() -> None:
+    world = PlainCluster()
+    world.problem = TargetProblem("/ra", SegmentReason.ROOT_NOT_FOUND, "/ra does not exist")
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.FAILED, SegmentReason.ROOT_NOT_FOUND)
+    world.problem = None
+    world.wall += 3600
+    world.rest()
+    assert of_policy(world) is KStatus.CURRENT
+
+
+def test_a_job_that_is_tried_again_is_in_progress_and_one_that_gave_up_has_failed() -> None:
+    world = PlainCluster(limits={"maxAttempts": 2})
+    world.add_log("/ra/a")
+    world.settle()
+    job = world.only_job()
+    assert (world.state(job), of_job(world, job)) == (U, KStatus.IN_PROGRESS)
+    world.announce()
+    seen = []
+    for _ in range(2):
+        world.settle()
+        assert (world.state(job), of_job(world, job)) == (P, KStatus.IN_PROGRESS)
+        world.report(job, outcome="Failed", reason=JobReason.STORE_UNREADABLE, message="no space left")
+        world.settle()
+        seen.append((world.state(job), of_job(world, job)))
+        world.wall += 61
+        world.renew_all()
+    assert seen == [(A, KStatus.IN_PROGRESS), (F, KStatus.FAILED)]
+
+    world.change_spec(limits={"maxAttempts": 3})
+    world.settle()
+    assert of_job(world, job) is KStatus.IN_PROGRESS, "eligible again"
+    world.announce()
+    world.settle()
+    world.finish(job)
+    world.settle()
+    assert (world.state(job), of_job(world, job)) == (S, KStatus.CURRENT)
+
+
+def test_what_somebody_has_to_act_on_is_said_while_jobs_run() -> None:
+    """Under steady load jobs always run: what waits for somebody must not wait for them."""
+    world = PlainCluster()
+    world.add_log("/ra/a")
+    world.rest()
+    world.announce()
+    world.rest()
+    job = world.only_job()
+    world.problems = (TargetProblem("/ra/b", "CorruptSegment", "/ra/b/1.segment is damaged"),)
+    world.wall += 61
+    world.renew_all()
+    world.rest()
+    assert world.state(job) is P
+    assert (of_policy(world), ready_reason(world)) == (KStatus.FAILED, PolicyReason.SOURCES_UNREADABLE)
+
+
+def test_debt_that_waits_for_its_schedule_is_no_reason_to_act() -> None:
+    world = PlainCluster(trigger={"schedule": "0 0 29 2 *"})
+    world.rest()
+    world.add_log("/ra/a")
+    world.wall += 61
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.CURRENT, PolicyReason.AWAITING_SCHEDULE)
+
+
+def test_a_plan_that_waits_for_approval_is_not_done_and_has_not_failed() -> None:
+    world = PlainCluster(approval="Manual")
+    world.add_log("/ra/a")
+    world.rest()
+    assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.APPROVAL_PENDING)

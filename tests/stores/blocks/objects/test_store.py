@@ -1,0 +1,191 @@
+"""What every store of objects does alike."""
+
+from __future__ import annotations
+
+import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.exceptions import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectPathError,
+    ObjectTruncatedError,
+)
+from compaction.stores.blocks.objects import store as objects_module
+from compaction.stores.blocks.objects.store import NEAR_BYTES, Objects, coalesce
+
+DATA = bytes(range(256)) * 40
+
+
+def test_what_was_put_is_what_is_read(objects: Objects, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(DATA)
+    stream = io.BytesIO(b"skipped" + DATA)
+    stream.seek(7)
+    for path, data in (("a/bytes", DATA), ("a/path", file), ("a/stream", stream), ("a/b/empty", b"")):
+        objects.put(path, data)
+    assert [objects.get(f"a/{name}") == DATA for name in ("bytes", "path", "stream")] == [True] * 3
+    assert objects.get("a/b/empty") == b""
+    objects.put("a/bytes", b"other")
+    assert objects.get("a/bytes") == b"other"
+
+
+def test_large_objects_go_in_parts(objects: Objects) -> None:
+    data = DATA * (2 * objects_module.PART_BYTES // len(DATA) + 1)
+    objects.put("large", io.BytesIO(data))
+    assert objects.head("large").size == len(data)
+    assert objects.get("large") == data
+
+
+def test_ranges_are_exact_or_an_error(objects: Objects) -> None:
+    objects.put("o", DATA)
+    assert objects.get_range("o", 5, 100) == DATA[5:105]
+    assert objects.get_range("o", len(DATA) - 1, 1) == DATA[-1:]
+    assert objects.get_range("o", 5, 0) == b""
+    for start, length in ((len(DATA) - 1, 2), (len(DATA), 1), (len(DATA) + 100, 1)):
+        with pytest.raises(ObjectTruncatedError, match=r"^o: "):
+            objects.get_range("o", start, length)
+        with pytest.raises(ObjectTruncatedError):
+            objects.get_ranges("o", [(0, 1), (start, length)])
+    wanted = [(9000, 10), (0, 3), (4, 0), (3, 5), (0, 3)]
+    assert objects.get_ranges("o", wanted) == [DATA[start : start + length] for start, length in wanted]
+    assert objects.get_ranges("o", []) == []
+
+
+def test_head_says_size_and_age_and_another_etag_after_a_change(objects: Objects) -> None:
+    objects.put("a/o", b"one")
+    before = objects.head("a/o")
+    assert (before.path, before.size) == ("a/o", 3)
+    assert abs(before.modified - datetime.now(UTC)) < timedelta(days=1)
+    objects.put("a/o", b"other")
+    assert objects.head("a/o").etag != before.etag
+    with pytest.raises(ObjectChangedError, match="a/o"):
+        objects.get_range("a/o", 0, 1, etag=before.etag)
+
+
+def test_missing_is_missing(objects: Objects) -> None:
+    objects.put("a/b", b"x")
+    for call in (objects.get, objects.head, objects.reader, lambda path: objects.get_range(path, 0, 1)):
+        for path in ("nothing", "a", "a/b/c"):
+            with pytest.raises(ObjectMissingError, match=path):
+                call(path)
+
+
+def test_a_path_never_leaves_the_store(objects: Objects) -> None:
+    for path in (
+        "",
+        "/a",
+        "a/",
+        "a//b",
+        "../a",
+        "a/../b",
+        "./a",
+        "a\\b",
+        "a\0",
+        "a\n",
+        "x" * 256,
+        "a/" * 600 + "a",
+        "a#1",
+    ):
+        with pytest.raises(ObjectPathError):
+            objects.get(path)
+        with pytest.raises(ObjectPathError):
+            objects.put(path, b"")
+        with pytest.raises(ObjectPathError):
+            objects.delete([path])
+
+
+def test_odd_names_are_names(objects: Objects) -> None:
+    names = ["t=2F1/0/x.parquet", "a b/c+d", "ü/é", "%41/x", "q?x=1&y", "a#b/c", "star*", "~/-", "x'y\"z"]
+    for name in names:
+        objects.put(name, name.encode())
+    assert sorted(info.path for info in objects.list()) == sorted(names)
+    assert all(objects.get(name) == name.encode() for name in names)
+    assert objects.delete(names) == []
+    assert list(objects.list()) == []
+
+
+def test_listing_gives_every_object_below_a_folder(objects: Objects) -> None:
+    names = {f"t/{shard}/{number}" for shard in (0, 1, 10) for number in range(40)}
+    for name in names:
+        objects.put(name, b"123")
+    assert {info.path for info in objects.list()} == names
+    assert {info.path for info in objects.list("t/1")} == {name for name in names if name.startswith("t/1/")}
+    assert all(info.size == 3 and info.etag for info in objects.list("t"))
+    assert list(objects.list("nothing")) == []
+
+
+def test_listing_is_longer_than_one_answer(objects: Objects) -> None:
+    names = [f"many/{number:05}" for number in range(1100)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: objects.put(name, b""), names))
+    assert sorted(info.path for info in objects.list("many")) == names
+    assert objects.delete(names) == []
+    assert list(objects.list()) == []
+
+
+def test_deleting_what_is_not_there_is_a_deletion(objects: Objects) -> None:
+    for name in ("a", "b"):
+        objects.put(name, b"x")
+    assert objects.delete(["a", "nothing", "b", "folder/nothing"]) == []
+    assert objects.delete(["a"]) == []
+    assert objects.delete([]) == []
+    assert list(objects.list()) == []
+
+
+def test_of_many_creators_one_wins(objects: Objects) -> None:
+    start = threading.Barrier(16)
+
+    def create(number: int) -> bool:
+        start.wait()
+        try:
+            objects.put("claim", f"{number}".encode(), if_absent=True)
+        except ObjectExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(create, range(16)))
+    assert won.count(True) == 1
+    assert objects.get("claim") == f"{won.index(True)}".encode()
+    with pytest.raises(ObjectExistsError, match="claim"):
+        objects.put("claim", objects.get("claim"), if_absent=True)
+
+
+def test_a_reader_is_a_file_for_parquet(objects: Objects) -> None:
+    table = pa.table({"a": range(100_000), "b": [f"{i}" for i in range(100_000)]})
+    file = io.BytesIO()
+    pq.write_table(table, file, row_group_size=10_000)
+    objects.put("t.parquet", file.getvalue())
+    with objects.reader("t.parquet") as reader:
+        assert pq.ParquetFile(reader, pre_buffer=False).read().equals(table)
+    with objects.reader("t.parquet") as reader:
+        assert pq.ParquetFile(reader, pre_buffer=True).read_row_group(3).equals(table.slice(30_000, 10_000))
+
+
+def test_a_reader_reads_one_version_only(objects: Objects) -> None:
+    objects.put("o", DATA)
+    reader = objects.reader("o")
+    objects.put("o", DATA[::-1])
+    with pytest.raises(ObjectChangedError):
+        reader.read(10)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10 * NEAR_BYTES), st.integers(0, 2 * NEAR_BYTES)), max_size=12))
+def test_coalesced_ranges_hold_all(ranges: list[tuple[int, int]]) -> None:
+    spans = coalesce(ranges)
+    assert all(one[0] + one[1] < other[0] for one, other in pairwise(spans))
+    for start, length in ranges:
+        assert not length or any(one <= start and start + length <= one + size for one, size in spans)
+    assert sum(size for _, size in spans) <= sum(length + NEAR_BYTES for _, length in ranges)

@@ -1,0 +1,155 @@
+"""Which schemas are merged with one another: a partition that depends on no order, and that the merge agrees to."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.exceptions import SchemaConflictError
+from compaction.stores.blocks.merge.schema import unified, wider_type
+from compaction.stores.blocks.schema.classes import classes_of, schema_of_text, schema_text
+
+SIMPLE = (
+    pa.int8(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64(), pa.null(), pa.bool_(),
+    pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.binary(), pa.date32(),
+    pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Rome"),
+    pa.decimal128(10, 2), pa.decimal128(20, 2), pa.decimal256(50, 2), pa.decimal128(10, 3), pa.time64("us"),
+)  # fmt: skip
+
+
+def _field(name: str, kind: pa.DataType, required: bool) -> pa.Field:
+    return pa.field(name, kind, nullable=not required or pa.types.is_null(kind))
+
+
+def _nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    field = st.builds(_field, st.sampled_from("abc"), inner, st.booleans())
+    structs = st.lists(field, min_size=1, max_size=3, unique_by=lambda one: one.name).map(pa.struct)
+    lists = field.flatmap(lambda one: st.sampled_from((pa.list_(one), pa.large_list(one), pa.list_(one, 2))))
+    return structs | lists | inner.map(lambda kind: pa.map_(pa.string(), kind))
+
+
+KINDS = st.recursive(st.sampled_from(SIMPLE), _nested, max_leaves=4)
+COLUMNS = st.builds(_field, st.sampled_from("xyz"), KINDS, st.booleans())
+SCHEMAS = st.lists(COLUMNS, max_size=3, unique_by=lambda one: one.name).map(pa.schema)
+SETS = st.lists(SCHEMAS, min_size=1, max_size=6).map(lambda found: {f"s{i}": one for i, one in enumerate(found)})
+
+
+def of(*kinds: pa.DataType) -> dict[str, pa.Schema]:
+    """A schema for each type of a column `ts`, named by the type."""
+    return {str(kind): pa.schema([("ts", kind), ("n", pa.int64())]) for kind in kinds}
+
+
+def parts(schemas: dict[str, pa.Schema]) -> set[frozenset[str]]:
+    return set(classes_of(schemas).classes())
+
+
+@given(SETS, st.randoms(use_true_random=False))
+def test_the_classes_are_a_partition_whatever_the_order(schemas: dict[str, pa.Schema], chance: object) -> None:
+    found = classes_of(schemas)
+    assert sorted(name for one in found.classes() for name in one) == sorted(schemas)
+    names = list(schemas)
+    chance.shuffle(names)  # type: ignore[attr-defined]
+    again = classes_of({name: schemas[name] for name in names})
+    assert again.labels == found.labels
+    assert again.conflicts == found.conflicts
+
+
+@given(SETS)
+def test_the_merge_unifies_every_class_in_any_order(schemas: dict[str, pa.Schema]) -> None:
+    for one in parts(schemas):
+        results = [unified([(name, schemas[name]) for name in order]) for order in permutations(sorted(one)[:4])]
+        kinds = [{field.name: field for field in result} for result in results]
+        assert all(kind.keys() == kinds[0].keys() for kind in kinds)
+        for name, field in kinds[0].items():
+            assert all(wider_type(kind[name].type, field.type) is not None for kind in kinds)
+            assert {kind[name].nullable for kind in kinds} == {field.nullable}
+
+
+@given(SETS)
+def test_there_are_several_only_where_the_merge_would_refuse(schemas: dict[str, pa.Schema]) -> None:
+    found = classes_of(schemas)
+    if not found.conflicts:
+        assert len(found.classes()) == 1
+        unified(list(schemas.items()))
+        return
+    with pytest.raises(SchemaConflictError) as refused:
+        unified(list(schemas.items()))
+    assert len(found.classes()) > 1
+    assert refused.value.column in {one.column.partition(".")[0] for one in found.conflicts}
+
+
+@given(SETS)
+def test_what_comes_out_of_a_class_stays_with_the_rest_of_it(schemas: dict[str, pa.Schema]) -> None:
+    """Else blocks of the next level would never meet those that came later."""
+    for one in parts(schemas):
+        output = unified([(name, schemas[name]) for name in sorted(one)])
+        assert one | {"output"} in parts({**schemas, "output": output})
+
+
+@given(SCHEMAS)
+def test_a_schema_is_kept_as_it_is(schema: pa.Schema) -> None:
+    assert schema_of_text(schema_text(schema)).equals(schema)
+
+
+@pytest.mark.parametrize("text", ["", "no base64!", "AAAA"])
+def test_what_is_no_schema_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(ValueError, match="no schema"):
+        schema_of_text(text)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns")),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Rome")),
+        (pa.decimal128(10, 2), pa.decimal128(10, 3)),
+        (pa.string(), pa.int64()),
+        (pa.int64(), pa.float64(), pa.uint64()),
+        (pa.struct([("a", pa.string())]), pa.struct([("a", pa.int64())])),
+        (pa.list_(pa.string()), pa.list_(pa.int64())),
+        (pa.map_(pa.string(), pa.int64()), pa.map_(pa.int64(), pa.int64())),
+        (pa.list_(pa.int64(), 2), pa.list_(pa.int64(), 3), pa.list_(pa.int64())),
+    ],
+)
+def test_types_that_no_type_holds_are_kept_apart(kinds: tuple[pa.DataType, ...]) -> None:
+    assert parts(of(*kinds)) == {frozenset({str(kind)}) for kind in kinds}
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (pa.int8(), pa.int32(), pa.uint32()),
+        (pa.float16(), pa.float64()),
+        (pa.decimal128(10, 2), pa.decimal128(30, 2), pa.decimal256(60, 2)),
+        (pa.null(), pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())),
+        (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int8()), ("b", pa.string())])),
+        (pa.struct([("a", pa.int64())]), pa.struct([("c", pa.bool_())])),
+        (pa.list_(pa.struct([("a", pa.int64())])), pa.large_list(pa.struct([("b", pa.string())]))),
+        (pa.map_(pa.string(), pa.int8()), pa.map_(pa.large_string(), pa.int64())),
+        (pa.uuid(), pa.binary(16)),
+    ],
+)  # fmt: skip
+def test_types_that_a_common_one_holds_are_one_class(kinds: tuple[pa.DataType, ...]) -> None:
+    assert parts(of(*kinds)) == {frozenset(map(str, kinds))}
+
+
+def test_a_column_that_is_missing_parts_nobody() -> None:
+    schemas = {"old": pa.schema([("n", pa.int64())]), **of(pa.timestamp("ms")), "more": pa.schema([("m", pa.bool_())])}
+    assert len(parts(schemas)) == 1
+
+
+def test_a_schema_without_the_column_in_question_goes_with_one_of_the_sides() -> None:
+    schemas = {"old": pa.schema([("n", pa.int64())]), **of(pa.string(), pa.int64())}
+    assert parts(schemas) == {frozenset({"old", "int64"}), frozenset({"string"})}
+
+
+def test_a_conflict_names_the_field_and_the_types() -> None:
+    (conflict,) = classes_of(of(pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"))).conflicts
+    assert str(conflict) == "column ts timestamp[ms] | timestamp[ns] | timestamp[us]"
+    kinds = [pa.struct([("a", pa.int8()), ("b", pa.struct([("c", kind)]))]) for kind in (pa.int8(), pa.string())]
+    (conflict,) = classes_of(of(*kinds)).conflicts
+    assert str(conflict) == "column ts.b.c int8 | string"

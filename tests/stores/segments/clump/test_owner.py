@@ -1,0 +1,217 @@
+"""A running owner appends the copies itself: what it must answer, and what is noticed when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import (
+    ClumpRefusedError,
+    CorruptEntryError,
+    StaleTokenError,
+    VerificationFailedError,
+)
+from compaction.stores.segments.clump.moves import Moves, read_moves
+from compaction.stores.segments.clump.owner import Appended, EntryCopy, LogOwner, clump_through_owner
+from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.clump.run import ClumpResult
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.generate import corrupt_entry
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.reading.view import open_log
+from support.stores.log_owner import KeyValueOwner
+
+JOB = "online"
+SPARSE = tuple(range(3, 60, 5))
+REQUEST = ClumpRequest(shorter_than=3, min_ranges=2)
+
+
+def _fill(owner: KeyValueOwner) -> None:
+    """Twelve values lie alone among dead entries; the snapshot is below a few newer entries."""
+    for number in range(64):
+        owner.put(f"key{number}" if number in SPARSE else "scratch", f"value {number}")
+    owner.snapshot()
+    owner.put("key3", "newer")
+    owner.put("more", "above the snapshot")
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> KeyValueOwner:
+    owner = KeyValueOwner(tmp_path / "log")
+    _fill(owner)
+    return owner
+
+
+def _clump(owner: LogOwner, *, token: int = 1, claim: bool = True) -> ClumpResult:
+    if claim:
+        fence.claim(owner.directory, job=JOB, token=token, holder="test")
+    return clump_through_owner(
+        owner,
+        request=REQUEST,
+        limits=SegmentLimits(max_entries=7),
+        job=JOB,
+        token=token,
+        holder="test",
+        now=5.0,
+    )
+
+
+def test_the_owner_keeps_its_values_and_its_live_set_becomes_dense(owner: KeyValueOwner) -> None:
+    values = owner.values()
+    result = _clump(owner)
+    assert owner.values() == values
+    assert [receipt.entries for receipt in result.receipts] == [7, 6]
+    assert [receipt.output for receipt in result.receipts] == ["", ""]
+    maps = read_moves(owner.directory)
+    assert [moves.receipt for moves in maps] == list(result.receipts)
+    state = open_log(owner.directory)
+    assert state.live is not None
+    moved = {index for moves in maps for index in moves.old_set}
+    assert not moved & set(state.live)
+    assert len(state.live.ranges) < result.plan.ranges_before / 2
+    owner.stop()
+    again = KeyValueOwner(owner.directory)
+    assert again.values() == values
+    again.stop()
+
+
+def test_what_the_owner_does_meanwhile_is_kept(owner: KeyValueOwner) -> None:
+    """Values that were changed or deleted after their copy was asked for are not brought back."""
+
+    def crowd() -> None:
+        owner.put("key8", "changed meanwhile")
+        owner.put("key58", "changed meanwhile")
+        if "key13" in owner.state:
+            owner.delete("key13")
+
+    owner.crowd = crowd
+    expected = owner.values() | {"key8": "changed meanwhile", "key58": "changed meanwhile"}
+    del expected["key13"]
+    _clump(owner)
+    assert owner.values() == expected
+    owner.stop()
+    again = KeyValueOwner(owner.directory)
+    assert again.values() == expected
+    again.stop()
+
+
+class Faulty(KeyValueOwner):
+    """An owner that answers, or does, something else than it was asked."""
+
+    fault = ""
+
+    def append(self, copies: Sequence[EntryCopy], *, job: str, token: int) -> Sequence[Appended]:
+        if self.fault == "changes a payload":
+            copies = [*copies[:-1], EntryCopy(copies[-1].old, copies[-1].payload + b"!")]
+        answer = list(super().append(copies, job=job, token=token))
+        match self.fault:
+            case "leaves one out":
+                return answer[:-1]
+            case "changes the order":
+                return [answer[1], answer[0], *answer[2:]]
+            case "names old indexes":
+                return [Appended(copy.old, 1) for copy in copies]
+            case "lowers the term":
+                return [Appended(one.index, 0) for one in answer]
+        return answer
+
+    def adopt(self, moves: Moves, *, job: str, token: int) -> None:
+        if self.fault == "adopts nothing":
+            self.snapshot()
+        elif self.fault != "does nothing":
+            super().adopt(moves, job=job, token=token)
+
+
+@pytest.mark.parametrize(
+    "fault", ["changes a payload", "leaves one out", "changes the order", "names old indexes", "lowers the term"]
+)
+def test_copies_that_are_none_are_not_adopted(tmp_path: Path, fault: str) -> None:
+    owner = Faulty(tmp_path / "log")
+    _fill(owner)
+    values, live = owner.values(), open_log(owner.directory).live
+    owner.fault = fault
+    with pytest.raises(VerificationFailedError):
+        _clump(owner)
+    assert read_moves(owner.directory) == ()
+    assert open_log(owner.directory).live == live
+    assert owner.values() == values
+
+
+@pytest.mark.parametrize("fault", ["does nothing", "adopts nothing"])
+def test_an_owner_that_did_not_adopt_is_noticed_and_nothing_is_lost(tmp_path: Path, fault: str) -> None:
+    owner = Faulty(tmp_path / "log")
+    _fill(owner)
+    values = owner.values()
+    owner.fault = fault
+    with pytest.raises(ClumpRefusedError, match="still has index"):
+        _clump(owner)
+    assert owner.values() == values
+    owner.stop()
+    # The map is true all the same: the owner applies it when it opens the log again.
+    again = KeyValueOwner(owner.directory)
+    assert again.values() == values
+    again.snapshot()
+    again.stop()
+    state = open_log(owner.directory)
+    assert state.live is not None
+    assert not set(state.live) & {index for moves in read_moves(owner.directory) for index in moves.old_set}
+
+
+def test_an_owner_that_dies_before_it_adopts_finds_its_values(tmp_path: Path) -> None:
+    class Dies(KeyValueOwner):
+        def adopt(self, moves: Moves, *, job: str, token: int) -> None:
+            raise ConnectionError("the owner is gone")
+
+    owner = Dies(tmp_path / "log")
+    _fill(owner)
+    values = owner.values()
+    with pytest.raises(ConnectionError):
+        _clump(owner)
+    owner.stop()
+    again = KeyValueOwner(tmp_path / "log")
+    assert again.values() == values
+    again.stop()
+
+
+def test_copies_without_a_map_are_not_commands(tmp_path: Path) -> None:
+    """The compactor died right after the owner had appended them: the owner's own mark tells."""
+    owner = KeyValueOwner(tmp_path / "log")
+    _fill(owner)
+    stale = EntryCopy(4, b"Pkey3=value 3")
+    owner.append([stale], job=JOB, token=1)
+    values = owner.values()
+    assert values["key3"] == "newer"
+    owner.stop()
+    again = KeyValueOwner(tmp_path / "log")
+    assert again.values() == values
+    again.stop()
+
+
+def test_a_zombie_is_refused_by_the_store_and_by_the_owner(owner: KeyValueOwner) -> None:
+    values, last = owner.values(), owner.last
+    fence.claim(owner.directory, job=JOB, token=2, holder="successor")
+    with pytest.raises(StaleTokenError):
+        _clump(owner, token=1, claim=False)
+    assert (owner.last, owner.values()) == (last, values)
+    owner.append([], job=JOB, token=2)
+    with pytest.raises(StaleTokenError):
+        owner.append([], job=JOB, token=1)
+
+
+def test_an_attempt_replaced_while_it_waits_for_the_owner_writes_no_map(owner: KeyValueOwner) -> None:
+    owner.crowd = lambda: fence.claim(owner.directory, job=JOB, token=2, holder="successor")
+    values = owner.values()
+    with pytest.raises(StaleTokenError):
+        _clump(owner)
+    assert read_moves(owner.directory) == ()
+    assert owner.values() == values
+
+
+def test_a_damaged_entry_is_never_handed_over(owner: KeyValueOwner) -> None:
+    damaged = corrupt_entry(owner.directory, segment=1, record=3)
+    last = owner.last
+    with pytest.raises(CorruptEntryError, match=f"index {damaged.index}"):
+        _clump(owner)
+    assert owner.last == last

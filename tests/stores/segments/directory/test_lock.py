@@ -1,0 +1,186 @@
+"""The lock file against strange files under its name, against copies by hard link, and against its own deletion."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import LockFileError, LockHeldError, LockLostError
+from compaction.stores.segments.directory import lock
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+
+
+def held_by(directory: Path, content: str | bytes) -> int:
+    """An open descriptor that holds the lock of a file with this content."""
+    path = directory / lock.LOCK_FILE
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    fd = os.open(path, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+NOTE = '{"holder":"%s","job":"","pid":4711,"host":"box","since":%s}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [NOTE % ("h", t) for t in ("1e300", "Infinity", "NaN", "-1e18", '"x"', "[]")]
+    + ["[" * 200_000, "[]", '"x"', "", b"\xff\xfe", '{"holder":1,"job":2,"pid":"x","host":[],"since":1}'],
+    ids=lambda content: content[:60],
+)
+def test_a_note_that_says_nothing_is_an_unknown_process(tmp_path: Path, content: str | bytes) -> None:
+    fd = held_by(tmp_path, content)
+    with pytest.raises(LockHeldError, match="by an unknown process"), lock.hold(tmp_path, holder="x", timeout=0):
+        pass
+    os.close(fd)
+
+
+def test_the_message_says_what_to_do_and_is_plain_text(tmp_path: Path) -> None:
+    fd = held_by(tmp_path, NOTE % ("\\u001b[2J evil\\n", "1"))
+    with pytest.raises(LockHeldError) as caught, lock.hold(tmp_path, holder="x", timeout=0):
+        pass
+    message = str(caught.value)
+    assert message.isprintable()
+    assert "by \\x1b[2J evil\\n (pid 4711 on box) since 1970-01-01" in message
+    assert "never delete this file; end pid 4711 on box instead" in message
+    os.close(fd)
+
+
+def test_only_the_beginning_of_a_huge_file_is_read(tmp_path: Path) -> None:
+    fd = held_by(tmp_path, "x")
+    os.truncate(tmp_path / lock.LOCK_FILE, 1 << 40)
+    with pytest.raises(LockHeldError, match="unknown"), lock.hold(tmp_path, holder="x", timeout=0):
+        pass
+    os.close(fd)
+
+
+def test_something_else_under_the_name_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / lock.LOCK_FILE
+    os.mkfifo(path)
+    code = (
+        "import sys; from pathlib import Path; from compaction.stores.segments.directory import lock\n"
+        "with lock.hold(Path(sys.argv[1]), holder='x', timeout=0): pass"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "LockFileError" in ended.stderr
+    with pytest.raises(LockFileError, match=r"compaction\.lock.*not a regular file"), lock.hold(tmp_path, holder="x"):
+        pass
+    assert not lock._held
+
+
+def test_a_copy_by_hard_link_gets_a_lock_of_its_own(tmp_path: Path) -> None:
+    """`cp -al` gives both directories one lock file: each would keep the other one out."""
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    log.mkdir()
+    copy.mkdir()
+    with lock.hold(log, holder="first"):
+        os.link(log / lock.LOCK_FILE, copy / lock.LOCK_FILE)
+        with pytest.raises(LockHeldError), lock.hold(copy, holder="x", timeout=0):
+            pass
+    with lock.hold(copy, holder="of the copy"):
+        assert not os.path.samefile(log / lock.LOCK_FILE, copy / lock.LOCK_FILE)
+        assert "of the copy" not in (log / lock.LOCK_FILE).read_text()
+        with lock.hold(log, holder="of the log", timeout=0):
+            pass
+        with pytest.raises(LockHeldError, match="of the copy"), lock.hold(copy, holder="x", timeout=0):
+            pass
+    assert os.listdir(copy) == [lock.LOCK_FILE]
+
+
+def test_nobody_is_told_to_end_a_process_that_has_finished(tmp_path: Path) -> None:
+    """A program like flock(1) holds the lock and signs nothing; what the last holder wrote is not about it."""
+    with lock.hold(tmp_path, holder="finished"):
+        assert "finished" in (tmp_path / lock.LOCK_FILE).read_text()
+    for shared in (False, True):
+        fd = os.open(tmp_path / lock.LOCK_FILE, os.O_RDWR)
+        if shared:
+            os.write(fd, (NOTE % ("finished", "1")).encode())
+            os.link(tmp_path / lock.LOCK_FILE, tmp_path / "copy")
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(LockHeldError, match="unknown"), lock.hold(tmp_path, holder="x", timeout=0):
+            pass
+        os.close(fd)
+
+
+def test_a_forked_child_touches_no_file_that_got_the_locks_number(tmp_path: Path) -> None:
+    """Its copy of the descriptor is closed; the number is reused; then it leaves the block as well."""
+    other = tmp_path / "other"
+    other.write_text("precious")
+    status, child = 1, -1
+    try:
+        with lock.hold(tmp_path, holder="parent") as held:
+            child = os.fork()
+            if child:
+                _, ended = os.waitpid(child, 0)
+            else:
+                os.dup2(os.open(other, os.O_RDWR), held.fd)  # which number is free depends on who else has files open
+        if not child:
+            status = 0 if os.path.samestat(os.fstat(held.fd), os.stat(other)) else 2
+    finally:
+        if not child:
+            os._exit(status)  # whatever happened: a second pytest would go on with the tests
+    assert os.waitstatus_to_exitcode(ended) == 0
+    assert other.read_text() == "precious"
+
+
+def test_a_hard_link_to_somebodys_file_is_not_written(tmp_path: Path) -> None:
+    victim, log = tmp_path / "victim", tmp_path / "log"
+    victim.write_text("precious")
+    log.mkdir()
+    os.link(victim, log / lock.LOCK_FILE)
+    with DyingFilesystem() as counter, lock.hold(log, holder="x"):
+        pass
+    assert victim.read_text() == "precious"
+    for number in range(len(counter.calls)):
+        for when in ("before", "after"):
+            (log / lock.LOCK_FILE).unlink()
+            os.link(victim, log / lock.LOCK_FILE)
+            with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath), lock.hold(log, holder="x"):
+                pass
+            with lock.hold(log, holder="x", timeout=0) as held:
+                held.verify()
+                with pytest.raises(LockHeldError), lock.hold(log, holder="y", timeout=0):
+                    pass
+            assert victim.read_text() == "precious"
+            assert os.listdir(log) == [lock.LOCK_FILE]
+
+
+def test_a_shared_file_that_cannot_be_replaced_still_excludes(tmp_path: Path) -> None:
+    victim, log = tmp_path / "victim", tmp_path / "log"
+    victim.write_text("precious")
+    log.mkdir()
+    os.link(victim, log / lock.LOCK_FILE)
+    with DyingFilesystem(at=0, error=OSError(30, "read-only"), lasting=True), lock.hold(log, holder="x") as held:
+        held.verify()
+        with pytest.raises(LockHeldError), lock.hold(log, holder="y", timeout=0):
+            pass
+    assert victim.read_text() == "precious"
+    assert os.path.samefile(victim, log / lock.LOCK_FILE)
+
+
+def test_waiters_of_the_shared_file_notice_that_it_was_replaced(tmp_path: Path) -> None:
+    """A process that opened the shared file before waits for it, gets it, and finds that the name is another file."""
+    victim, log = tmp_path / "victim", tmp_path / "log"
+    victim.write_text("")
+    log.mkdir()
+    os.link(victim, log / lock.LOCK_FILE)
+    early = os.open(log / lock.LOCK_FILE, os.O_RDWR)
+    with lock.hold(log, holder="x"):
+        fcntl.flock(early, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not os.path.samestat(os.fstat(early), os.stat(log / lock.LOCK_FILE))
+    os.close(early)
+
+
+def test_a_lock_that_was_deleted_is_noticed(tmp_path: Path) -> None:
+    with lock.hold(tmp_path, holder="x") as held:
+        held.verify()
+        (tmp_path / lock.LOCK_FILE).unlink()
+        with pytest.raises(LockLostError, match=r"compaction\.lock.*[Nn]ever delete"):
+            held.verify()
+        with lock.hold(tmp_path, holder="y", timeout=0), pytest.raises(LockLostError):
+            held.verify()

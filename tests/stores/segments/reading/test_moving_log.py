@@ -1,0 +1,233 @@
+"""A log that its owner and compactions change while it is looked at: new segments, growing ones, long scans."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import CorruptSegmentError, LogChangedError, MissingSegmentHeaderError, SourcesChangedError
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import commit, fence
+from compaction.stores.segments.format import codec
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.model import segment_name
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import GroupCheck, LeftAloneReason, group_ranges, plan_log
+from compaction.stores.segments.reading import files
+from compaction.stores.segments.reading.reader import iter_entries, log_fingerprint
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.scan.problems import LogErrorReason
+from compaction.stores.segments.scan.sense import SenseSettings, sense_root
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.store import SegmentLogStore
+from support.stores.segment_logs import content
+
+LIVE = LiveSet.parse("1,9,17,25,33,41,49,57")
+LIMITS = SegmentLimits(max_sources=2)
+
+
+def write(directory: Path, indexes: range, *, term: int = 1) -> None:
+    with LogWriter(directory, max_count=8, sync=False) as writer:
+        for index in indexes:
+            writer.append(index, term, b"entry %d of %d" % (index, term))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Nine segments of eight entries; of the first eight one entry each is live."""
+    directory = tmp_path / "root" / "log"
+    write(directory, range(1, 73))
+    write_snapshot(directory, index=64, term=1, live=LIVE)
+    return directory
+
+
+def compact(log: Path, *, groups: int | None = None) -> None:
+    state = open_log(log)
+    assert state.live is not None
+    job = f"job-{len(fence.read(log).jobs)}"
+    fence.claim(log, job=job, token=1, holder="test")
+    for group in plan_log(state, LIMITS).groups[:groups]:
+        done = kernel.rewrite_group(log, sources=group.sources, live=state.live, limits=LIMITS, job=job, token=1)
+        commit.commit_group(log, job=job, token=1, group=done, holder="test")
+
+
+def test_the_owners_next_segment_before_its_header_is_the_newest_one(log: Path) -> None:
+    before = content(log)
+    (log / segment_name(10)).touch()
+    state = open_log(log)
+    assert (state.newest, state.segment(state.newest).count) == (segment_name(10), 0)
+    assert content(log) == before
+    left = {item.name: item.reason for item in plan_log(state, LIMITS).left_alone}
+    assert left[segment_name(9)] is LeftAloneReason.NEWEST_SEGMENT
+    assert left[segment_name(10)] is LeftAloneReason.NEWEST_SEGMENT
+    assert sense_root(log.parent, SenseSettings()).errors == ()
+    compact(log)
+    sweep.sweep(log, now=4e9, grace_seconds=0)
+    assert content(log) == before
+    assert (log / segment_name(10)).read_bytes() == b""
+    write(log, range(73, 75))
+    assert open_log(log).refs[-1].last == 74
+
+
+def test_a_job_starts_while_the_owner_makes_its_next_segment(log: Path) -> None:
+    store = SegmentLogStore(log.parent)
+    store.claim("log", job="j", token=1)
+    (log / segment_name(10)).touch()
+    todo = store.prepare("log", job="j", groups=[(segment_name(1), segment_name(2))], snapshot_index=64)
+    assert todo.groups[0].ranges is not None
+
+
+def test_an_empty_file_anywhere_else_is_named(log: Path) -> None:
+    (log / segment_name(4)).write_bytes(b"")
+    with pytest.raises(MissingSegmentHeaderError, match=segment_name(4)):
+        open_log(log)
+    (error,) = sense_root(log.parent, SenseSettings()).errors
+    assert (error.reason, error.segment) == (LogErrorReason.CORRUPT_SEGMENT, segment_name(4))
+
+
+def test_a_cut_off_header_is_named_also_in_the_newest_segment(log: Path) -> None:
+    """As in Ra, which makes a file of 0 bytes again but stops at one of 1 to 7."""
+    (log / segment_name(10)).write_bytes(b"RASG")
+    with pytest.raises(CorruptSegmentError, match=segment_name(10)):
+        open_log(log)
+
+
+@pytest.mark.parametrize("live_only", [True, False])
+def test_a_long_scan_goes_on_where_compactions_overtake_it(log: Path, live_only: bool) -> None:
+    """A commit, and a sweep, after every few entries: nothing twice, nothing live missing, nothing out of order."""
+    state, before = open_log(log), content(log)
+    expected = log_fingerprint(state).hexdigest()
+    seen: list[int] = []
+    scanning: Iterator[int] = (entry.index for entry in iter_entries(state, live_only=live_only))
+    for index in scanning:
+        seen.append(index)
+        if len(seen) in (1, 3, 6):
+            compact(log, groups=1)
+            sweep.sweep(log, now=4e9, grace_seconds=0)
+    assert sorted(set(seen)) == seen
+    assert set(before) <= set(seen)
+    assert log_fingerprint(state).hexdigest() == expected == log_fingerprint(open_log(log)).hexdigest()
+
+
+def test_a_scan_ends_when_the_log_never_holds_still(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = open_log(log)
+
+    def always_gone(path: Path, *, newest: bool = False) -> codec.SegmentIndex:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(files, "read_segment", always_gone)
+    shutil.copyfile(log / segment_name(1), log / "copy")
+    (log / "copy").rename(log / segment_name(1))
+    with pytest.raises(LogChangedError, match="run again"):
+        list(iter_entries(state))
+
+
+def test_a_growing_segment_is_read_as_it_was_opened(log: Path) -> None:
+    write(log, range(73, 75))
+    state = open_log(log)
+    write(log, range(75, 77))
+    assert [entry.index for entry in iter_entries(state)][-1] == 74
+    assert [entry.index for entry in iter_entries(open_log(log))][-1] == 76
+
+
+def test_an_inode_that_was_used_again_is_another_file(log: Path) -> None:
+    """The number of a deleted file is free for the next one: the same name and inode do not make the same file."""
+    state = open_log(log)
+    path = log / segment_name(2)
+    inode, size = path.stat().st_ino, path.stat().st_size
+    data = bytearray((log / segment_name(3)).read_bytes())
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate(size)
+    assert (path.stat().st_ino, path.stat().st_size) == (inode, size)
+    entries = [entry for entry in iter_entries(state) if entry.file == path.name]
+    assert {entry.index for entry in entries} <= set(range(17, 25))
+
+
+def test_a_segment_that_grew_while_its_index_was_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size is taken together with the index: else a record newer than the size looks torn."""
+    write(log, range(73, 75))
+    decode, grown = codec.decode_segment, iter([True, True])
+
+    def growing(head: bytes, **kwargs: object) -> codec.SegmentIndex:
+        if kwargs["path"] == log / segment_name(10) and next(grown, False):
+            write(log, range(75, 77))
+        return decode(head, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(codec, "decode_segment", growing)
+    index = codec.read_segment(log / segment_name(10))
+    assert index.identity.size == os.stat(log / segment_name(10)).st_size
+    assert index.inside.all()
+
+
+def test_a_name_listed_twice_counts_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that changes while it is listed may show a replaced name twice, or not at all."""
+    list_names, looks = files._list_names, iter([1, 2])
+    duplicate: Callable[[Path], dict[str, bool]] = list_names
+
+    def missing(directory: Path) -> dict[str, bool]:
+        found = duplicate(directory)
+        if next(looks, None) == 1:
+            del found[segment_name(1)]
+        return found
+
+    monkeypatch.setattr(files, "_list_names", missing)
+    assert [segment.name for segment in open_log(log).segments] == [segment_name(n) for n in range(1, 10)]
+
+
+def _sparse(tmp_path: Path) -> Path:
+    """Segment 2 is dead and lies between two sources; 40 entries, snapshot 32."""
+    directory = tmp_path / "sparse"
+    write(directory, range(1, 41))
+    write_snapshot(directory, index=32, term=1, live=LiveSet.parse("1,17,25-32"))
+    return directory
+
+
+def test_only_what_was_proved_dead_is_carried_along(tmp_path: Path) -> None:
+    """A segment that its owner put back after the look belongs to no proof: the group is planned again."""
+    log = _sparse(tmp_path)
+    write_snapshot(log, index=32, term=2, live=LiveSet.parse("1,9,17,25-32"))
+    saved = (log / segment_name(2)).read_bytes()
+    (log / segment_name(2)).unlink()
+    state, sources = open_log(log), (segment_name(1), segment_name(3))
+    assert state.live is not None
+    ranges = group_ranges(state, sources, state.live)
+    (log / segment_name(2)).write_bytes(saved)
+    with pytest.raises(SourcesChangedError, match=segment_name(2)):
+        kernel.rewrite_group(log, sources=sources, live=state.live, limits=LIMITS, job="j", token=1, ranges=ranges)
+
+
+def test_a_carried_segment_that_changed_since_the_look_is_not_carried(tmp_path: Path) -> None:
+    log = _sparse(tmp_path)
+    state, sources = open_log(log), (segment_name(1), segment_name(3))
+    assert state.live is not None
+    ranges = GroupCheck(state, state.live).ranges(sources)
+    assert [dead.name for dead in ranges.carried] == [segment_name(2)]
+    path = log / segment_name(2)
+    shutil.copyfile(path, log / "copy")
+    (log / "copy").rename(path)
+    with pytest.raises(SourcesChangedError, match=segment_name(2)):
+        kernel.rewrite_group(log, sources=sources, live=state.live, limits=LIMITS, job="j", token=1, ranges=ranges)
+    path.unlink()
+    done = kernel.rewrite_group(log, sources=sources, live=state.live, limits=LIMITS, job="j", token=1, ranges=ranges)
+    assert done.carried == ()
+
+
+def test_a_source_that_another_job_compacted_since_the_look_is_not_cut_to_its_old_range(log: Path) -> None:
+    """The same name now stands for more: rewritten to the range it had, it would lose what it took in."""
+    state, before = open_log(log), content(log)
+    assert state.live is not None
+    ranges = group_ranges(state, [segment_name(1)], state.live)
+    compact(log, groups=1)
+    assert (log / segment_name(2)).is_symlink()
+    with pytest.raises(SourcesChangedError, match=segment_name(1)):
+        kernel.rewrite_group(
+            log, sources=[segment_name(1)], live=state.live, limits=LIMITS, job="late", token=1, ranges=ranges
+        )
+    assert content(log) == before
