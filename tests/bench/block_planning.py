@@ -94,7 +94,7 @@ def plan_sorted(blocks: int) -> Callable[[], object]:
                 made = (GroupCandidate(names, names, size, 0),)
                 path = f"{tenant}/{shard}/L{level}/{names[0]}"
                 candidates.append(
-                    Candidate(path, tenant, 0, made, (), size, len(part), 1.0, level, min(b.arrived for b in part))
+                    Candidate(path, tenant, "", made, (), size, len(part), 1.0, level, min(b.arrived for b in part))
                 )
         return PLANNER.plan(candidates, {}, JobInventory(), now=NOW)
 

@@ -40,13 +40,13 @@ def _candidate(number: int) -> Candidate:
         for at in range(0, SEGMENTS_PER_LOG, GROUP)
     )
     return Candidate(
-        path=f"/data/tenant-{number % 100:02d}/log-{number:06d}",
+        target=f"/data/tenant-{number % 100:02d}/log-{number:06d}",
         tenant=f"tenant-{number % 100:02d}",
-        snapshot_index=SEGMENTS_PER_LOG * 4096,
+        base_version=str(SEGMENTS_PER_LOG * 4096),
         groups=groups,
-        unreferenced=(),
+        obsolete=(),
         debt_bytes=30 << 20,
-        debt_segments=SEGMENTS_PER_LOG,
+        debt_sources=SEGMENTS_PER_LOG,
         sensed_at=1.0,
     )
 
@@ -57,7 +57,7 @@ def planner() -> Planner:
         policy_name="logs",
         owner_uid="2f5dcd5e-0000-4000-8000-000000000000",
         limits=LIMITS,
-        trigger=Trigger(debt_bytes=0, debt_segments=1, cooldown=0.0, suspended=False),
+        trigger=Trigger(),
     )
 
 
@@ -86,7 +86,7 @@ def queue(jobs: int) -> list[QueuedJob]:
     return [
         QueuedJob(
             name=f"logs-{number * 2654435761 % 2**32:08x}-{number}",
-            lane=f"/data/tenant-{number % 100:02d}/log-{number:06d}",
+            target=f"/data/tenant-{number % 100:02d}/log-{number:06d}",
             tenant=f"tenant-{number % 100:02d}",
             level=number % 3,
             state=JobState.ABANDONED if number % 10 == 0 else JobState.UNASSIGNED,

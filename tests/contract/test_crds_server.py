@@ -173,7 +173,7 @@ def test_the_table_of_policies(cluster: Cluster) -> None:
         observed_generation=1,
         conditions=set_ready((), reason="Scheduled", observed_generation=1, now=NOW),
         store="SegmentLogs",
-        debt=DebtStatus(bytes=163 << 20, segments=12, logs=2),
+        debt=DebtStatus(bytes=163 << 20, sources=12, targets=2),
         oldest_debt_at=NOW,
         eta_seconds=130,
         active=2,

@@ -71,7 +71,13 @@ class NoWork:
         assert source is not None
         shutil.rmtree(Path(source.path) / SNAPSHOTS)
         receipt = JobReceipt(token=assignment.token, worker=self._worker, groups=len(source.groups), bytes_reclaimed=1)
-        return JobReport(assignment.token, Outcome.SUCCEEDED, JobReason.COMPLETED, "nothing was done", receipt=receipt)
+        return JobReport(
+            token=assignment.token,
+            outcome=Outcome.SUCCEEDED,
+            reason=JobReason.COMPLETED,
+            message="nothing was done",
+            receipt=receipt,
+        )
 
 
 def worker(arguments: list[str]) -> int:

@@ -140,7 +140,12 @@ def test_blocks_with_which_a_merge_fails_do_not_hold_back_their_siblings(blocks:
             sources = assignment.spec.sources.blocks
             assert sources is not None
             if pair <= set(sources.blocks):
-                return JobReport(assignment.token, Outcome.FAILED, JobReason.INTERNAL_ERROR, "what nobody foresaw")
+                return JobReport(
+                    token=assignment.token,
+                    outcome=Outcome.FAILED,
+                    reason=JobReason.INTERNAL_ERROR,
+                    message="an unexpected error",
+                )
             return super().run(assignment, lease)
 
     @contextmanager

@@ -177,7 +177,7 @@ def test_failed_attempts_are_repeated_with_a_larger_token(root: Path, run: Run) 
         def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
             tokens.append((assignment.job_name, assignment.token))
             if assignment.token == 1:
-                return JobReport(1, Outcome.FAILED, JobReason.STORE_UNREADABLE, "no space")
+                return JobReport(token=1, outcome=Outcome.FAILED, reason=JobReason.STORE_UNREADABLE, message="no space")
             return SegmentRewriter(engine, holder="local").run(assignment, lease)
 
     result = run(runner=Flaky())

@@ -202,7 +202,7 @@ def test_a_directory_deeper_than_a_path_can_name_is_told_and_fits_into_status(ro
     world.settle()
     assert world.policy is not None
     (said,) = world.policy.status.target_errors
-    assert len(said.log) == 4096
+    assert len(said.target) == 4096
 
 
 def test_errors_on_the_command_line_are_plain_text(root: Path) -> None:
@@ -227,8 +227,8 @@ def test_errors_on_the_command_line_are_plain_text(root: Path) -> None:
 def test_a_snapshot_beyond_what_a_job_can_name_is_a_problem_of_its_log_alone(root: Path) -> None:
     write_snapshot(root / "bad", index=2**64 - 1, term=9, live=LiveSet.empty())
     reading = reading_of(root)
-    assert [Path(candidate.path).name for candidate in reading.candidates] == ["good"]
-    assert [(Path(one.log).name, one.reason) for one in reading.problems] == [("bad", "LogInvalid")]
+    assert [Path(candidate.target).name for candidate in reading.candidates] == ["good"]
+    assert [(Path(one.target).name, one.reason) for one in reading.problems] == [("bad", "LogInvalid")]
 
 
 @pytest.mark.parametrize("seconds", [2**40, -(2**33)])
