@@ -23,9 +23,11 @@ from compaction.api.policy.resource import CompactionPolicy, CompactionPolicySta
 from compaction.api.policy.standing import conditions_for
 from compaction.exceptions import CompactionError
 from compaction.kube.client.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
-from compaction.kube.executor.assign import Outcome
-from compaction.kube.executor.decisions import Executor
+from compaction.kube.executor.api import ApiObjects
 from compaction.kube.executor.events import EventType
+from compaction.kube.executor.executor import Executor
+from compaction.kube.executor.outcome import Outcome
+from compaction.kube.executor.workers import LaunchedWorkers
 from compaction.kube.gather import (
     ParsedObjects,
     identity,
@@ -49,11 +51,9 @@ from compaction.kube.sharing import Sharing
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
-from compaction.reconcile.jobs.claims import learned
 from compaction.reconcile.observations import Moment, Snapshot
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.status.announcing import of_standing
-from compaction.reconcile.workers.fleet import launch_failed
 from compaction.stores.adapter import StoreAdapter, open_store
 
 log = structlog.get_logger(__name__)
@@ -190,18 +190,15 @@ class PolicyController:
             self._spawn(self._stores.run(runtime, key, state, task, policy, asked=decided))
         measure(runtime.metrics, key, snapshot, decision, state.cleanup)
         executor = Executor(
-            runtime,
-            key,
-            policy=body,
+            ApiObjects(runtime, key, body, observed=self.observed),
+            LaunchedWorkers(runtime, key, policy, in_background=self._in_background),
             store_of=lambda: state.store,
             now=snapshot.now,
-            in_background=self._in_background,
-            observed=self.observed,
         )
         try:
-            outcome = await executor.execute(decision, policy)
+            outcome = await executor.execute(decision)
         finally:
-            self._learn(state, executor.outcome)
+            state.memory = executor.outcome.remembered(state.memory, now=self._monotonic())
         state.stale = state.stale + 1 if outcome.stale else 0
         if decision.rest is not None:
             state.resting = Resting(decision.rest, seen)
@@ -257,18 +254,6 @@ class PolicyController:
             allowance=self._sharing.allowance(key),
             held_by=self._overlaps.held_by(key),
         )
-
-    def _learn(self, state: PolicyState, outcome: Outcome) -> None:
-        """What carrying the decision out taught: refused claims, failed launches, writes that have to be made again."""
-        now, memory = self._monotonic(), state.memory
-        memory = learned(memory, refused=outcome.claims, claimed=outcome.claimed, now=now)
-        for message in outcome.launch_errors:
-            memory = launch_failed(memory, message, now, names=outcome.not_launched)
-        if outcome.plan_failed:
-            memory = replace(memory, planned_reading=-1)
-        if outcome.status_failed:
-            memory = replace(memory, status_written_at=-1e9)
-        state.memory = memory
 
     def _next(
         self, runtime: Runtime, key: ObjectKey, snapshot: Snapshot, decision: Decision, outcome: Outcome

@@ -1,4 +1,4 @@
-"""What a reconcile decides. Plain data; `kube/executor/decisions.py` carries it out in the order of `Decision`.
+"""What a reconcile decides. Plain data; `kube/executor/executor.py` carries it out in the order of `Decision`.
 
 Every write names the version it was decided on (`Identity`): when the world has moved on, the write fails and the
 decision is made again from a fresh picture. So two coordinators, or one that crashed between two steps, can do no

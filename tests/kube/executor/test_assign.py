@@ -10,8 +10,9 @@ from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus, 
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentLogSources
 from compaction.kube.client.api import LEASES, ApiClient
 from compaction.kube.client.config import Connection, no_token
-from compaction.kube.executor.assign import AssignmentSteps, Outcome
-from compaction.kube.executor.writes import GuardedWrites
+from compaction.kube.executor.api import ApiObjects
+from compaction.kube.executor.assign import AssignmentSteps
+from compaction.kube.executor.outcome import Outcome
 from compaction.kube.informer.cache import ObjectKey
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.observations import Identity, Moment
@@ -37,12 +38,11 @@ def outcome_with(tmp_path: Path, *leases: dict[str, Any]) -> tuple[Outcome, list
                 runtime.cache.store(LEASES).upsert(lease)
             outcome = Outcome()
             steps = AssignmentSteps(
-                GuardedWrites(runtime, KEY, observed=lambda *_: None),
-                KEY,
+                ApiObjects(runtime, KEY, None, observed=lambda *_: None),
                 store_of=lambda: asked.append("store"),
                 now=Moment(0.0, 0.0),
                 outcome=outcome,
-                owners=lambda job: (job.uid,),
+                in_thread=asyncio.to_thread,
             )
             await steps.assign(ACTION)
             return outcome

@@ -27,7 +27,7 @@ from compaction.exceptions import (
     TokenExhaustedError,
 )
 from compaction.kinds.segments.reasons import SegmentReason
-from compaction.kube.executor.claiming import claim
+from compaction.kube.executor.assign import claim
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.jobs.claims import Refused
 from compaction.reconcile.observations import Identity

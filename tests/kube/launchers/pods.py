@@ -7,7 +7,7 @@ from typing import Any
 
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.kinds.registry import kind_of
-from compaction.kube.executor.decisions import pod_request
+from compaction.kube.executor.workers import pod_request
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from support.cluster.manifests import policy_object
 

@@ -1,18 +1,26 @@
-"""The objects of one policy, kept in memory as the API server would keep them: versions, and a picture of it all."""
+"""The objects of one policy, kept in memory as the API server would keep them: versions, and a snapshot of it all.
+
+Belongs to one thread, and nothing else writes between a decision and its execution: no premise fails, and every
+version is the one that was decided on.
+"""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from compaction.api.job.report import JobReport, parse_report
-from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
+from compaction.api.job.resource import CompactionJob, CompactionJobStatus
 from compaction.api.metadata import ObjectMeta, OwnerReference
-from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.times import to_timestamp
+from compaction.local.run.workers import LocalWorker
 from compaction.planning.reading import Reading
+from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise
 from compaction.reconcile.observations import (
     Identity,
     JobLease,
@@ -29,31 +37,21 @@ OWNER: Final = "compactor-run"
 NAMESPACE: Final = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalWorker:
-    """The one worker of this process, as launcher and Lease would show it. `ended` says why it is gone."""
-
-    name: str
-    slots: int
-    started: float
-    ended: str = ""
-
-
 class LocalObjects:
-    """Policy, jobs and their Leases. Belongs to one thread."""
+    """Policy, jobs and their Leases; implements `kube.executor.ports.Objects`. `announce` is called with Events."""
 
-    def __init__(self, policy: CompactionPolicy, *, now: Moment) -> None:
+    def __init__(self, policy: CompactionPolicy, *, announce: Callable[[Announce], None] = lambda event: None) -> None:
+        self._announce = announce
         self._versions = itertools.count(1)
         self.jobs: dict[str, CompactionJob] = {}
         self.leases: dict[str, JobLease] = {}
-        self.worker: LocalWorker | None = None
         meta = policy.metadata.model_copy(
             update={
                 "namespace": NAMESPACE,
                 "uid": OWNER,
                 "generation": 1,
                 "resource_version": self._version(),
-                "creation_timestamp": to_timestamp(now.time),
+                "creation_timestamp": to_timestamp(datetime.now(UTC)),
             }
         )
         self.policy = policy.model_copy(update={"metadata": meta, "spec": _one_worker(policy).spec})
@@ -68,52 +66,83 @@ class LocalObjects:
         }
         self.policy = self.policy.model_copy(update={"spec": spec, "metadata": meta.model_copy(update=changes)})
 
-    def put_policy_status(self, status: CompactionPolicyStatus) -> None:
-        """Write the policy's status."""
-        meta = self.policy.metadata.model_copy(update={"resource_version": self._version()})
-        self.policy = self.policy.model_copy(update={"status": status, "metadata": meta})
+    # -- `kube.executor.ports.Objects` ---------------------------------------------------------------------------------
 
-    def create_job(self, name: str, spec: CompactionJobSpec, *, labels: dict[str, str], now: Moment) -> None:
-        """Create a job of the policy; one of that name stays as it is."""
-        if name in self.jobs:
-            return
-        owner = OwnerReference(
-            api_version=API_VERSION, kind=POLICY_KIND, name=self.policy.metadata.name, uid=OWNER, controller=True
-        )
-        meta = ObjectMeta(
-            name=name,
-            namespace=NAMESPACE,
-            uid=f"{name}-{self._version()}",
-            resource_version=self._version(),
-            generation=1,
-            creation_timestamp=to_timestamp(now.time),
-            labels=labels,
-            owner_references=(owner,),
-        )
-        self.jobs[name] = CompactionJob(metadata=meta, spec=spec)
+    @property
+    def stale(self) -> bool:
+        """See `Objects`."""
+        return False
 
-    def put_job_status(self, name: str, status: CompactionJobStatus) -> None:
-        """Write a job's status."""
-        job = self.jobs[name]
-        meta = job.metadata.model_copy(update={"resource_version": self._version()})
-        self.jobs[name] = job.model_copy(update={"status": status, "metadata": meta})
+    async def policy_is_absent(self) -> bool:
+        """See `Objects`."""
+        return False
 
-    def delete_job(self, name: str) -> None:
-        """Delete a job and its Lease."""
-        self.jobs.pop(name, None)
-        self.leases.pop(name, None)
+    async def holds(self, premise: Premise, job: Identity) -> bool:
+        """See `Objects`."""
+        return True
 
-    def put_lease(self, name: str, *, worker: str, token: int, duration: float, bytes_per_second: int | None) -> None:
-        """The job is the worker's. Its Lease is never silent: the worker is this process."""
-        version = self._version()
+    def serves(self, worker: str) -> bool:
+        """See `Objects`."""
+        return True
+
+    async def create_job(self, action: CreateJob) -> bool:
+        """See `Objects`."""
+        if action.name not in self.jobs:
+            owner = OwnerReference(
+                api_version=API_VERSION, kind=POLICY_KIND, name=self.policy.metadata.name, uid=OWNER, controller=True
+            )
+            meta = ObjectMeta(
+                name=action.name,
+                namespace=NAMESPACE,
+                uid=f"{action.name}-{self._version()}",
+                resource_version=self._version(),
+                generation=1,
+                creation_timestamp=to_timestamp(datetime.now(UTC)),
+                labels={LABEL_PLAN: action.plan},
+                owner_references=(owner,),
+            )
+            self.jobs[action.name] = CompactionJob(metadata=meta, spec=action.spec)
+        return True
+
+    async def put_lease(self, action: AssignJob, token: int, now: Moment) -> bool:
+        """See `Objects`. The Lease is never silent: the worker is this process."""
+        name, version = action.job.name, self._version()
         self.leases[name] = JobLease(
             identity=Identity(name, f"lease-{version}", version),
-            holder=worker,
+            holder=action.worker,
             token=token,
-            duration=duration,
+            duration=float(action.duration),
             silence=0.0,
-            bytes_per_second=bytes_per_second,
+            bytes_per_second=action.bytes_per_second,
         )
+        return True
+
+    async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:
+        """See `Objects`."""
+        before = self.jobs[job.name]
+        meta = before.metadata.model_copy(update={"resource_version": self._version()})
+        self.jobs[job.name] = before.model_copy(update={"status": status, "metadata": meta})
+        return True
+
+    async def write_policy_status(self, policy: Identity, status: CompactionPolicyStatus) -> bool:
+        """See `Objects`."""
+        meta = self.policy.metadata.model_copy(update={"resource_version": self._version()})
+        self.policy = self.policy.model_copy(update={"status": status, "metadata": meta})
+        return True
+
+    async def delete_job(self, job: Identity) -> None:
+        """See `Objects`."""
+        del self.jobs[job.name]
+
+    async def delete_lease(self, lease: Identity, *, any_version: bool = False) -> None:
+        """See `Objects`. A worker has no Lease here that could be deleted: it is stopped, or has ended."""
+        self.leases.pop(lease.name, None)
+
+    def announce(self, event: Announce) -> None:
+        """See `Objects`."""
+        self._announce(event)
+
+    # -- the worker's side ---------------------------------------------------------------------------------------------
 
     def note_progress(self, name: str, token: int, percent: int) -> None:
         """The worker says how far the job is; what an earlier attempt says is passed over."""
@@ -127,36 +156,35 @@ class LocalObjects:
         if lease is not None and lease.token == report.token:
             self.leases[name] = replace(lease, report=parse_report(report.to_json()))
 
-    def picture(self, *, now: Moment, reading: Reading | None, memory: Memory) -> Snapshot:
-        """What a reconcile looks at."""
+    def snapshot(self, *, now: Moment, worker: LocalWorker | None, reading: Reading | None, memory: Memory) -> Snapshot:
+        """What a reconcile decides from."""
         return Snapshot(
             namespace=NAMESPACE,
             name=self.policy.metadata.name,
             now=now,
             policy=self.policy,
             jobs=tuple(JobView(job, self.leases.get(name)) for name, job in sorted(self.jobs.items())),
-            workers=self._worker_leases(),
-            processes=self._processes(now),
+            workers=self._worker_leases(worker),
+            processes=_processes(worker, now),
             reading=reading,
             memory=memory,
         )
 
-    def _worker_leases(self) -> tuple[WorkerLease, ...]:
-        worker = self.worker
+    def _worker_leases(self, worker: LocalWorker | None) -> tuple[WorkerLease, ...]:
         if worker is None or worker.ended:
             return ()
         duration = float(self.policy.spec.lease.duration_seconds)
         return (WorkerLease(Identity(worker.name, worker.name, "1"), worker.slots, duration, 0.0, OWNER),)
 
-    def _processes(self, now: Moment) -> tuple[WorkerProcess, ...]:
-        worker = self.worker
-        if worker is None:
-            return ()
-        age = max(0.0, now.monotonic - worker.started)
-        return (WorkerProcess(worker.name, ended=bool(worker.ended), age=age, message=worker.ended),)
-
     def _version(self) -> str:
         return str(next(self._versions))
+
+
+def _processes(worker: LocalWorker | None, now: Moment) -> tuple[WorkerProcess, ...]:
+    if worker is None:
+        return ()
+    age = max(0.0, now.monotonic - worker.started)
+    return (WorkerProcess(worker.name, ended=bool(worker.ended), age=age, message=worker.ended),)
 
 
 def _one_worker(policy: CompactionPolicy) -> CompactionPolicy:

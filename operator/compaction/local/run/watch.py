@@ -11,11 +11,12 @@ Everything but the attempts happens in the thread that calls `run`.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
@@ -23,25 +24,21 @@ from typing import Final
 import structlog
 
 from compaction.api.enums import JobState
-from compaction.api.names import LABEL_PLAN
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import plural
 from compaction.exceptions import CompactionError, EngineLostError, JobStoppedError
 from compaction.kinds.registry import kind_of
-from compaction.kube.executor.claiming import claim
+from compaction.kube.executor.executor import Executor
 from compaction.kube.sensing.looking import look, request_of, sweep
-from compaction.local.run.crew import Crew, Ended, Inbox, Progress
 from compaction.local.run.news import News, of_event, of_status
-from compaction.local.run.objects import LocalObjects, LocalWorker
+from compaction.local.run.objects import LocalObjects
+from compaction.local.run.workers import Ended, Inbox, LocalWorkers, Progress
 from compaction.planning.reading import Reading
-from compaction.reconcile.actions import AssignJob, Decision, EndAttempt, RunStoreTask, StoreTask
-from compaction.reconcile.jobs.claims import Refused, learned
-from compaction.reconcile.jobs.job import assigned
-from compaction.reconcile.observations import Memory, Moment
+from compaction.reconcile.actions import Announce, Decision, RunStoreTask, StoreTask
+from compaction.reconcile.observations import JobLease, Memory, Moment
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.status.announcing import RECOVERED
 from compaction.reconcile.store_work import looked
-from compaction.reconcile.workers.fleet import launch_failed
 from compaction.rewrite.ports import Assignment, JobRunner
 from compaction.stores.adapter import StoreAdapter
 
@@ -50,6 +47,7 @@ log = structlog.get_logger(__name__)
 REREAD_SECONDS: Final = 1.0
 """How often the policy is asked for again."""
 SWEEP_PAUSE: Final = 1.0
+_ENDED: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 
 
 class LocalWatch:
@@ -73,10 +71,9 @@ class LocalWatch:
         tell: Callable[[News], None] = lambda news: None,
         progress: Callable[[str, int, int], None] = lambda job, cost, percent: None,
     ) -> None:
-        self.objects = LocalObjects(policy, now=_now())
+        self.objects = LocalObjects(policy, announce=self._announce)
         self.deleted = 0
         self._open_store = open_store
-        self._open_runner = open_runner
         self._reread = reread
         self._tell = tell
         self._progress = progress
@@ -86,7 +83,15 @@ class LocalWatch:
         self._memory = Memory()
         self._stop = threading.Event()
         self._inbox: Inbox = queue.SimpleQueue()
-        self._crew = Crew(self._inbox, self._stop)
+        self._workers = LocalWorkers(
+            self._inbox,
+            self._stop,
+            slots=lambda: self.objects.policy.spec.workers.slots,
+            open_runner=lambda: open_runner(self.objects.policy),
+        )
+        self._loop = asyncio.Runner()
+        self._started: Set[tuple[str, int]] = frozenset()
+        self._repeated: frozenset[Announce] = frozenset()
         self._asked_at = 0.0
         self._told: set[News] = set()
 
@@ -97,28 +102,22 @@ class LocalWatch:
 
     def run(self) -> None:
         """Look, plan, compact, delete; returns after `stop`."""
-        try:
-            while not self._stop.is_set():
-                self._take_next(self.step())
-        finally:
-            self._stop.set()
-            self._dismiss()
-        self._settle()
-        self._give_up()
+        with self._loop:
+            try:
+                while not self._stop.is_set():
+                    self._take_next(self.step())
+            finally:
+                self._stop.set()
+                self._workers.close()
+            self._settle()
+            self._give_up()
         self._store.close()
 
     def step(self) -> float:
         """One decision, carried out; seconds until the next one is due by itself."""
         self._ask_for_policy()
         decision = self._decide()
-        self._end(decision)
-        self._assign(decision)
-        self._create(decision)
-        for launch in decision.launches:
-            self._launch(launch.name)
-        for event in decision.events:
-            self._say(of_event(event))
-        self._put_status(decision)
+        self._carry_out(decision)
         for task in decision.store_tasks:
             self._work_on_store(task)
         idle = self._idle_seconds_left()
@@ -128,7 +127,9 @@ class LocalWatch:
         return min(waits)
 
     def _decide(self) -> Decision:
-        decision = reconcile(self.objects.picture(now=_now(), reading=self._reading, memory=self._memory))
+        decision = reconcile(
+            self.objects.snapshot(now=_now(), worker=self._workers.worker, reading=self._reading, memory=self._memory)
+        )
         # A status costs nothing here, so it is always written at once.
         self._memory = replace(decision.memory, status_written_at=-math.inf)
         return decision
@@ -138,14 +139,60 @@ class LocalWatch:
         while self._take_next(0.0):
             pass
         decision = self._decide()
-        self._end(decision)
-        self._put_status(decision)
+        self._carry_out(
+            Decision(decision.memory, end_attempts=decision.end_attempts, policy_status=decision.policy_status)
+        )
+
+    def _carry_out(self, decision: Decision) -> None:
+        """Execute a decision, begin the attempts that it assigned, and tell what changed."""
+        status, jobs = self.objects.policy.status, dict(self.objects.jobs)
+        news, self._repeated = [], frozenset()
+        if decision.policy_status is not None:
+            news = of_status(status, decision.policy_status.status)
+            said = {one.reason for one in news} | {RECOVERED}  # another reason of Ready is news of its own
+            self._repeated = frozenset(one for one in decision.policy_status.events if one.reason in said)
+        executor = Executor(self.objects, self._workers, store_of=lambda: self._store, now=_now())
+        self._loop.run(executor.execute(decision))
+        self._memory = executor.outcome.remembered(self._memory, now=time.monotonic())
+        for name, job in self.objects.jobs.items():
+            before = jobs.get(name)
+            if before is None:
+                self._show(name, 0)
+            elif job.status.state is not before.status.state and job.status.state in _ENDED:
+                self._show(name, 100)
+        leases = {(name, lease.token): lease for name, lease in self.objects.leases.items()}
+        for (name, _), lease in ((one, leases[one]) for one in leases.keys() - self._started):
+            self._start(name, lease)
+        self._started = leases.keys()
+        if decision.policy_status is not None:
+            self._told.clear()
+            for one in news:
+                self._say(one)
+
+    def _start(self, name: str, lease: JobLease) -> None:
+        """Begin the attempt that a Lease stands for, as a worker does that finds it."""
+        assignment = Assignment(
+            job_name=name,
+            namespace="",
+            token=lease.token,
+            lease_seconds=lease.duration,
+            spec=self.objects.jobs[name].spec,
+            bytes_per_second=lease.bytes_per_second,
+        )
+        self._workers.start(assignment, policy=self.objects.policy.metadata.name)
 
     def _give_up(self) -> None:
         """Nobody works on these jobs any more, and their sources are free for others."""
         for name, job in self.objects.jobs.items():
-            if job.status.fencing_token and job.status.state not in (JobState.SUCCEEDED, JobState.FAULTY):
-                self._retire(job.spec.target, name)
+            if job.status.fencing_token and job.status.state not in _ENDED:
+                try:
+                    self._store.retire(job.spec.target, name)
+                except CompactionError as error:
+                    log.warning("the job's claim could not be closed", job=name, error=str(error))
+
+    def _announce(self, event: Announce) -> None:
+        if event not in self._repeated:
+            self._say(of_event(event))
 
     def _say(self, news: News) -> None:
         """Tell it once: until the status is written, the reconciler announces the same again."""
@@ -170,120 +217,21 @@ class LocalWatch:
             self._store = self._open_store(wanted)
         self._say(News("PolicyChanged", "the changed policy is in force"))
 
-    def _put_status(self, decision: Decision) -> None:
-        if decision.policy_status is None:
-            return
-        before, after = self.objects.policy.status, decision.policy_status.status
-        self.objects.put_policy_status(after)
-        self._told.clear()
-        news = of_status(before, after)
-        said = {one.reason for one in news} | {RECOVERED}  # another reason of Ready is news of its own
-        for one in (*(of_event(event) for event in decision.policy_status.events if event.reason not in said), *news):
-            self._say(one)
-
-    # -- jobs ---------------------------------------------------------------------------------------------------------
-
-    def _end(self, decision: Decision) -> None:
-        for ending in decision.end_attempts:
-            self._end_attempt(ending)
-        for deletion in decision.delete_jobs:
-            self._retire(deletion.target, deletion.job.name)
-            self.objects.delete_job(deletion.job.name)
-        for one in decision.delete_leases:
-            self.objects.leases.pop(one.lease.name, None)
-        if decision.stop_workers or decision.forget_workers:
-            self._dismiss()
-
-    def _end_attempt(self, ending: EndAttempt) -> None:
-        name = ending.job.name
-        if ending.status is not None:
-            self.objects.put_job_status(name, ending.status)
-        if ending.lease is not None:
-            self.objects.leases.pop(name, None)
-        if ending.retire:
-            self._retire(ending.target, name)
-        if self.objects.jobs[name].status.state in (JobState.SUCCEEDED, JobState.FAULTY):
-            self._show(name, 100)
-
-    def _retire(self, target: str, job: str) -> None:
-        try:
-            self._store.retire(target, job)
-        except CompactionError as error:
-            log.warning("the job's claim could not be closed", job=job, error=str(error))
-
-    def _create(self, decision: Decision) -> None:
-        for creation in decision.create_jobs:
-            self.objects.create_job(creation.name, creation.spec, labels={LABEL_PLAN: creation.plan}, now=_now())
-            self._show(creation.name, 0)
-
-    def _assign(self, decision: Decision) -> None:
-        refused: dict[str, Refused] = {}
-        claimed: set[str] = set()
-        for action in decision.assignments:
-            answer = claim(self._store, action)
-            if isinstance(answer, Refused):
-                refused[action.job.name] = answer
-            elif answer is not None:
-                claimed.add(action.job.name)
-                self._start(action, answer)
-        self._memory = learned(self._memory, refused=refused, claimed=claimed, now=time.monotonic())
-
-    def _start(self, action: AssignJob, token: int) -> None:
-        name, duration, share = action.job.name, float(action.duration), action.bytes_per_second
-        self.objects.put_lease(name, worker=action.worker, token=token, duration=duration, bytes_per_second=share)
-        status = assigned(
-            action.status,
-            token=token,
-            worker=action.worker,
-            now=_now(),
-            generation=action.generation,
-            bytes_per_second=share,
-        )
-        self.objects.put_job_status(name, status)
-        assignment = Assignment(
-            job_name=name,
-            namespace="",
-            token=token,
-            lease_seconds=duration,
-            spec=self.objects.jobs[name].spec,
-            bytes_per_second=share,
-        )
-        self._crew.start(assignment, policy=self.objects.policy.metadata.name)
-
     def _show(self, name: str, percent: int) -> None:
         self._progress(name, self.objects.jobs[name].spec.estimated_bytes, percent)
 
-    # -- the worker ---------------------------------------------------------------------------------------------------
-
-    def _launch(self, name: str) -> None:
-        """Start the engine. Failing is told, and tried again after a growing pause."""
-        policy = self.objects.policy
-        slots = policy.spec.workers.slots
-        try:
-            self._crew.hire(lambda: self._open_runner(policy), slots=slots)
-        except CompactionError as error:
-            self._memory = launch_failed(self._memory, str(error), time.monotonic(), names=(name,))
-            self._say(News("LaunchFailed", str(error), warning=True))
-            return
-        self.objects.worker = LocalWorker(name, slots, started=time.monotonic())
-        self._say(News("WorkerLaunched", f"Spark is up, for {plural(slots, 'job')} at a time"))
-
-    def _dismiss(self) -> None:
-        self._crew.dismiss()
-        self.objects.worker = None
-
     def _idle_seconds_left(self) -> float | None:
         """Seconds until the engine is closed because nothing needs it; closes it when they are over."""
-        worker = self.objects.worker
+        worker = self._workers.worker
         if worker is None or worker.ended:
             return None
         if any(job.status.state is JobState.IN_PROGRESS for job in self.objects.jobs.values()):
-            self._crew.note_need()
+            self._workers.note_need()
             return None
-        left = self.objects.policy.spec.workers.idle_seconds - self._crew.idle_seconds()
+        left = self.objects.policy.spec.workers.idle_seconds - self._workers.idle_seconds()
         if left > 0:
             return left
-        self._dismiss()
+        self._workers.close()
         self._say(News("WorkerStopped", "Spark was stopped: nothing was to be done for a while"))
         return None
 
@@ -330,8 +278,7 @@ class LocalWatch:
         except JobStoppedError:
             return  # we are asked to stop, and nothing was left half-done
         except EngineLostError as error:
-            if self.objects.worker is not None:
-                self.objects.worker = replace(self.objects.worker, ended=str(error) or "Spark went away")
+            self._workers.note_end(str(error) or "Spark went away")
 
 
 def _now() -> Moment:

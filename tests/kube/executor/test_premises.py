@@ -11,7 +11,7 @@ import pytest
 from compaction.api.names import COMPONENT_JOB, child_labels
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import LEASES, Obj
-from compaction.kube.executor.writes import GuardedWrites
+from compaction.kube.executor.api import ApiObjects
 from compaction.kube.informer.cache import ObjectKey
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.reconcile.actions import Premise
@@ -54,9 +54,9 @@ def test_silence_is_confirmed_by_a_fresh_read(
         runtime = quiet_runtime(client, tmp_path)
         runtime.cache.store(LEASES).upsert(seen)
         await happens(client, seen)
-        writes = GuardedWrites(runtime, ObjectKey(namespace, "logs"), observed=lambda *_: None)
+        writes = ApiObjects(runtime, ObjectKey(namespace, "logs"), None, observed=lambda *_: None)
         identity = Identity("job-1", seen["metadata"]["uid"], seen["metadata"]["resourceVersion"])
-        assert await writes.holds(Premise(unchanged=(identity,)), owners=()) is holds
+        assert await writes.holds(Premise(unchanged=(identity,)), identity) is holds
         assert writes.stale is not holds
         known = runtime.cache.leases.get(namespace, "job-1")
         assert (known is None) is (happens is _deletion)

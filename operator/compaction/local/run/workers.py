@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compaction.api.job.report import JobReport
+from compaction.api.text.formatting import plural
+from compaction.exceptions import CompactionError, LaunchError
 from compaction.local.run.attempt import LocalLease, attempt
+from compaction.reconcile.actions import LaunchWorker, StopWorker
 from compaction.rewrite.ports import Assignment, JobRunner
 
 
@@ -36,30 +39,68 @@ Inbox = queue.SimpleQueue[Ended | Progress | None]
 """Where threads leave what happened; None only wakes the reader."""
 
 
-class Crew:
-    """Belongs to one thread; what happens in the others comes through `inbox`. `stop` ends attempts before their next
-    commit.
+@dataclass(frozen=True, slots=True)
+class LocalWorker:
+    """The worker, as launcher and Lease would show it. `ended` says why it is gone; `started`: monotonic seconds."""
+
+    name: str
+    slots: int
+    started: float
+    ended: str = ""
+
+
+class LocalWorkers:
+    """Implements `kube.executor.ports.Workers`. Belongs to one thread; what the others do comes through `inbox`.
+
+    Args:
+        slots: how many jobs run at a time, as the policy says now.
+        open_runner: starts the engine.
+        stop: ends attempts before their next commit.
     """
 
-    def __init__(self, inbox: Inbox, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        stop: threading.Event,
+        *,
+        slots: Callable[[], int],
+        open_runner: Callable[[], AbstractContextManager[JobRunner]],
+    ) -> None:
+        self.worker: LocalWorker | None = None
         self._inbox = inbox
         self._stop = stop
+        self._slots = slots
+        self._open_runner = open_runner
         self._engine = ExitStack()
         self._runner: JobRunner | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._needed_at = 0.0
 
-    def hire(self, open_runner: Callable[[], AbstractContextManager[JobRunner]], *, slots: int) -> None:
-        """Start the engine. Raises what `open_runner` raises."""
-        self._runner = self._engine.enter_context(open_runner())
+    async def launch(self, action: LaunchWorker) -> str:
+        """See `Workers`: starts the engine."""
+        slots = self._slots()
+        try:
+            self._runner = self._engine.enter_context(self._open_runner())
+        except CompactionError as error:
+            raise LaunchError(str(error)) from error
         self._pool = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
+        self.worker = LocalWorker(action.name, slots, started=time.monotonic())
         self.note_need()
+        return f"Spark is up, for {plural(slots, 'job')} at a time"
 
-    def dismiss(self) -> None:
+    def stop(self, action: StopWorker) -> None:
+        """See `Workers`."""
+        self.close()
+
+    async def forget(self, name: str) -> None:
+        """See `Workers`."""
+        self.close()
+
+    def close(self) -> None:
         """Close the engine; attempts that still run end first. Repeating is harmless."""
         if self._pool is not None:
             self._pool.shutdown()
-        self._runner = self._pool = None
+        self._runner = self._pool = self.worker = None
         self._engine.close()
 
     def start(self, assignment: Assignment, *, policy: str) -> None:
@@ -71,6 +112,11 @@ class Crew:
         lease = LocalLease(name, token, self._stop, lambda percent: inbox.put(Progress(name, token, percent)))
         future = pool.submit(attempt, runner, assignment, lease, policy=policy)
         future.add_done_callback(lambda done: inbox.put(Ended(name, done)))
+
+    def note_end(self, why: str) -> None:
+        """The engine is gone by itself."""
+        if self.worker is not None:
+            self.worker = replace(self.worker, ended=why)
 
     def note_need(self) -> None:
         """There is work now."""
