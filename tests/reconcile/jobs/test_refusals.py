@@ -87,7 +87,7 @@ def test_no_worker_is_started_for_a_job_that_could_not_claim_its_log() -> None:
     world.launch_works = False
     world.add_log("/ra/a")
     world.settle()
-    world.memory = replace(world.memory, launches=frozen())
+    world.memory = replace(world.memory, launches=frozen(), launch_not_before=0.0)
     problem(world, world.only_job(), pause=0.0)
     world.wall += 1
     assert reconcile(world.snapshot()).launches == ()

@@ -1,29 +1,27 @@
-"""A world for reconcile: a policy, jobs, Leases, workers and a fenced store as plain data, which carries decisions out.
+"""A world for reconcile: a policy, jobs, Leases, workers and a fenced store as plain data.
 
-Decisions are applied in micro-steps in the executor's order, and can be cut off after any of them: then a new
-coordinator with an empty memory goes on. Nothing here knows Kubernetes; versions are counted so that guarded writes
-can fail.
+The executor of the coordinator carries the decisions out, over `executed.py`, and can be cut off after any of its
+writes: then a new coordinator with an empty memory goes on. Nothing here knows Kubernetes; versions are counted so that
+guarded writes can fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compaction.api.enums import JobState, WorkerEnding, WorkerTrouble
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import CompactionJob, CompactionJobStatus
-from compaction.api.names import API_VERSION, GROUP, LABEL_PLAN, POLICY_KIND
+from compaction.api.names import GROUP
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
 from compaction.kinds.segments.kind import MISSING
-from compaction.leases.tokens import next_token
 from compaction.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
 from compaction.planning.reading import Reading, TargetProblem
 from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
 from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.jobs.job import assigned
 from compaction.reconcile.observations import (
     Identity,
     JobLease,
@@ -36,6 +34,7 @@ from compaction.reconcile.observations import (
     frozen,
 )
 from compaction.reconcile.policy import reconcile
+from support.cluster.executed import Crash, carry_out
 
 
 def assert_rests(snapshot: Snapshot, decision: Decision) -> None:
@@ -116,10 +115,6 @@ class Log:
     commits: list[tuple[str, int, str]] = field(default_factory=list)  # (job, token, group)
 
 
-class Crash(Exception):
-    """The coordinator died."""
-
-
 class PlainCluster:
     def __init__(self, **spec: Any) -> None:
         self.wall = 1_800_000_000.0
@@ -144,6 +139,7 @@ class PlainCluster:
         self.creation_works = True
         self.allowance = Allowance()
         self.held_by = ""
+        self._steps_left: int | None = None
 
     # -- making things ----------------------------------------------------------------------------
 
@@ -200,9 +196,9 @@ class PlainCluster:
         """Write a job's status as it came, bypassing the decision."""
         job = self.jobs[name]
         status = CompactionJobStatus.model_validate({**dict(job.status), **changes})
-        self._store_job(name, status)
+        self.store_job(name, status)
 
-    def _store_job(self, name: str, status: CompactionJobStatus) -> None:
+    def store_job(self, name: str, status: CompactionJobStatus) -> None:
         job = self.jobs[name]
         metadata = job.metadata.model_copy(update={"resource_version": self.bump()})
         self.jobs[name] = job.model_copy(update={"status": status, "metadata": metadata})
@@ -308,11 +304,29 @@ class PlainCluster:
         decision = reconcile(snapshot)
         assert_rests(snapshot, decision)
         self.memory = decision.memory
-        for count, _ in enumerate(self._apply(decision), start=1):
-            if crash_after is not None and count >= crash_after:
-                self.restart()
-                raise Crash
+        self._steps_left = crash_after
+        try:
+            for task in decision.store_tasks:
+                self._run_store_task(task)
+            self.memory = carry_out(self, decision)
+        except Crash:
+            self.restart()
+            raise
         return decision
+
+    def wrote(self) -> None:
+        """One of the steps between which a coordinator may die."""
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left <= 0:
+                raise Crash
+
+    def _run_store_task(self, task: RunStoreTask) -> None:
+        if task.task is StoreTask.SENSE:
+            self.look(task)
+        else:
+            self.memory = replace(self.memory, sweep_running=False, sweep_due=None)
+        self.wrote()
 
     def restart(self) -> None:
         """A new coordinator: no memory, no reading, silence measured afresh."""
@@ -336,142 +350,28 @@ class PlainCluster:
         self.wall += 1
         return self.settle()
 
-    def _apply(self, decision: Decision) -> Iterator[None]:
-        for task in decision.store_tasks:
-            if task.task is StoreTask.SENSE:
-                self.look(task)
-            else:
-                self.memory = replace(self.memory, sweep_running=False, sweep_due=None)
-            yield
-        for end in decision.end_attempts:
-            if end.status is not None:
-                if not self._current(end.job):
-                    continue
-                self._store_job(end.job.name, end.status)
-                self.writes += 1
-                yield
-            if end.lease is not None and self._lease_current(end.lease):
-                del self.leases[end.lease.name]
-                self.writes += 1
-                yield
-            if end.retire:
-                self.logs[end.target].retired.add(end.job.name)
-                yield
-        for stop in decision.stop_workers:
-            worker = self.workers.get(stop.name)
-            if worker is not None:
-                worker.has_lease, worker.process = False, "ended"
-                yield
-        for forgotten in decision.forget_workers:
-            self.workers.pop(forgotten.name, None)
-            yield
-        for one in decision.delete_leases:
-            if self._lease_current(one.lease):
-                del self.leases[one.lease.name]
-            elif one.lease.name in self.workers:
-                self.workers[one.lease.name].has_lease = False
-            yield
-        for deletion in decision.delete_jobs:
-            if deletion.target in self.logs:
-                self.logs[deletion.target].retired.add(deletion.job.name)
-                yield
-            if self._current(deletion.job):
-                del self.jobs[deletion.job.name]
-                self.deleted.append(deletion.job.name)
-                yield
-            if deletion.lease is not None:
-                self.leases.pop(deletion.lease.name, None)
-                yield
-        yield from self._assign(decision)
-        yield from self._create(decision)
-        for launch in decision.launches:
-            if self.launch_works:
-                assert self.policy is not None
-                self.workers[launch.name] = SimWorker(
-                    slots=self.policy.spec.workers.slots,
-                    changed_at=self.wall,
-                    uid=f"w{self.bump()}",
-                    owner=self.policy.metadata.uid,
-                    started=self.wall,
-                    memory=launch.memory,
-                    executor_memory=launch.executor_memory,
-                )
-                yield
-        if decision.policy_status is not None and self.policy is not None:
-            metadata = self.policy.metadata
-            if decision.policy_status.policy.resource_version == metadata.resource_version:
-                self.policy = self.policy.model_copy(
-                    update={
-                        "status": decision.policy_status.status,
-                        "metadata": metadata.model_copy(update={"resource_version": self.bump()}),
-                    }
-                )
-                self.status_writes += 1
-                self.events += [(event.reason, event.message) for event in decision.policy_status.events]
-                yield
-        self.events += [(event.reason, event.message) for event in decision.events]
+    def put_lease(self, name: str, *, holder: str, token: int, duration: float) -> None:
+        """A job's Lease, new or taken over."""
+        self.leases[name] = SimLease(f"l{self.bump()}", self.version, holder, token, duration, self.wall)
 
-    def _assign(self, decision: Decision) -> Iterator[None]:
-        for action in decision.assignments:
-            log, name = self.logs[action.spec.target], action.job.name
-            if not self._current(action.job):
-                continue
-            token = next_token(action.lease_token, action.status.fencing_token, log.claimed.get(name, 0))
-            log.claimed[name] = token
-            log.retired.discard(name)
-            yield
-            if action.lease is not None and not self._lease_current(action.lease):
-                continue
-            if action.lease is None and name in self.leases:
-                continue
-            self.leases[name] = SimLease(
-                f"l{self.bump()}", self.version, action.worker, token, float(action.duration), self.wall
-            )
-            self.leases[name].bytes_per_second = action.bytes_per_second
-            self.writes += 1
-            yield
-            now = Moment(self.wall, self.wall)
-            status = assigned(
-                action.status,
-                token=token,
-                worker=action.worker,
-                now=now,
-                generation=action.generation,
-                bytes_per_second=action.bytes_per_second,
-            )
-            self._store_job(name, status)
-            self.writes += 1
-            yield
+    def start_worker(self, name: str, *, memory: int, executor_memory: int) -> None:
+        """A worker's process begins."""
+        assert self.policy is not None
+        self.workers[name] = SimWorker(
+            slots=self.policy.spec.workers.slots,
+            changed_at=self.wall,
+            uid=f"w{self.bump()}",
+            owner=self.policy.metadata.uid,
+            started=self.wall,
+            memory=memory,
+            executor_memory=executor_memory,
+        )
 
-    def _create(self, decision: Decision) -> Iterator[None]:
-        for creation in decision.create_jobs:
-            if creation.name in self.jobs or not self.creation_works:
-                continue
-            assert self.policy is not None
-            owner = {"apiVersion": API_VERSION, "kind": POLICY_KIND, "name": "logs", "controller": True}
-            self.jobs[creation.name] = CompactionJob.from_object(
-                {
-                    "metadata": {
-                        "name": creation.name,
-                        "namespace": "ns",
-                        "uid": f"j{self.bump()}",
-                        "resourceVersion": str(self.version),
-                        "generation": 1,
-                        "creationTimestamp": format_timestamp(timestamp_from_epoch(self.wall)),
-                        "labels": {LABEL_PLAN: creation.plan},
-                        "ownerReferences": [{**owner, "uid": self.policy.metadata.uid}],
-                    },
-                    "spec": creation.spec.to_object(),
-                }
-            )
-            self.writes += 1
-            yield
-
-    def _current(self, about: Identity) -> bool:
+    def is_current(self, about: Identity) -> bool:
         job = self.jobs.get(about.name)
         return job is not None and job.metadata.resource_version == about.resource_version
 
-    def _lease_current(self, about: Identity) -> bool:
+    def lease_is_current(self, about: Identity) -> bool:
         lease = self.leases.get(about.name)
         return lease is not None and (lease.uid, str(lease.version)) == (about.uid, about.resource_version)
 
