@@ -15,7 +15,8 @@ from compaction.api.policy.block_store import BLOCK_REWRITE
 from compaction.kinds.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
 from compaction.planning.candidates import LeftOutReason
 from compaction.reconcile.jobs.job import reported
-from compaction.reconcile.observations import ClaimProblem, Moment, Reading, frozen
+from compaction.reconcile.memory import ClaimProblem, frozen
+from compaction.reconcile.observations import Moment, Reading
 from support.cluster.block_world import SIZE, PlainBlockCluster, ulid
 from support.cluster.manifests import block_store
 from support.cluster.world import F, P, S, U
@@ -143,7 +144,7 @@ class TestHeld:
         name = world.only_job()
         job = world.jobs.pop(name)
         assert world.reading is not None
-        world.memory = replace(world.memory, planned_reading=-1)
+        world.memory = replace(world.memory, planning=replace(world.memory.planning, reading=-1))
         world.wall += 60
         decision = world.reconcile()
         assert [one.name for one in decision.create_jobs] == [name]
@@ -168,7 +169,7 @@ class TestHeld:
         else:
             turn(world)
         assert list(world.jobs) == [name]
-        plan = world.memory.plan
+        plan = world.memory.planning.plan
         assert plan is not None
         assert LeftOutReason.JOB_UNFINISHED in {row.reason for row in plan.left_out}
 
@@ -491,7 +492,7 @@ class TestLooks:
         world.rest()
         assert world.reading is not None
         world.reading = replace(world.reading, started=world.wall - took, ended=world.wall)
-        world.memory = replace(world.memory, look_due=world.wall)
+        world.memory = replace(world.memory, store=replace(world.memory.store, look_due=world.wall))
         decision = world.reconcile()
         assert decision.store_tasks == ()
         assert decision.requeue_after == pytest.approx(max(0.5, 3 * took), abs=0.01)

@@ -13,7 +13,7 @@ from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.reading import TargetProblem
 from compaction.reconcile.actions import StoreTask
-from compaction.reconcile.observations import ClaimProblem, frozen
+from compaction.reconcile.memory import ClaimProblem, frozen
 from compaction.reconcile.policy import reconcile
 from support.cluster.world import GAIN, A, Crash, F, P, PlainCluster, S, U
 
@@ -261,7 +261,7 @@ class TestLosses:
         world.wall += 15
         for worker in world.workers.values():
             worker.changed_at = world.wall
-        world.memory = replace(world.memory, sweep_due=world.wall)
+        world.memory = replace(world.memory, store=replace(world.memory.store, sweep_due=world.wall))
         decision = world.reconcile()
         assert [end.job.name for end in decision.end_attempts] + [one.job.name for one in decision.assignments]
         assert [(job, 1) in task.active for task in decision.store_tasks if task.task is StoreTask.SWEEP] == [True]

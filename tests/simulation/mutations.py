@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from compaction.kube.client.api import ApiClient
-from compaction.kube.executor import claiming
+from compaction.kube.executor import assign
 from compaction.leases.election import Election
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.allowance import Allowance
@@ -84,7 +84,7 @@ def _nobody_checks_tokens() -> list[Patch]:
 
 def _tokens_from_the_lease_alone() -> list[Patch]:
     return [
-        (claiming, "next_token", lambda lease, *_: lease + 1),
+        (assign, "next_token", lambda lease, *_: lease + 1),
         (FenceRecord, "high_water", lambda *_: 0),
     ]
 

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -49,6 +48,7 @@ from compaction.kube.sensing.resting import Resting, Seen
 from compaction.kube.sensing.store_tasks import PolicyState, StoreTasks, close
 from compaction.kube.sharing import Sharing
 from compaction.leases.observer import LeaseObserver
+from compaction.reconcile import store_work
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
 from compaction.reconcile.observations import Moment, Snapshot
@@ -216,9 +216,9 @@ class PolicyController:
             return None
         if now < resting.rest.look_at:
             return min(resting.rest.look_at, resting.rest.until) - now
-        if not state.memory.sense_running:
+        if not state.memory.store.sense_running:
             assert seen.policy is not None, "only an existing policy rests"
-            state.memory = replace(state.memory, sense_running=True)
+            state.memory = store_work.sense_started(state.memory)
             policy = self._policies.get(seen.policy)
             self._spawn(self._stores.run(runtime, key, state, resting.rest.look, policy, asked=now))
         return resting.rest.until - now

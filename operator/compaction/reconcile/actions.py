@@ -17,7 +17,8 @@ from compaction.api.job.status import Attempt
 from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.planning.reading import HeldJob
 from compaction.reconcile.allowance import NO_WISH, Wish
-from compaction.reconcile.observations import Identity, Memory, frozen
+from compaction.reconcile.memory import Memory, frozen
+from compaction.reconcile.observations import Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,44 +8,28 @@ what this process saw. Remote timestamps are never compared with either (docs/de
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import MappingProxyType
-from typing import TypeVar
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import CompactionPolicy, PlanStatus
-from compaction.planning.planner import PlannedJob
+from compaction.api.policy.resource import CompactionPolicy
 from compaction.planning.reading import Reading, TargetProblem
 from compaction.reconcile.allowance import Allowance
+from compaction.reconcile.memory import Memory
 
 __all__ = [
-    "ClaimProblem",
     "Identity",
     "JobLease",
     "JobView",
-    "Memory",
     "Moment",
     "Reading",
     "Snapshot",
     "TargetProblem",
-    "Unmade",
     "WorkerLease",
     "WorkerProcess",
-    "frozen",
 ]
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-def frozen(mapping: Mapping[Key, Value] | None = None) -> Mapping[Key, Value]:
-    """A read-only copy of a mapping."""
-    return MappingProxyType(dict(mapping or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,80 +147,6 @@ class WorkerProcess:
     def starting(self) -> float:
         """Seconds that it has had to start."""
         return max(0.0, self.age - self.waited)
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimProblem:
-    """A claim that the store refused: the job waits. `retry_at` is monotonic. `terminal`: it is refused for ever."""
-
-    reason: str
-    message: str
-    since: float
-    retry_at: float
-    terminal: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unmade:
-    """Jobs of the newest plan that do not exist yet; `plan` is its hash. `sought` are names of jobs of an approved plan
-    that another coordinator was to create, and that no look at the store has led to yet.
-    """
-
-    plan: str = ""
-    jobs: tuple[PlannedJob, ...] = ()
-    sought: frozenset[str] = frozenset()
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Of everything that is missing."""
-        return self.sought.union(job.name for job in self.jobs)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What this coordinator remembers about a policy between reconciles. Losing it (a restart) loses no work.
-
-    Times are monotonic, except in `waits` and `reasons` (since when each waiting job waits, and since when something
-    waits for a reason), `evicted` (from when on a job of that name may be planned again) and `planned_for` (the
-    schedule's anchor, reconcile/timing.py). The first three are None after a restart: then the status knows.
-
-    `planned_jobs` are the jobs (`Snapshot.job_versions`) beside which the newest plan was made; None when it made some.
-    `pending` are the jobs of a plan that waits for approval whose sources no other plan may take. `finished` maps a
-    target to the end of its last job; `launches` a worker that has not announced itself to its launch; `announced` are
-    workers that have; `stopping` were told to end and have not yet. The launch failures are those of
-    `launch_generation` of the spec. Plans rest on looks that began after `look_wanted`, which moves when something new
-    comes into `looks`. `look_due`: when the store will have something new although nothing arrives, as the last look
-    said.
-    """
-
-    planned_reading: int = -1
-    planned_jobs: tuple[str, ...] | None = None
-    planned_generation: int = -1
-    plan: PlanStatus | None = None
-    unmade: Unmade = Unmade()
-    pending: tuple[PlannedJob, ...] = ()
-    finished: Mapping[str, float] = field(default_factory=frozen)
-    evicted: Mapping[str, float] | None = None
-    waits: Mapping[str, datetime] | None = None
-    reasons: Mapping[str, datetime] | None = None
-    claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)
-    launches: Mapping[str, float] = field(default_factory=frozen)
-    announced: frozenset[str] = frozenset()
-    stopping: frozenset[str] = frozenset()
-    launch_generation: int = -1
-    launch_failures: int = 0
-    launch_error: str = ""
-    launch_not_before: float = 0.0
-    status_written_at: float = -1e9
-    driver_memory: int | None = None
-    executor_memory: int | None = None
-    sense_running: bool = False
-    look_wanted: float = -math.inf
-    looks: frozenset[str] = frozenset()
-    planned_for: float | None = None
-    look_due: float | None = None
-    sweep_running: bool = False
-    sweep_due: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ from compaction.reconcile.jobs.futile import futile
 from compaction.reconcile.jobs.job import is_finished, token_of
 from compaction.reconcile.jobs.refusals import Refusals, with_waits
 from compaction.reconcile.jobs.steps import JobStep, StepRules, take_step
-from compaction.reconcile.observations import Identity, Memory, Snapshot, frozen
+from compaction.reconcile.memory import frozen
+from compaction.reconcile.observations import Identity, Snapshot
 from compaction.reconcile.planning import creating, quarantine, replan
 from compaction.reconcile.planning.quarantine import Release
 from compaction.reconcile.status import announcing, summary, waits
@@ -59,12 +60,14 @@ class _Reconcile:
     """One run. Methods return parts of the decision and change nothing but `steps` and `memory` of the run."""
 
     def __init__(self, snapshot: Snapshot, policy: CompactionPolicy) -> None:
-        self.snapshot = replace(snapshot, memory=fleet.corrected(snapshot.memory, policy.metadata.generation))
+        workers = fleet.corrected(snapshot.memory.workers, policy.metadata.generation)
+        self.snapshot = replace(snapshot, memory=replace(snapshot.memory, workers=workers))
         self.policy = policy
         self.now = snapshot.now
         self.uid = policy.metadata.uid
         self.clock = timing(policy, self.snapshot.memory, self.now)
-        memory = evictions.known(self.snapshot.memory, policy.status, self.now)
+        planning = evictions.known(self.snapshot.memory.planning, policy.status, self.now)
+        memory = replace(self.snapshot.memory, planning=planning)
         self.memory = noted(policy, memory, self.clock, self.now)
         self.kind = kind_of(policy.spec.store)
         self.release = Release(pending_release(policy), alone=self.kind.immutable_sources)
@@ -82,9 +85,9 @@ class _Reconcile:
         totals = counting.count(self._totals(), steps)
         history = self._history(steps, deletions)
         existing = {step.name for step in steps}
-        created, self.memory = creating.creations(
-            planned, self.policy, existing=existing, before=self.snapshot.memory, memory=self.memory
-        )
+        before, planning = self.snapshot.memory.planning, self.memory.planning
+        created, planning = creating.creations(planned, self.policy, existing=existing, before=before, memory=planning)
+        self.memory = replace(self.memory, planning=planning)
         store_tasks, self.memory = store_work.start(
             self.snapshot,
             self.policy,
@@ -94,7 +97,7 @@ class _Reconcile:
             created=created,
             release=self.release,
         )
-        waiting = self._waits({**assigned.waits, **waits.of_new_jobs(self.memory.unmade.jobs)}, steps)
+        waiting = self._waits({**assigned.waits, **waits.of_new_jobs(self.memory.planning.unmade.jobs)}, steps)
         after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
@@ -131,10 +134,9 @@ class _Reconcile:
             max_slots=self.policy.spec.workers.slots,
             settings=fleet.settings_of(self.policy.spec),
         )
-        self._merge(workers.memory)
-        before = self.memory
-        self.memory = pod_memory.learned(self.snapshot, self.policy, before)
-        raised = pod_memory.announced(self.policy, before, self.memory)
+        learned = pod_memory.learned(self.snapshot, self.policy, workers.memory)
+        raised = pod_memory.announced(self.policy, workers.memory, learned)
+        self.memory = replace(self.memory, workers=learned)
         return replace(workers, events=(*workers.events, *raised))
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -170,18 +172,6 @@ class _Reconcile:
         if ended:
             self.memory = replace(self.memory, finished=frozen({**self.memory.finished, **ended}))
 
-    def _merge(self, memory: Memory) -> None:
-        """Take what the survey of workers learned."""
-        self.memory = replace(
-            self.memory,
-            launches=memory.launches,
-            announced=memory.announced,
-            stopping=memory.stopping,
-            launch_failures=memory.launch_failures,
-            launch_error=memory.launch_error,
-            launch_not_before=memory.launch_not_before,
-        )
-
     # -- planning and forgetting --------------------------------------------------------------------------------------
 
     def _plan(
@@ -195,11 +185,15 @@ class _Reconcile:
             return None, ()
         by_name = {step.name: step for step in steps}
         deletions = [by_name[name].deletion("evicted from a full queue") for name in planned.evict]
-        self.memory = evictions.added(self.memory, planned.evict, self.now)
+        self._evicted(planned.evict)
         return planned, tuple(deletions)
 
+    def _evicted(self, names: Iterable[str]) -> None:
+        """Jobs that are given up now."""
+        self.memory = replace(self.memory, planning=evictions.added(self.memory.planning, names, self.now))
+
     def _waits(self, of_jobs: waits.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
-        plan = self.memory.plan or self.policy.status.plan
+        plan = self.memory.planning.plan or self.policy.status.plan
         unplanned = replan.unplanned_targets(self.snapshot.reading, self.policy, steps)
         of_plans = waits.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
         rows, self.memory = waits.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
@@ -217,7 +211,7 @@ class _Reconcile:
         )
         persisted = counting.by_job(self.policy.status.counted)
         forgotten = [s for s in surplus if s.name not in deleted and counting.deletable(s, persisted) and not s.changed]
-        self.memory = evictions.added(self.memory, [s.name for s in forgotten if s.state is JobState.FAULTY], self.now)
+        self._evicted([s.name for s in forgotten if s.state is JobState.FAULTY])
         outlived = self.refusals.outlived(steps) - deleted - {step.name for step in forgotten}
         done = [s for s in steps if s.name in outlived and counting.deletable(s, persisted) and not s.changed]
         return (
@@ -257,7 +251,10 @@ class _Reconcile:
         from the status before it is done.
         """
         found = announcing.of_jobs(steps) + announcing.of_plan(planned)
-        if self.release.value and release_look(self.release.value) in self.memory.looks - self.snapshot.memory.looks:
+        if (
+            self.release.value
+            and release_look(self.release.value) in self.memory.store.looks - self.snapshot.memory.store.looks
+        ):
             found += announcing.of_release(self.release, self.policy.status, steps)
         return found
 
@@ -282,11 +279,11 @@ class _Reconcile:
                 now=self.now,
                 totals=totals,
                 quarantined=quarantined,
-                created=len(self.memory.unmade.jobs),
+                created=len(self.memory.planning.unmade.jobs),
                 workers=workers.live,
                 worker_statuses=crew.statuses(self.snapshot),
                 stuck=launching.stuck(workers.trouble),
-                raised=pod_memory.raised(self.policy, self.memory),
+                raised=pod_memory.raised(self.policy, self.memory.workers),
                 waits=waiting,
                 clock=self.clock,
                 granted=assigned.granted,

@@ -17,7 +17,8 @@ from compaction.planning.candidates import LeftOutReason
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import Decision, Rest, RunStoreTask
 from compaction.reconcile.jobs.steps import JobStep
-from compaction.reconcile.observations import Memory, Snapshot
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import Snapshot
 from compaction.reconcile.planning.approval import is_pending
 from compaction.reconcile.status.summary import LAZY_GAP
 from compaction.reconcile.timing import approved_hash
@@ -57,9 +58,10 @@ def rest_of(
 
 def _is_idle(snapshot: Snapshot, memory: Memory, steps: Sequence[JobStep]) -> bool:
     """Nobody works for the policy, or is about to."""
-    busy = snapshot.workers or snapshot.processes or snapshot.stray_leases or memory.launches or memory.unmade.jobs
+    coming = memory.workers.launches or memory.planning.unmade.jobs
+    busy = snapshot.workers or snapshot.processes or snapshot.stray_leases or coming
     running = any(step.state is JobState.IN_PROGRESS or step.lease is not None for step in steps)
-    return not (busy or running or memory.sense_running or memory.sweep_running)
+    return not (busy or running or memory.store.sense_running or memory.store.sweep_running)
 
 
 def _is_planned_out(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> bool:
@@ -69,14 +71,14 @@ def _is_planned_out(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory
     reading = snapshot.reading
     if reading is None or reading.problem is not None or reading.generation != policy.metadata.generation:
         return False
-    if reading.started < memory.look_wanted or memory.finished or memory.evicted:
+    if reading.started < memory.store.look_wanted or memory.finished or memory.planning.evicted:
         return False
-    plan = memory.plan or policy.status.plan
+    plan = memory.planning.plan or policy.status.plan
     if plan is not None and is_pending(plan) and plan.hash == approved_hash(policy):
         return False
-    planned = memory.planned_reading == reading.number
+    planned = memory.planning.reading == reading.number
     if policy.spec.trigger.schedule is not None and not planned:
         return True  # a plan is made at its times, whatever looks find in between
     if plan is not None and any(row.reason in _END_BY_THEMSELVES for row in plan.left_out):
         return False
-    return planned and memory.planned_jobs == snapshot.job_versions
+    return planned and memory.planning.jobs == snapshot.job_versions

@@ -14,12 +14,15 @@ from compaction.planning.reading import HeldJob
 from compaction.reconcile.actions import CreateJob, RunStoreTask, StoreTask
 from compaction.reconcile.jobs.job import state_of, token_of
 from compaction.reconcile.jobs.steps import JobStep
-from compaction.reconcile.observations import Memory, Snapshot, frozen
+from compaction.reconcile.memory import Memory, frozen
+from compaction.reconcile.observations import Snapshot
 from compaction.reconcile.planning import quarantine
 from compaction.reconcile.planning.quarantine import NO_RELEASE, Release
 
 SOON: Final = 0.5
 """Seconds between a look and the next one that does not wait for the interval."""
+SWEEP_PAUSE: Final = 1.0
+"""Least seconds between two sweeps."""
 LONGEST_PAUSE: Final = 600.0
 """Seconds between two looks of a policy that has no worker and cannot be given one, unless its interval is longer."""
 
@@ -41,17 +44,17 @@ def start(
         return (), memory  # the store is another policy's: it is neither read nor cleaned for this one
     tasks = []
     running = [step for step in steps if step.state is JobState.IN_PROGRESS]
-    if not memory.sense_running and sense_in(snapshot, policy, memory) <= 0:
+    if not memory.store.sense_running and sense_in(snapshot, policy, memory) <= 0:
         tasks.append(look_of(policy, memory, steps=steps, quarantined=quarantined, created=created, release=release))
-        memory = replace(memory, sense_running=True)
-    due = memory.sweep_due
-    if not memory.sweep_running and due is not None and due <= snapshot.now.monotonic:
+        memory = sense_started(memory)
+    due = memory.store.sweep_due
+    if not memory.store.sweep_running and due is not None and due <= snapshot.now.monotonic:
         # Also attempts that end with this very decision: until that is written, they are not over.
         ending = (step.view.job for step in steps if state_of(step.view.job.status) is JobState.IN_PROGRESS)
         active = {(job.metadata.name, token_of(job.status)) for job in ending}
         active |= {(step.name, token_of(step.status)) for step in running}
         tasks.append(RunStoreTask(StoreTask.SWEEP, active=frozenset(active)))
-        memory = replace(memory, sweep_running=True)
+        memory = replace(memory, store=replace(memory.store, sweep_running=True))
     return tuple(tasks), memory
 
 
@@ -69,7 +72,7 @@ def look_of(
         StoreTask.SENSE,
         quarantined=quarantine.by_target(quarantined),
         busy=frozenset(step.target for step in steps if step.state is JobState.IN_PROGRESS),
-        jobs=held_by_jobs(steps, created, (*memory.unmade.jobs, *memory.pending)),
+        jobs=held_by_jobs(steps, created, (*memory.planning.unmade.jobs, *memory.planning.pending)),
         released=release.of(policy.status.quarantined),
     )
 
@@ -94,13 +97,29 @@ def held_by_jobs(
     return frozen(held)
 
 
-def looked(memory: Memory, *, sweep_in: float | None, look_in: float | None, now: float) -> Memory:
-    """The memory after a look that says in how many seconds there is something to delete, and something new."""
-    return replace(
-        memory,
-        sweep_due=None if sweep_in is None else now + sweep_in,
-        look_due=None if look_in is None else now + look_in,
-    )
+def sense_started(memory: Memory) -> Memory:
+    """The memory of having started a scan."""
+    return replace(memory, store=replace(memory.store, sense_running=True))
+
+
+def ended(memory: Memory, task: StoreTask) -> Memory:
+    """The memory after a task, however it ended."""
+    if task is StoreTask.SENSE:
+        return replace(memory, store=replace(memory.store, sense_running=False))
+    return replace(memory, store=replace(memory.store, sweep_running=False))
+
+
+def scanned(memory: Memory, *, sweep_in: float | None, look_in: float | None, now: float) -> Memory:
+    """The memory after a scan that says in how many seconds there is something to delete, and something new."""
+    sweep_due = None if sweep_in is None else now + sweep_in
+    look_due = None if look_in is None else now + look_in
+    return replace(memory, store=replace(memory.store, sweep_due=sweep_due, look_due=look_due))
+
+
+def swept(memory: Memory, *, sweep_in: float | None, now: float) -> Memory:
+    """The memory after a sweep that says in how many seconds there is something to delete again."""
+    due = None if sweep_in is None else now + max(SWEEP_PAUSE, sweep_in)
+    return replace(memory, store=replace(memory.store, sweep_due=due))
 
 
 def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float:
@@ -109,15 +128,19 @@ def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> fl
     a worker looks ever more rarely.
     """
     reading = snapshot.reading
-    if reading is None or reading.generation != policy.metadata.generation or reading.started < memory.look_wanted:
+    if (
+        reading is None
+        or reading.generation != policy.metadata.generation
+        or reading.started < memory.store.look_wanted
+    ):
         return 0.0
     since = waits_since(snapshot, policy, memory)
     due = reading.started + pause(float(policy.spec.trigger.interval), started=reading.started, waits_since=since)
     soon = reading.ended + max(SOON, 3 * (reading.ended - reading.started))
     if any(at >= reading.started for at in memory.finished.values()):
         due = min(due, soon)
-    if memory.look_due is not None:
-        due = min(due, max(memory.look_due, soon))
+    if memory.store.look_due is not None:
+        due = min(due, max(memory.store.look_due, soon))
     return due - snapshot.now.monotonic
 
 
@@ -134,7 +157,7 @@ def waits_since(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) ->
     """Since when (monotonic) the policy waits for one of the workers that all policies share; None when it does not, or
     has one, or may have one now.
     """
-    if snapshot.workers or memory.launches or snapshot.allowance.workers_within(policy.spec.workers.max):
+    if snapshot.workers or memory.workers.launches or snapshot.allowance.workers_within(policy.spec.workers.max):
         return None
     first = min((memory.waits or {}).values(), default=None)
     now = snapshot.now
@@ -143,9 +166,9 @@ def waits_since(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) ->
 
 def next_sweep(snapshot: Snapshot, memory: Memory) -> float | None:
     """Seconds until a sweep is due; None when none is."""
-    if memory.sweep_running or memory.sweep_due is None:
+    if memory.store.sweep_running or memory.store.sweep_due is None:
         return None
-    return max(0.0, memory.sweep_due - snapshot.now.monotonic)
+    return max(0.0, memory.store.sweep_due - snapshot.now.monotonic)
 
 
 def next_task(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
@@ -153,7 +176,7 @@ def next_task(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> f
     moments: list[float] = []
     if snapshot.held_by:
         return None
-    if not memory.sense_running:
+    if not memory.store.sense_running:
         moments.append(max(0.0, sense_in(snapshot, policy, memory)))
     if (sweep := next_sweep(snapshot, memory)) is not None:
         moments.append(sweep)

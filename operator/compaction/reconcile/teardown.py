@@ -13,7 +13,8 @@ from compaction.api.policy.plan_status import Waiting
 from compaction.reconcile.actions import Decision, DeleteJob, DeleteLease, EndAttempt, ForgetWorker, StopWorker
 from compaction.reconcile.allowance import Wish
 from compaction.reconcile.jobs.job import Ending, ended, evolve, is_finished, state_of
-from compaction.reconcile.observations import JobView, Memory, Snapshot
+from compaction.reconcile.memory import Memory, WorkerMemory
+from compaction.reconcile.observations import JobView, Snapshot
 from compaction.reconcile.workers.fleet import holding
 from compaction.reconcile.workers.launching import STOP_GRACE
 
@@ -44,7 +45,7 @@ def tear_down(snapshot: Snapshot) -> Decision:
     stops += [
         StopWorker(process.name, None, STOP_GRACE, POLICY_DELETED)
         for process in running
-        if process.name not in leases and process.name not in snapshot.memory.stopping
+        if process.name not in leases and process.name not in snapshot.memory.workers.stopping
     ]
     deletions, handmade = [], []
     for view in snapshot.jobs:
@@ -54,7 +55,7 @@ def tear_down(snapshot: Snapshot) -> Decision:
         elif (action := _set_aside(view, snapshot)) is not None:
             handmade.append(action)
     return Decision(
-        memory=Memory(stopping=frozenset(process.name for process in running)),
+        memory=Memory(workers=WorkerMemory(stopping=frozenset(process.name for process in running))),
         policy_absent=snapshot.policy is None,
         end_attempts=tuple(handmade),
         stop_workers=tuple(stops),

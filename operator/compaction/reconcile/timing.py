@@ -15,7 +15,8 @@ from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.safe import mark_of
 from compaction.planning.schedule import OpenWindow, WindowState, latest_time, next_time, window_state
-from compaction.reconcile.observations import Memory, Moment
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import Moment
 
 _UNSEEN: Final = -1
 
@@ -55,8 +56,8 @@ def timing(policy: CompactionPolicy, memory: Memory, now: Moment) -> Timing:
 
 def _anchor(policy: CompactionPolicy, memory: Memory, now: Moment) -> float:
     status, created = policy.status, policy.metadata.creation_timestamp
-    if memory.planned_for is not None:
-        return memory.planned_for
+    if memory.planning.scheduled_for is not None:
+        return memory.planning.scheduled_for
     if status.last_schedule_time is not None:
         return status.last_schedule_time.timestamp()
     if status.observed_generation == _UNSEEN and created is not None:
@@ -72,14 +73,15 @@ def noted(policy: CompactionPolicy, memory: Memory, clock: Timing, now: Moment) 
     if clock.due is not None:
         wanted.add(f"schedule {clock.due}")
     approved = approved_hash(policy)
-    plan = memory.plan or policy.status.plan
+    plan = memory.planning.plan or policy.status.plan
     if approved and plan is not None and plan.approval is PlanApproval.PENDING and plan.hash == approved:
         wanted.add(f"approve {approved}")
     if release := pending_release(policy):
         wanted.add(release_look(release))
-    if wanted - memory.looks:
-        memory = replace(memory, look_wanted=now.monotonic)
-    return replace(memory, looks=frozenset(wanted), planned_for=clock.anchor)
+    store = replace(memory.store, looks=frozenset(wanted))
+    if wanted - memory.store.looks:
+        store = replace(store, look_wanted=now.monotonic)
+    return replace(memory, store=store, planning=replace(memory.planning, scheduled_for=clock.anchor))
 
 
 def release_look(value: str) -> str:

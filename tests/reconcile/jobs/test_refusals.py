@@ -11,7 +11,8 @@ from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import Attempt, CompactionJobStatus
 from compaction.reconcile.jobs.job import LONGEST_BACKOFF, not_before, reported
-from compaction.reconcile.observations import ClaimProblem, Moment, frozen
+from compaction.reconcile.memory import ClaimProblem, WorkerMemory, frozen
+from compaction.reconcile.observations import Moment
 from compaction.reconcile.policy import reconcile
 from support.cluster.world import PlainCluster
 
@@ -87,7 +88,7 @@ def test_no_worker_is_started_for_a_job_that_could_not_claim_its_log() -> None:
     world.launch_works = False
     world.add_log("/ra/a")
     world.settle()
-    world.memory = replace(world.memory, launches=frozen(), launch_not_before=0.0)
+    world.memory = replace(world.memory, workers=WorkerMemory())
     problem(world, world.only_job(), pause=0.0)
     world.wall += 1
     assert reconcile(world.snapshot()).launches == ()

@@ -197,7 +197,7 @@ def test_a_job_made_by_hand_needs_no_approval() -> None:
     world.jobs[name] = world.jobs[name].model_copy(
         update={"metadata": world.jobs[name].metadata.model_copy(update={"owner_references": ()})}
     )
-    world.memory = replace(world.memory, plan=None)
+    world.memory = replace(world.memory, planning=replace(world.memory.planning, plan=None))
     world.annotate(approve="")
     world.announce()
     world.rest()
@@ -343,7 +343,7 @@ def test_a_job_whose_log_is_busy_when_the_next_coordinator_looks_is_found_later(
     world.restart()
     world.pass_time(31)
     assert list(world.jobs) == [first]
-    assert world.memory.unmade.sought == {second}
+    assert world.memory.planning.unmade.sought == {second}
     world.logs["/ra/0"].groups[:] = groups
     world.commit(first, world.leases[first].token)
     world.report(first)

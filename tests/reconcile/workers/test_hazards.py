@@ -198,5 +198,5 @@ def test_a_worker_disturbed_while_it_starts_is_no_failed_launch(ending: WorkerEn
     world, worker = starting()
     worker.process, worker.ending = "ended", ending
     world.rest()
-    assert world.memory.launch_failures == 0
+    assert world.memory.workers.failures == 0
     assert len(world.workers) == 1, "the next one starts at once"

@@ -10,6 +10,7 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerTrouble
 from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.reconcile.memory import WorkerMemory
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.workers.fleet import settings_of
 from compaction.reconcile.workers.launching import PATIENT
@@ -31,11 +32,11 @@ def test_a_worker_that_hangs_is_stopped_and_counted_once_and_keeps_its_place_unt
     world = hanging()
     first = reconcile(world.snapshot())
     assert len(first.stop_workers) == 1
-    assert first.memory.launch_failures == 1
+    assert first.memory.workers.failures == 1
     world.memory = first.memory
     world.wall += 20
     second = reconcile(world.snapshot())
-    assert (second.stop_workers, second.memory.launch_failures, second.launches) == ((), 1, ())
+    assert (second.stop_workers, second.memory.workers.failures, second.launches) == ((), 1, ())
 
 
 def running(world: PlainCluster) -> str:
@@ -109,14 +110,13 @@ def test_a_corrected_spec_is_not_held_up_by_the_failures_of_the_old_one() -> Non
     world.launch_works = False
     world.add_log("/ra/a")
     world.settle()
-    world.memory = replace(
-        world.memory, launches={}, launch_failures=5, launch_error="bad conf", launch_not_before=world.wall + 300
-    )
+    failed = WorkerMemory(generation=1, failures=5, error="bad conf", not_before=world.wall + 300)
+    world.memory = replace(world.memory, workers=failed)
     assert reconcile(world.snapshot()).launches == ()
     world.change_spec(workers={"max": 2})
     decision = reconcile(world.snapshot())
     assert len(decision.launches) == 1
-    assert (decision.memory.launch_failures, decision.memory.launch_error) == (0, "")
+    assert (decision.memory.workers.failures, decision.memory.workers.error) == (0, "")
 
 
 def busy(**workers: Any) -> tuple[PlainCluster, str]:
@@ -203,7 +203,7 @@ def test_a_launch_is_timed_from_when_nothing_held_it_back(trouble: WorkerTrouble
     world.wall += 2
     decision = reconcile(world.snapshot())
     assert len(decision.stop_workers) == 1
-    assert decision.memory.launch_failures == 1
+    assert decision.memory.workers.failures == 1
 
 
 def test_failed_submissions_are_spaced_out_and_told_after_the_third() -> None:
@@ -217,7 +217,7 @@ def test_failed_submissions_are_spaced_out_and_told_after_the_third() -> None:
         worker = world.workers[name]
         worker.process, worker.ending, worker.message = "ended", WorkerEnding.FAILED, message
         decision = world.reconcile()
-        pauses.append(decision.memory.launch_not_before - world.wall)
+        pauses.append(decision.memory.workers.not_before - world.wall)
         assert reconcile(world.snapshot()).launches == ()
         world.wall += pauses[-1] + 1
     assert pauses == [5, 10, 20]

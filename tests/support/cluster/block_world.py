@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from compaction.api.job.resource import CompactionJob
 from compaction.kinds.blocks.measures import measures_of
 from compaction.planning.reading import Reading
-from compaction.reconcile.actions import RunStoreTask
-from compaction.reconcile.observations import frozen
+from compaction.reconcile import store_work
+from compaction.reconcile.actions import RunStoreTask, StoreTask
+from compaction.reconcile.memory import frozen
 from compaction.stores.blocks.planning.ids import output_id
 from compaction.stores.blocks.planning.offers import offer
 from compaction.stores.blocks.planning.queue import BlockQueue
@@ -96,8 +96,9 @@ class PlainBlockCluster(PlainCluster):
             left_out=offered.left_out,
             outdated=frozenset(name for name, one in task.jobs.items() if not waiting.keys() >= set(one.sources)),
         )
-        due = None if self.look_in is None else self.wall + self.look_in
-        self.memory = replace(self.memory, sense_running=False, look_due=due)
+        due, memory = self.memory.store.sweep_due, store_work.ended(self.memory, StoreTask.SENSE)
+        sweep_in = None if due is None else due - self.wall
+        self.memory = store_work.scanned(memory, sweep_in=sweep_in, look_in=self.look_in, now=self.wall)
 
     def blocks_of(self, job: str) -> tuple[str, ...]:
         sources = self.jobs[job].spec.sources.blocks

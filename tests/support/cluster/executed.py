@@ -14,7 +14,8 @@ from compaction.api.text.times import format_timestamp, timestamp_from_epoch
 from compaction.exceptions import ApiUnavailableError, LaunchError, StaleTokenError
 from compaction.kube.executor.executor import Executor
 from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Decision, LaunchWorker, Premise, StopWorker
-from compaction.reconcile.observations import Identity, Memory, Moment
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import Identity, Moment
 from compaction.stores.adapter import StoreAdapter
 
 if TYPE_CHECKING:

@@ -20,19 +20,11 @@ from compaction.api.text.times import format_timestamp, timestamp_from_epoch
 from compaction.kinds.segments.kind import MISSING
 from compaction.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
 from compaction.planning.reading import Reading, TargetProblem
+from compaction.reconcile import store_work
 from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
 from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.observations import (
-    Identity,
-    JobLease,
-    JobView,
-    Memory,
-    Moment,
-    Snapshot,
-    WorkerLease,
-    WorkerProcess,
-    frozen,
-)
+from compaction.reconcile.memory import Memory, frozen
+from compaction.reconcile.observations import Identity, JobLease, JobView, Moment, Snapshot, WorkerLease, WorkerProcess
 from compaction.reconcile.policy import reconcile
 from support.cluster.executed import Crash, carry_out
 
@@ -240,7 +232,7 @@ class PlainCluster:
             targets=frozenset(self.logs),
             identities=frozen({key: self.quarantine_identity.get(key, "id") for key in held}),
         )
-        self.memory = replace(self.memory, sense_running=False)
+        self.memory = store_work.ended(self.memory, StoreTask.SENSE)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -325,7 +317,7 @@ class PlainCluster:
         if task.task is StoreTask.SENSE:
             self.look(task)
         else:
-            self.memory = replace(self.memory, sweep_running=False, sweep_due=None)
+            self.memory = store_work.swept(store_work.ended(self.memory, task.task), sweep_in=None, now=self.wall)
         self.wrote()
 
     def restart(self) -> None:

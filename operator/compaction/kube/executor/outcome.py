@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from compaction.reconcile.jobs.claims import Refused, learned
-from compaction.reconcile.observations import Memory
+from compaction.reconcile.memory import Memory
 from compaction.reconcile.workers.fleet import launch_failed
 
 
@@ -31,9 +31,10 @@ class Outcome:
         """The memory with refused claims, failed launches, and writes that have to be made again. `now`: monotonic."""
         memory = learned(memory, refused=self.claims, claimed=self.claimed, now=now)
         for message in self.launch_errors:
-            memory = launch_failed(memory, message, now, names=self.not_launched)
+            workers = launch_failed(memory.workers, message, now, names=self.not_launched)
+            memory = replace(memory, workers=workers)
         if self.plan_failed:
-            memory = replace(memory, planned_reading=-1)
+            memory = replace(memory, planning=replace(memory.planning, reading=-1))
         if self.status_failed:
             memory = replace(memory, status_written_at=-1e9)
         return memory

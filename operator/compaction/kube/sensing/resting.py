@@ -14,7 +14,7 @@ from compaction.kube.launchers.base import WorkerObservation
 from compaction.planning.reading import Reading
 from compaction.reconcile.actions import Rest
 from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.observations import Memory
+from compaction.reconcile.memory import Memory
 from compaction.reconcile.store_work import pause
 
 
@@ -68,5 +68,5 @@ class Resting:
         """The rest after a look that found nothing new."""
         rest = self.rest
         due = reading.started + pause(rest.interval, started=reading.started, waits_since=rest.waits_since)
-        ends = [at for at in (rest.until, memory.sweep_due, memory.look_due) if at is not None]
+        ends = [at for at in (rest.until, memory.store.sweep_due, memory.store.look_due) if at is not None]
         return replace(self, rest=replace(rest, look_at=due, until=min(ends)))

@@ -16,14 +16,14 @@ from compaction.kube.metrics.measure import Cleanup
 from compaction.kube.replica.runtime import Runtime
 from compaction.kube.sensing.looking import NOT_SWEPT, look, request_of, sweep
 from compaction.kube.sensing.resting import Resting
+from compaction.reconcile import store_work
 from compaction.reconcile.actions import RunStoreTask, StoreTask
-from compaction.reconcile.observations import Memory, Reading
-from compaction.reconcile.store_work import looked
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import Reading
 from compaction.stores.adapter import Sensed, StoreAdapter, Swept
 
 log = structlog.get_logger(__name__)
 
-SWEEP_PAUSE: Final = 1.0
 STORE_TASKS: Final = 4
 """Looks and sweeps at a time, of all policies: asyncio has a thread more on the smallest machine, which claims need."""
 
@@ -97,17 +97,14 @@ class StoreTasks:
                 else:
                     self._swept(key, state, NOT_SWEPT)
         finally:
-            if task.task is StoreTask.SENSE:
-                state.memory = replace(state.memory, sense_running=False)
-            else:
-                state.memory = replace(state.memory, sweep_running=False)
+            state.memory = store_work.ended(state.memory, task.task)
             runtime.queue.add(key)
 
     def _sensed(self, state: PolicyState, sensed: Sensed, before: Reading | None) -> None:
         """Take what a look found. A policy that rests goes on resting when it is what is known already."""
         state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
         now = self._monotonic()
-        state.memory = looked(state.memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=now)
+        state.memory = store_work.scanned(state.memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=now)
         resting, found = state.resting, sensed.reading
         if resting is None or before is None or not found.says_the_same(before):
             state.reading, state.resting = found, None
@@ -122,5 +119,4 @@ class StoreTasks:
         for problem in swept.problems:
             log.warning("a target could not be swept", policy=str(key), target=problem.target, error=problem.message)
         state.cleanup = replace(state.cleanup, problems=len(swept.problems))
-        due = None if swept.sweep_in is None else self._monotonic() + max(SWEEP_PAUSE, swept.sweep_in)
-        state.memory = replace(state.memory, sweep_due=due)
+        state.memory = store_work.swept(state.memory, sweep_in=swept.sweep_in, now=self._monotonic())

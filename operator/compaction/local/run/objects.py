@@ -21,16 +21,8 @@ from compaction.api.text.times import to_timestamp
 from compaction.local.run.workers import LocalWorker
 from compaction.planning.reading import Reading
 from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise
-from compaction.reconcile.observations import (
-    Identity,
-    JobLease,
-    JobView,
-    Memory,
-    Moment,
-    Snapshot,
-    WorkerLease,
-    WorkerProcess,
-)
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import Identity, JobLease, JobView, Moment, Snapshot, WorkerLease, WorkerProcess
 
 OWNER: Final = "compactor-run"
 """Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""

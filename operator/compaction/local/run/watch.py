@@ -34,11 +34,12 @@ from compaction.local.run.news import News, of_event, of_status
 from compaction.local.run.objects import LocalObjects
 from compaction.local.run.workers import Ended, Inbox, LocalWorkers, Progress
 from compaction.planning.reading import Reading
+from compaction.reconcile import store_work
 from compaction.reconcile.actions import Announce, Decision, RunStoreTask, StoreTask
-from compaction.reconcile.observations import JobLease, Memory, Moment
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import JobLease, Moment
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.status.announcing import RECOVERED
-from compaction.reconcile.store_work import looked
 from compaction.rewrite.ports import Assignment, JobRunner
 from compaction.stores.adapter import StoreAdapter
 
@@ -46,7 +47,6 @@ log = structlog.get_logger(__name__)
 
 REREAD_SECONDS: Final = 1.0
 """How often the policy is asked for again."""
-SWEEP_PAUSE: Final = 1.0
 _ENDED: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 
 
@@ -242,8 +242,8 @@ class LocalWatch:
         if task.task is StoreTask.SWEEP:
             swept = sweep(self._store, root=root, active=task.active)
             self.deleted += swept.deleted
-            due = None if swept.sweep_in is None else time.monotonic() + max(SWEEP_PAUSE, swept.sweep_in)
-            self._memory = replace(self._memory, sweep_running=False, sweep_due=due)
+            self._memory = store_work.swept(self._memory, sweep_in=swept.sweep_in, now=time.monotonic())
+            self._memory = store_work.ended(self._memory, task.task)
             if swept.deleted:
                 what = plural(swept.deleted, kind_of(self.objects.policy.spec.store).nouns.deleted)
                 self._say(News("Swept", f"{what} deleted after the grace"))
@@ -252,8 +252,9 @@ class LocalWatch:
         request = request_of(task, self._readings, self.objects.policy, asked=time.monotonic())
         sensed = look(self._store, request, root=root, before=self._reading, clock=time.monotonic)
         self._reading = sensed.reading
-        memory = replace(self._memory, sense_running=False)
-        self._memory = looked(memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=time.monotonic())
+        memory = store_work.ended(self._memory, task.task)
+        now = time.monotonic()
+        self._memory = store_work.scanned(memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=now)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 

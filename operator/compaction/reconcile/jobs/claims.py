@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compaction.reconcile.observations import ClaimProblem, Memory, frozen
+from compaction.reconcile.memory import ClaimProblem, Memory, frozen
 
 CLAIM_PAUSE: Final = 5.0
 LONGEST_CLAIM_PAUSE: Final = 60.0

@@ -12,13 +12,14 @@ from typing import Final
 
 from compaction.api.policy.status import CompactionPolicyStatus, EvictedJob
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.reconcile.observations import Memory, Moment, frozen
+from compaction.reconcile.memory import PlanMemory, frozen
+from compaction.reconcile.observations import Moment
 
 EVICTED_FOR: Final = 600.0
 """Seconds before what was evicted, or forgotten while Faulty, is planned again."""
 
 
-def known(memory: Memory, status: CompactionPolicyStatus, now: Moment) -> Memory:
+def known(memory: PlanMemory, status: CompactionPolicyStatus, now: Moment) -> PlanMemory:
     """The memory with the evictions that still hold. None for longer than EVICTED_FOR, whatever clock wrote it."""
     found = memory.evicted
     if found is None:
@@ -29,13 +30,13 @@ def known(memory: Memory, status: CompactionPolicyStatus, now: Moment) -> Memory
     )
 
 
-def added(memory: Memory, names: Iterable[str], now: Moment) -> Memory:
+def added(memory: PlanMemory, names: Iterable[str], now: Moment) -> PlanMemory:
     """The memory of jobs that are given up now."""
     new = dict.fromkeys(names, now.wall + EVICTED_FOR)
     return replace(memory, evicted=frozen({**(memory.evicted or {}), **new})) if new else memory
 
 
-def rows(memory: Memory) -> tuple[EvictedJob, ...]:
+def rows(memory: PlanMemory) -> tuple[EvictedJob, ...]:
     """The evictions for the status, the newest last."""
     ordered = sorted((memory.evicted or {}).items(), key=lambda item: (item[1], item[0]))
     return tuple(EvictedJob(job=name, until=timestamp_from_epoch(until)) for name, until in ordered)

@@ -14,7 +14,8 @@ from compaction.reconcile.actions import DeleteJob
 from compaction.reconcile.jobs.job import evolve
 from compaction.reconcile.jobs.parts import parts_of
 from compaction.reconcile.jobs.steps import JobStep, Refusal
-from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import Moment, Reading, Snapshot
 from compaction.reconcile.teardown import owner_uid
 
 

@@ -13,7 +13,7 @@ from compaction.kinds.registry import kind_of
 from compaction.planning.planner import Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.triggers import Trigger
 from compaction.reconcile.actions import CreateJob
-from compaction.reconcile.observations import Memory, Unmade
+from compaction.reconcile.memory import PlanMemory, Unmade
 from compaction.reconcile.planning import approval
 from compaction.reconcile.timing import approved_hash
 
@@ -24,8 +24,8 @@ and nothing is decided on a picture that is minutes old.
 
 
 def creations(
-    plan: Plan | None, policy: CompactionPolicy, *, existing: Container[str], before: Memory, memory: Memory
-) -> tuple[tuple[CreateJob, ...], Memory]:
+    plan: Plan | None, policy: CompactionPolicy, *, existing: Container[str], before: PlanMemory, memory: PlanMemory
+) -> tuple[tuple[CreateJob, ...], PlanMemory]:
     """The next jobs to create, and the memory of those that are left.
 
     They are of `plan` when one was made just now, else of the one made before, unless it is outdated. What does not
@@ -37,7 +37,7 @@ def creations(
         unmade = Unmade(plan.hash, plan.jobs)
     elif unmade is not before.unmade:
         pass  # found just now: the rest of an approved plan
-    elif (memory.planned_reading, policy.metadata.generation) != (before.planned_reading, memory.planned_generation):
+    elif (memory.reading, policy.metadata.generation) != (before.reading, memory.generation):
         unmade = Unmade()
     elif policy.spec.approval is Approval.MANUAL and unmade.plan != approved_hash(policy):
         unmade = Unmade()  # the approval was taken back

@@ -22,7 +22,8 @@ from compaction.reconcile.jobs.job import is_finished
 from compaction.reconcile.jobs.parts import parts_of
 from compaction.reconcile.jobs.remainder import is_parked, may_split
 from compaction.reconcile.jobs.steps import JobStep
-from compaction.reconcile.observations import Memory, Moment, Reading, Snapshot, frozen
+from compaction.reconcile.memory import Memory, frozen
+from compaction.reconcile.observations import Moment, Reading, Snapshot
 from compaction.reconcile.planning import approval, resuming
 from compaction.reconcile.planning.approval import is_pending
 from compaction.reconcile.planning.creating import planner_of, trigger_of
@@ -53,35 +54,36 @@ def plan_again(
         gone_on = resuming.go_on(snapshot, policy, steps, memory, sought, found)
         if gone_on is not None:
             return None, gone_on
-    before = memory.plan or policy.status.plan
+    before = memory.planning.plan or policy.status.plan
     if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
         owing = tuple(candidate for candidate in reading.candidates if candidate.target in owed)
         if not owing:
             return None, memory
         reading = replace(reading, candidates=owing)
     reading = _as_shown(reading, policy, memory)
-    memory = replace(
-        memory,
+    planning = replace(
+        memory.planning,
         pending=(),
-        planned_reading=reading.number,
-        planned_jobs=snapshot.job_versions,
-        planned_generation=policy.metadata.generation,
-        planned_for=clock.due if clock.due is not None else memory.planned_for,
-        finished=frozen({target: at for target, at in memory.finished.items() if at >= reading.started}),
+        reading=reading.number,
+        jobs=snapshot.job_versions,
+        generation=policy.metadata.generation,
+        scheduled_for=clock.due if clock.due is not None else memory.planning.scheduled_for,
     )
+    finished = frozen({target: at for target, at in memory.finished.items() if at >= reading.started})
+    memory = replace(memory, planning=planning, finished=finished)
     plan = _approved(reading, policy, steps, memory, now)
     if plan is None:
         plan = _plan(reading, policy, steps, memory, now)
         if policy.spec.approval is Approval.MANUAL and plan.jobs:
             shown = approval.pending(before, plan, now, policy=policy)
             waiting = tuple(job for job in plan.jobs if any(group.divisible for group in job.groups))
-            return None, replace(memory, plan=shown, pending=waiting)
+            return None, replace(memory, planning=replace(planning, plan=shown, pending=waiting))
     shown = approval.carried_out(before, plan, now, policy=policy, manual=policy.spec.approval is Approval.MANUAL)
     exists = {step.name for step in steps}
     news = any(job.name not in exists for job in plan.jobs)
     if not news:
-        return None, replace(memory, plan=shown)
-    return plan, replace(memory, plan=shown, planned_jobs=None)
+        return None, replace(memory, planning=replace(planning, plan=shown))
+    return plan, replace(memory, planning=replace(planning, plan=shown, jobs=None))
 
 
 def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Reading:
@@ -89,11 +91,12 @@ def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Rea
     plan can still be done. Sources arrive all the time: else it would be another plan whenever somebody has read it.
     They are in the next plan.
     """
-    if policy.spec.approval is not Approval.MANUAL or memory.planned_generation != policy.metadata.generation:
+    if policy.spec.approval is not Approval.MANUAL or memory.planning.generation != policy.metadata.generation:
         return reading
     targets = {one.target: one for one in reading.candidates}
     shown = [
-        (targets.get(job.target), {name for group in job.groups for name in group.sources}) for job in memory.pending
+        (targets.get(job.target), {name for group in job.groups for name in group.sources})
+        for job in memory.planning.pending
     ]
     if not shown or any(one is None or one.sources != names for one, names in shown):
         return reading
@@ -103,9 +106,9 @@ def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Rea
 def _is_new(reading: Reading, policy: CompactionPolicy, memory: Memory) -> bool:
     """True for a good look with this spec, later than what asked for one, that nothing was planned from."""
     generation = policy.metadata.generation
-    if reading.generation != generation or reading.problem is not None or reading.started < memory.look_wanted:
+    if reading.generation != generation or reading.problem is not None or reading.started < memory.store.look_wanted:
         return False
-    return memory.planned_reading != reading.number or memory.planned_generation != generation
+    return memory.planning.reading != reading.number or memory.planning.generation != generation
 
 
 def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
@@ -113,11 +116,11 @@ def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
 
     A newer plan would be another one once the first of them has run, and the rest would wait to be approved again.
     """
-    unmade = memory.unmade
+    unmade = memory.planning.unmade
     return (
         bool(unmade.jobs)
         and unmade.plan == approved_hash(policy)
-        and memory.planned_generation == policy.metadata.generation
+        and memory.planning.generation == policy.metadata.generation
     )
 
 
@@ -230,7 +233,7 @@ def _inventory(
         parked=_parked_sources(faulty),
         evictable=order,
         queue_size=sum(step.state is not JobState.SUCCEEDED and step.name not in records for step in steps),
-        recently_evicted=frozenset(memory.evicted or ()),
+        recently_evicted=frozenset(memory.planning.evicted or ()),
     )
 
 

@@ -16,7 +16,8 @@ from compaction.api.names import LABEL_PLAN
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.planning.planner import Plan
 from compaction.reconcile.jobs.steps import JobStep
-from compaction.reconcile.observations import Memory, Snapshot, Unmade, frozen
+from compaction.reconcile.memory import Memory, Unmade, frozen
+from compaction.reconcile.observations import Snapshot
 from compaction.reconcile.planning import approval
 from compaction.reconcile.timing import approved_hash
 
@@ -28,11 +29,11 @@ def sought(policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory) -
     wanted, generation = approved_hash(policy), policy.metadata.generation
     if not wanted:
         return frozenset()
-    if memory.unmade.sought:
-        holds = memory.unmade.plan == wanted and memory.planned_generation == generation
-        return memory.unmade.sought if holds else frozenset()
+    if memory.planning.unmade.sought:
+        holds = memory.planning.unmade.plan == wanted and memory.planning.generation == generation
+        return memory.planning.unmade.sought if holds else frozenset()
     plan = policy.status.plan
-    if memory.plan is not None or plan is None or plan.approval is not PlanApproval.APPROVED:
+    if memory.planning.plan is not None or plan is None or plan.approval is not PlanApproval.APPROVED:
         return frozenset()
     if (plan.hash, plan.generation) != (wanted, generation):
         return frozenset()
@@ -55,7 +56,7 @@ def go_on(
     """The memory with the jobs to create, and with what has to be sought at the next look; None when the rest is given
     up. While a job of the plan runs, what it leaves to another job of its target may not be seen yet.
     """
-    reading, shown = snapshot.reading, memory.plan or policy.status.plan
+    reading, shown = snapshot.reading, memory.planning.plan or policy.status.plan
     assert reading is not None, "a plan is made from a look"
     wanted = approved_hash(policy)
     jobs = tuple(job for job in found.jobs if job.name in missing)
@@ -65,12 +66,13 @@ def go_on(
     undecided = any(step.state is JobState.IN_PROGRESS or step.target in ended for step in own)
     if not jobs and not undecided:
         return None
-    return replace(
-        memory,
+    planning = replace(
+        memory.planning,
         plan=shown,
-        finished=frozen({target: at for target, at in memory.finished.items() if target in ended}),
         unmade=Unmade(wanted, jobs, rest if undecided else frozenset()),
-        planned_reading=reading.number,
-        planned_jobs=None,
-        planned_generation=policy.metadata.generation,
+        reading=reading.number,
+        jobs=None,
+        generation=policy.metadata.generation,
     )
+    finished = frozen({target: at for target, at in memory.finished.items() if target in ended})
+    return replace(memory, planning=planning, finished=finished)

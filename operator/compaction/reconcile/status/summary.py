@@ -32,7 +32,8 @@ from compaction.reconcile.jobs import evictions
 from compaction.reconcile.jobs.counting import Totals
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.jobs.superseded import is_superseded
-from compaction.reconcile.observations import Memory, Moment, Reading
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import Moment, Reading
 from compaction.reconcile.status.eta import eta
 from compaction.reconcile.status.figures import store_figures
 from compaction.reconcile.status.waits import for_window
@@ -99,7 +100,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
             now=facts.now.time,
         ),
         "store": facts.policy.spec.store.name,
-        "plan": facts.memory.plan or before.plan,
+        "plan": facts.memory.planning.plan or before.plan,
         "active": counts.active,
         "queued": counts.queued,
         "faulty": counts.faulty,
@@ -111,11 +112,11 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
         "counted": facts.totals.counted,
-        "evicted": evictions.rows(facts.memory),
+        "evicted": evictions.rows(facts.memory.planning),
         "quarantined": facts.quarantined,
         "waiting": _waiting(facts, counts),
         "waits": facts.waits,
-        "last_schedule_time": _time(facts.memory.planned_for if facts.clock.anchor is not None else None),
+        "last_schedule_time": _time(facts.memory.planning.scheduled_for if facts.clock.anchor is not None else None),
         "next_schedule_time": _time(facts.clock.upcoming),
         "next_window_time": _time(facts.clock.window.opens_at),
         "granted_bytes_per_second": facts.granted,
@@ -223,8 +224,8 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
         return reading.problem.reason, reading.problem.message
     if facts.stuck and counts.queued and not facts.workers:
         return PolicyReason.LAUNCH_FAILED, facts.stuck
-    if facts.memory.launch_failures >= STALLED_AFTER_LAUNCHES and counts.queued:
-        return PolicyReason.LAUNCH_FAILED, f"no worker could be started: {facts.memory.launch_error}"
+    if facts.memory.workers.failures >= STALLED_AFTER_LAUNCHES and counts.queued:
+        return PolicyReason.LAUNCH_FAILED, f"no worker could be started: {facts.memory.workers.error}"
     if reading is not None and reading.problems:
         return _unreadable(facts, reading.problems)
     if facts.quarantined:

@@ -16,7 +16,8 @@ from compaction.api.text.safe import cut, printable
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
 from compaction.kinds.registry import kind_of
 from compaction.planning.planner import PlannedJob
-from compaction.reconcile.observations import Memory, Moment, frozen
+from compaction.reconcile.memory import Memory, frozen
+from compaction.reconcile.observations import Moment
 from compaction.reconcile.planning.approval import is_pending
 from compaction.reconcile.timing import Timing, approved_hash
 
@@ -86,7 +87,7 @@ def aged(
     if memory.reasons is not None:
         known = memory.reasons
     since = {str(reason): known.get(reason, now.time) for reason in waits}
-    plan = memory.plan or policy.status.plan
+    plan = memory.planning.plan or policy.status.plan
     if WaitReason.APPROVAL_PENDING in waits and plan is not None and plan.waiting_since is not None:
         since[WaitReason.APPROVAL_PENDING.value] = plan.waiting_since
     rows = [

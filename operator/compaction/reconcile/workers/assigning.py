@@ -16,7 +16,8 @@ from compaction.reconcile.actions import AssignJob, LaunchWorker
 from compaction.reconcile.allowance import Wish
 from compaction.reconcile.jobs.job import not_before
 from compaction.reconcile.jobs.steps import JobStep
-from compaction.reconcile.observations import Memory, Snapshot, frozen
+from compaction.reconcile.memory import Memory, frozen
+from compaction.reconcile.observations import Snapshot
 from compaction.reconcile.status.waits import NO_WAITS, Wait, Waits, for_window
 from compaction.reconcile.timing import Timing
 from compaction.reconcile.workers import fleet
@@ -121,7 +122,7 @@ class Assigner:
     # -- the operator's limits ----------------------------------------------------------------------------------------
 
     def _holds(self) -> int:
-        return fleet.holding(self.snapshot, self.memory.launches)
+        return fleet.holding(self.snapshot, self.memory.workers.launches)
 
     def _workers_for(self, jobs: int) -> int:
         workers = self.policy.spec.workers
@@ -138,7 +139,7 @@ class Assigner:
             may_start = min(may_start, Rates(own, rates.granted, rates.share).room)
         jobs = running + max(0, min(ready, may_start))
         workers = self._workers_for(jobs)
-        if self.now.monotonic < self.memory.launch_not_before:
+        if self.now.monotonic < self.memory.workers.not_before:
             workers = min(workers, holds)
         granted = rates.after(started).granted if rates is not None else 0
         return Wish(workers, holds, own if jobs else 0, granted)
@@ -195,8 +196,8 @@ class Assigner:
             moments.append(schedule.next_backoff_end - now.wall)
         if launches:
             moments.append(LAUNCH_LOOK)
-        if self.memory.launch_not_before > now.monotonic:
-            moments.append(self.memory.launch_not_before - now.monotonic)
+        if self.memory.workers.not_before > now.monotonic:
+            moments.append(self.memory.workers.not_before - now.monotonic)
         return soonest(*moments)
 
     def _queued(self, step: JobStep) -> QueuedJob:
@@ -247,7 +248,7 @@ class Assigner:
         self, schedule: Schedule, workers: fleet.Fleet, *, may_run: int, in_progress: int, sound: int | None
     ) -> tuple[LaunchWorker, ...]:
         spec = self.policy.spec
-        if self.now.monotonic < self.memory.launch_not_before:
+        if self.now.monotonic < self.memory.workers.not_before:
             return ()
         ready = schedule.ready - len(schedule.assignments) if sound is None else sound
         most = self.snapshot.allowance.workers_within(spec.workers.max)
@@ -271,10 +272,10 @@ class Assigner:
             taken=taken,
         )
         if names:
-            launches = {**self.memory.launches, **dict.fromkeys(names, self.now.monotonic)}
-            self.memory = replace(self.memory, launches=frozen(launches))
-        driver = self.memory.driver_memory or int(spec.workers.driver.memory)
-        executor = self.memory.executor_memory or int(spec.workers.executor.memory)
+            launches = {**self.memory.workers.launches, **dict.fromkeys(names, self.now.monotonic)}
+            self.memory = replace(self.memory, workers=replace(self.memory.workers, launches=frozen(launches)))
+        driver = self.memory.workers.driver_memory or int(spec.workers.driver.memory)
+        executor = self.memory.workers.executor_memory or int(spec.workers.executor.memory)
         return tuple(LaunchWorker(name, driver, executor) for name in names)
 
     # -- what the others wait for -------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from compaction.kinds.registry import kind_of
 from compaction.planning.scheduler import WorkerSlots
 from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
 from compaction.reconcile.jobs.steps import GoneWorker
-from compaction.reconcile.observations import Memory, Snapshot, WorkerLease, WorkerProcess, frozen
+from compaction.reconcile.memory import WorkerMemory, frozen
+from compaction.reconcile.observations import Snapshot, WorkerLease, WorkerProcess
 from compaction.reconcile.workers.launching import PATIENT, STOP_GRACE, launching
 
 DEAD_AFTER_LEASES: Final = 3.0
@@ -48,7 +49,7 @@ class Fleet:
     slots: tuple[WorkerSlots, ...]
     live: int
     launching: int
-    memory: Memory
+    memory: WorkerMemory
     stops: tuple[StopWorker, ...] = ()
     forgets: tuple[ForgetWorker, ...] = ()
     delete_leases: tuple[DeleteLease, ...] = ()
@@ -96,7 +97,7 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
     Workers with other `settings` than the spec has now get nothing new, and are stopped when they hold nothing. So are
     those that the snapshot's allowance takes back.
     """
-    memory = snapshot.memory
+    memory = snapshot.memory.workers
     now = snapshot.now.monotonic
     processes = {process.name: process for process in snapshot.processes}
     names = {worker.name for worker in snapshot.workers}
@@ -149,14 +150,14 @@ def _surplus(snapshot: Snapshot, held: Mapping[str, int], *, owner_uid: str, set
     """The workers that are given back to other policies: those that end anyway, then those that wait for room or an
     image, then those with the fewest jobs.
     """
-    surplus = snapshot.allowance.surplus(holding(snapshot, snapshot.memory.launches))
+    surplus = snapshot.allowance.surplus(holding(snapshot, snapshot.memory.workers.launches))
     if not surplus:
         return frozenset()
     announced = {worker.name for worker in snapshot.workers}
     mine = [worker for worker in snapshot.workers if worker.is_live and worker.owner_uid == owner_uid]
     stay = [worker.name for worker in mine if not worker.stopping and not is_outdated(worker.name, settings)]
     silent = {p.name: p for p in snapshot.processes if not p.ended and p.name not in announced}
-    ending = silent.keys() & (snapshot.memory.announced | snapshot.memory.stopping)
+    ending = silent.keys() & (snapshot.memory.workers.announced | snapshot.memory.workers.stopping)
     pending = sorted(name for name, process in silent.items() if process.trouble is not None and name not in ending)
     surplus -= len(mine) - len(stay) + len(ending)
     in_order = [*pending, *sorted(stay, key=lambda name: (held.get(name, 0), name))]
@@ -199,25 +200,25 @@ def _look_at(worker: WorkerLease, process: WorkerProcess | None, owner_uid: str,
     return worker.is_live
 
 
-def _paced(memory: Memory, fleet: _Survey, live: int, now: float, *, weight: int = 1) -> Memory:
+def _paced(memory: WorkerMemory, fleet: _Survey, live: int, now: float, *, weight: int = 1) -> WorkerMemory:
     """Launches are spaced out while workers fail to start: 5, 10, 20 ... 300 s; a worker that lives ends that."""
     if fleet.failures:
-        failures = memory.launch_failures + weight
+        failures = memory.failures + weight
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10))
-        return replace(memory, launch_failures=failures, launch_error=fleet.failures[-1], launch_not_before=now + pause)
-    if live and memory.launch_failures:
-        return replace(memory, launch_failures=0, launch_error="", launch_not_before=0.0)
+        return replace(memory, failures=failures, error=fleet.failures[-1], not_before=now + pause)
+    if live and memory.failures:
+        return replace(memory, failures=0, error="", not_before=0.0)
     return memory
 
 
-def corrected(memory: Memory, generation: int) -> Memory:
+def corrected(memory: WorkerMemory, generation: int) -> WorkerMemory:
     """The memory for this spec: failed launches of another one say nothing about it, and hold nothing up."""
-    if memory.launch_generation == generation:
+    if memory.generation == generation:
         return memory
-    return replace(memory, launch_generation=generation, launch_failures=0, launch_error="", launch_not_before=0.0)
+    return replace(memory, generation=generation, failures=0, error="", not_before=0.0)
 
 
-def launch_failed(memory: Memory, message: str, now: float, *, names: Iterable[str] = ()) -> Memory:
+def launch_failed(memory: WorkerMemory, message: str, now: float, *, names: Iterable[str] = ()) -> WorkerMemory:
     """The memory after the launcher itself refused to start a worker; `names` were certainly not started."""
     gone = set(names)
     memory = replace(memory, launches=frozen({k: at for k, at in memory.launches.items() if k not in gone}))

@@ -14,7 +14,8 @@ from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.reconcile.actions import ForgetWorker, StopWorker
-from compaction.reconcile.observations import Memory, Snapshot, WorkerProcess
+from compaction.reconcile.memory import WorkerMemory
+from compaction.reconcile.observations import Snapshot, WorkerProcess
 
 LAUNCH_TIMEOUT: Final = 300.0
 """A worker that has not announced itself after so many seconds is stopped and counts as failed."""
@@ -54,7 +55,7 @@ def launching(
     """The workers of a snapshot that have no Lease. `launches` are those known so far; `announced` had one once;
     `leaves` says why one has to go, if it has.
     """
-    now, memory = snapshot.now.monotonic, snapshot.memory
+    now, memory = snapshot.now.monotonic, snapshot.memory.workers
     found = Launching(dict(launches))
     leased = {worker.name for worker in snapshot.workers}
     seen = {process.name for process in snapshot.processes}
@@ -75,7 +76,7 @@ def launching(
     return found
 
 
-def _waits(found: Launching, process: WorkerProcess, memory: Memory, now: float, *, leaves: str) -> None:
+def _waits(found: Launching, process: WorkerProcess, memory: WorkerMemory, now: float, *, leaves: str) -> None:
     """A worker that runs, or will, and has not announced itself."""
     replaced = bool(leaves) and process.trouble is not None
     if not replaced and (process.starting <= LAUNCH_TIMEOUT or process.trouble in PATIENT):

@@ -15,7 +15,8 @@ from compaction.api.policy.pods import GrowingPod
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import format_bytes
 from compaction.reconcile.actions import Announce
-from compaction.reconcile.observations import Memory, Snapshot
+from compaction.reconcile.memory import WorkerMemory
+from compaction.reconcile.observations import Snapshot
 
 FACTOR = 2
 
@@ -28,7 +29,7 @@ class Raised:
     executor: int | None
 
 
-def learned(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> Memory:
+def learned(snapshot: Snapshot, policy: CompactionPolicy, memory: WorkerMemory) -> WorkerMemory:
     """The memory with the bytes that the next driver and executors get."""
     workers, status = policy.spec.workers, policy.status
     ended = [process for process in snapshot.processes if process.ended]
@@ -46,7 +47,7 @@ def _next(spec: GrowingPod, before: int | None, killed: Iterable[int]) -> int:
     return min(most, max(least, before or 0, *(FACTOR * had for had in killed)))
 
 
-def raised(policy: CompactionPolicy, memory: Memory) -> Raised:
+def raised(policy: CompactionPolicy, memory: WorkerMemory) -> Raised:
     """What the status says of it."""
     workers = policy.spec.workers
     return Raised(_above(workers.driver, memory.driver_memory), _above(workers.executor, memory.executor_memory))
@@ -56,7 +57,7 @@ def _above(spec: GrowingPod, bytes_now: int | None) -> int | None:
     return bytes_now if bytes_now is not None and bytes_now > int(spec.memory) else None
 
 
-def announced(policy: CompactionPolicy, before: Memory, after: Memory) -> tuple[Announce, ...]:
+def announced(policy: CompactionPolicy, before: WorkerMemory, after: WorkerMemory) -> tuple[Announce, ...]:
     """The Events that say which pods get more from now on."""
     workers, status, now = policy.spec.workers, policy.status, raised(policy, after)
     events = []

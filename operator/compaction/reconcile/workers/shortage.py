@@ -11,7 +11,8 @@ from compaction.kinds.registry import kind_of
 from compaction.planning.rates import Rates
 from compaction.planning.scheduler import Schedule
 from compaction.reconcile.allowance import Allowance, Wish
-from compaction.reconcile.observations import Memory, WorkerProcess
+from compaction.reconcile.memory import Memory
+from compaction.reconcile.observations import WorkerProcess
 from compaction.reconcile.status.waits import when
 from compaction.reconcile.workers.fleet import Fleet
 
@@ -48,12 +49,12 @@ class Shortage:
         if self.workers.trouble is not None and not self.workers.live:
             one = self.workers.trouble
             return WaitReason.WORKER_PENDING, f"{one.name} was created and waits ({one.trouble}): {one.message}"
-        if self.memory.launch_failures and not self.workers.live:
-            message = f"workers end before they announce themselves: {self.memory.launch_error}"
+        if self.memory.workers.failures and not self.workers.live:
+            message = f"workers end before they announce themselves: {self.memory.workers.error}"
             return WaitReason.WORKERS_FAILING, message
         if self.workers.trouble is not None:
             return self._held_back(self.workers.trouble)
-        if self.workers.launching or self.memory.launches:
+        if self.workers.launching or self.memory.workers.launches:
             return WaitReason.WORKER_STARTING, "a worker was started and has not announced itself yet"
         if self._lacks_worker():
             return self._operator_workers()
