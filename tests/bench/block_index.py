@@ -52,8 +52,12 @@ def _of(database: IndexDatabase, workspace: Workspace) -> Iterator[Fact]:
 
     yield _rate(f"register {count:,} blocks, {AT_ONCE:,} at a time", "blocks", count, fill)
     singles = [a_block(count + number) for number in range(workspace.pick(500, 20))]
-    each = [lambda block=block: register(database, [block], now=NOON) for block in singles]  # type: ignore[misc]
-    yield _rate("register one block at a time", "blocks", len(each), lambda: [one() for one in each])
+
+    def one_by_one() -> None:
+        for block in singles:
+            register(database, [block], now=NOON)
+
+    yield _rate("register one block at a time", "blocks", len(singles), one_by_one)
     waiting = count + len(singles)
     yield _rate(f"read the queue of {waiting:,} blocks", "blocks", waiting, lambda: read_queue(database))
     yield from _jobs(database, blocks, workspace.pick(500, 20))

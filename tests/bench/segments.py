@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -185,7 +186,7 @@ def measure(workspace: Workspace) -> Iterator[Race | Fact]:
             "MB",
             live,
             Side("compact", case.ours, case.fresh),
-            Side("by entry, as Ra does", lambda case=case: compact_by_entry(case.workspace), case.fresh),
+            Side("by entry, as Ra does", partial(compact_by_entry, case.workspace), case.fresh),
             rounds=3,
         )
         yield _rate(case, live, RA_MB_PER_SECOND[case.pattern])
@@ -249,7 +250,7 @@ def _memory(case: Case) -> Fact:
     for run in (_look, compact):
         case.fresh()
         action: Callable[[Path], object] = run
-        peaks.append(in_child(lambda action=action: action(case.workspace)).peak)
+        peaks.append(in_child(partial(action, case.workspace)).peak)
     looked, compacted = (peak / 2**20 for peak in peaks)
     return Fact(
         f"{case.pattern}: peak memory",

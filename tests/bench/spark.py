@@ -35,9 +35,9 @@ def start(
 
     def run() -> None:
         if defaults is not None:
-            spark_settings._DEFAULTS = defaults
+            spark_settings._DEFAULTS = defaults  # type: ignore[misc]
         if java is not None:
-            spark_settings._JAVA_OPTIONS = java
+            spark_settings._JAVA_OPTIONS = java  # type: ignore[misc]
         with SparkEngine(settings):
             pass
 

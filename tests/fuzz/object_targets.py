@@ -163,7 +163,7 @@ def _values(data: bytes, _: Path) -> None:
         assert TypeAdapter(Timestamp).validate_python(format_timestamp(stamp)) == stamp
 
 
-def _globs(data: bytes, _: Path) -> None:
+def _globs(data: bytes, directory: Path) -> None:
     pattern, _, path = os.fsdecode(data).partition("\n")
     with refusing(""):
         globs = compile_globs([pattern])

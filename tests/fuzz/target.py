@@ -40,5 +40,7 @@ def refusing(names: str, *errors: type[Exception]) -> Iterator[None]:
     """The block may end in an error of ours (or in one of `errors`) that names the object; anything else escapes."""
     try:
         yield
-    except (CompactionError, *errors) as error:
+    except Exception as error:
+        if not isinstance(error, (CompactionError, *errors)):
+            raise
         check_error(error, names=names)

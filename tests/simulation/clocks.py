@@ -86,7 +86,7 @@ def simulated_time() -> Iterator[Numbers]:
     try:
         yield numbers
     finally:
-        FileIdentity.of = original
+        FileIdentity.of = original  # type: ignore[method-assign]
         for module in (changes, sense):
             module.os = os  # type: ignore[attr-defined]
         for module in replaced:

@@ -63,9 +63,9 @@ class Disk:
         reader, opener, toucher = fence.read, lock._open, fs.touch
         for name in MUTATING:
             setattr(fs, name, self._wrapped(name, original[name]))
-        fence.read = self._looked(reader)
-        lock._open = self._opened(opener)
-        fs.touch = self.stamp
+        setattr(fence, "read", self._looked(reader))  # noqa: B010 - a function of another signature, for a while
+        setattr(lock, "_open", self._opened(opener))  # noqa: B010
+        setattr(fs, "touch", self.stamp)  # noqa: B010
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ from compaction.kube.executor import assign
 from compaction.leases.election import Election
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.jobs import steps
+from compaction.reconcile.jobs import job, steps
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.status import waits
 from compaction.reconcile.workers import assigning
@@ -154,7 +154,7 @@ def _status_is_written_with_the_object() -> list[Patch]:
 
 
 def _no_second_attempt() -> list[Patch]:
-    known = assigning.not_before
+    known = job.not_before
     return [(assigning, "not_before", lambda status, now: now.wall + 1e6 if status.attempts else known(status, now))]
 
 

@@ -134,11 +134,13 @@ class SimulationLoop(VirtualTimeLoop):
         self.hub = greenlet.getcurrent()
         self.set_task_factory(_remembered)
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]  # typeshed binds the arguments to the callback's
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         context = copy_context() if context is None else context
         return super().call_soon(self._gate, callback, args, context, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         context = copy_context() if context is None else context

@@ -59,8 +59,8 @@ class SimulatedHeartbeat:
         self._over = False
 
     def start(self) -> None:
-        self._keeper = self._make()
-        announced: asyncio.Future[None] = self._process.loop.create_future()
+        self._keeper = self._make()  # type: ignore[no-untyped-call]
+        announced: asyncio.Future[None] = asyncio.Future(loop=self._process.loop)
         running = self._process.start(self._keeper.run(lambda: announced.set_result(None)), name="heartbeat")
 
         def ended(task: asyncio.Task[None]) -> None:

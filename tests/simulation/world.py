@@ -14,12 +14,12 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
@@ -265,7 +265,8 @@ class SimulatedSystem:
         if self.violation is None:
             for book in self.store.logs.values():
                 self.store.look(None, book, "the end")
-        for task in [*replicas, *war, fighting]:
+        fighting.cancel()
+        for task in (*replicas, *war):
             task.cancel()
         await asyncio.gather(*replicas, *war, fighting, return_exceptions=True)
         for process in self.processes:
@@ -319,7 +320,7 @@ def readable_indexes(path: Path) -> list[int]:
 def _captured_logs(world: list[SimulatedSystem]) -> Iterator[None]:
     """What the code logs becomes part of the trace; an error with a traceback is one that nobody foresaw."""
 
-    def collect(logger: Any, method: str, event: dict[str, Any]) -> Any:
+    def collect(logger: Any, method: str, event: MutableMapping[str, Any]) -> NoReturn:
         if world and not world[0].over.done():
             process = PROCESS.get()
             one = world[0]
@@ -386,10 +387,10 @@ def _bury(loop: SimulationLoop, worlds: list[SimulatedSystem]) -> None:
     try:
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task._log_traceback = False  # type: ignore[attr-defined]
+            task._log_traceback = False
         for task in tasks:
             with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         for world in worlds:
             for process in world.processes:
                 process.tasks.clear()
