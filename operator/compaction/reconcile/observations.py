@@ -1,4 +1,4 @@
-"""Everything one reconcile of a policy looks at: a frozen picture of the policy, its children, its store, and the
+"""Everything one reconcile of a policy reads: a frozen view of the policy, its children, its store, and the
 clocks.
 
 The controller takes the picture; nothing here does I/O. Two clocks: `Moment.wall` (epoch seconds) is only written into
@@ -72,7 +72,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class JobLease:
-    """A job's Lease. `silence`: seconds since this process last saw it change. `holder` is empty when nobody holds it.
+    """A job's Lease. `silence`: seconds since this process last saw it change. `holder` is empty when it is not held.
 
     `report` is the worker's last word, if any; `report_error` says why an unreadable one is.
     """
@@ -141,7 +141,7 @@ class WorkerLease:
 class WorkerProcess:
     """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start.
 
-    `trouble` says why one has not begun, `ending` how it ended, as far as the launcher can tell; `memory` is what its
+    `trouble` says why one has not begun, `ending` how it ended, as its launcher reports it; `memory` is what its
     driver has (bytes), `executor_memory` what each executor has, `ui` the address of Spark's web page, if there is one.
     `waited` are the seconds of its age in which it could not begin to start; one that is `leaving` is being deleted or
     held back, and takes no more jobs.
@@ -179,7 +179,7 @@ class ClaimProblem:
 @dataclass(frozen=True, slots=True)
 class Unmade:
     """Jobs of the newest plan that do not exist yet; `plan` is its hash. `sought` are names of jobs of an approved plan
-    that another coordinator was to create, and that no look at the store has led to yet.
+    that another coordinator was to create, and that no scan of the store has led to yet.
     """
 
     plan: str = ""
@@ -203,9 +203,9 @@ class Memory:
     `planned_jobs` are the jobs (`Snapshot.job_versions`) beside which the newest plan was made; None when it made some.
     `pending` are the jobs of a plan that waits for approval whose sources no other plan may take. `finished` maps a
     target to the end of its last job; `launches` a worker that has not announced itself to its launch; `announced` are
-    workers that have; `stopping` were told to end and have not yet. The launch failures are those of
+    workers that have; `stopping` got the order to end and have not yet. The launch failures are those of
     `launch_generation` of the spec. Plans rest on looks that began after `look_wanted`, which moves when something new
-    comes into `looks`. `look_due`: when the store will have something new although nothing arrives, as the last look
+    comes into `looks`. `look_due`: when the store will have something new although nothing arrives, as the last scan
     said.
     """
 

@@ -159,7 +159,7 @@ class AssignmentSteps:
         return True
 
     async def _name_taken(self, action: AssignJob) -> None:
-        """A Lease of the job's name that the picture did not have: the job's own, or somebody else's for good."""
+        """A Lease of the job's name that the picture did not have: the job's own, or another object's for good."""
         name = action.job.name
         found = await self._api.refresh(LEASES, name)
         if found is None or self._api.is_visible(found):

@@ -18,7 +18,7 @@ _WAITS = {
 
 
 def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
-    """The new token, accepted by the store; why the store refused; or None when somebody else claimed in between."""
+    """The new token, accepted by the store; why the store refused; or None when another replica claimed in between."""
     name = action.job.name
     try:
         known = store.high_water(action.spec.target, name)

@@ -2,7 +2,7 @@
 
 Invariants:
 
-* every write names the version it was decided on; a conflict makes this policy's picture be taken anew, and nothing
+* every write names the version it was decided on; a conflict makes the policy's objects be read again, and nothing
   that depended on the failed write is done;
 * an assignment is made in the order token, claim in the store, Lease, status: a crash after the claim costs a token,
   one after the Lease is adopted by the next reconcile, and no order of events lets two tokens commit;
@@ -64,7 +64,7 @@ PARALLEL_WRITES: Final = 16
 
 
 class Executor:
-    """Executes the decisions about one policy. Made anew for every reconcile; holds nothing beyond it."""
+    """Executes the decisions about one policy. Created for every reconcile; holds nothing beyond it."""
 
     def __init__(
         self,

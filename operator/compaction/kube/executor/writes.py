@@ -41,7 +41,7 @@ class GuardedWrites:
             self._observed(resource, delta)
 
     async def refresh(self, resource: Resource, name: str) -> Obj | None:
-        """Read an object anew into the cache; None when it does not exist."""
+        """Read an object again into the cache; None when it does not exist."""
         try:
             body = await self.client.get(resource, name, namespace=self._namespace)
         except NotFoundError:
@@ -57,7 +57,7 @@ class GuardedWrites:
         return await self.refresh(resource, name) is None
 
     async def holds(self, premise: Premise, *, owners: Collection[str]) -> bool:
-        """Whether fresh reads confirm what a decision rests on; if not, it has to be made again."""
+        """Whether fresh reads confirm what a decision depends on; if not, the reconciler decides again."""
         for seen in premise.unchanged:
             found = await self.refresh(LEASES, seen.name)
             if found is None or found["metadata"]["resourceVersion"] != seen.resource_version:
@@ -69,7 +69,7 @@ class GuardedWrites:
         """What a decision took for absent must be so on a fresh read.
 
         A Lease that lost its labels never reaches the cache, however often it is read. One that `owners` (uids) made is
-        deleted, so that whoever holds it stops; one of somebody else is not what the decision was about.
+        deleted, so that its holder stops; one of another holder is not what the decision was about.
         """
         for name in names:
             found = await self.refresh(LEASES, name)
@@ -87,7 +87,7 @@ class GuardedWrites:
         return cached is not None and self._key in policy_of_lease(cached)
 
     def serves(self, worker: str) -> bool:
-        """Whether a worker still takes jobs, as far as the cache knows by now."""
+        """Whether a worker still takes jobs, by the current cache."""
         lease = self._rt.cache.leases.get(self._key.namespace, worker)
         return lease is not None and (lease["metadata"].get("annotations") or {}).get(ANNOTATION_SLOTS) != "0"
 

@@ -128,7 +128,7 @@ class LocalObjects:
             self.leases[name] = replace(lease, report=parse_report(report.to_json()))
 
     def picture(self, *, now: Moment, reading: Reading | None, memory: Memory) -> Snapshot:
-        """What a reconcile looks at."""
+        """What a reconcile reads."""
         return Snapshot(
             namespace=NAMESPACE,
             name=self.policy.metadata.name,
