@@ -214,7 +214,7 @@ class LiveSetSyntaxError(CompactionError):
 class LiveSetUnknownError(SegmentLogError):
     """What is live below the snapshot is unknown (`indexes` is missing), which never means that nothing is.
 
-    `given_index`: a snapshot index that somebody gave, and that the log's own snapshot does not have.
+    `given_index`: a snapshot index from the caller that is not the index of the log's own snapshot.
     """
 
     def __init__(self, path: str, given_index: int | None = None) -> None:
@@ -516,7 +516,7 @@ class CorruptFenceError(SegmentFileError):
     def __str__(self) -> str:
         return (
             f"{self.file}: not a fence record: {self.reason}. Stop all workers of this log, then move the file away: "
-            f"claims, receipts and pending deletions start anew, no log data depends on it"
+            f"claims, receipts and pending deletions start empty, no log data depends on it"
         )
 
 
@@ -652,7 +652,7 @@ class CrdDriftError(CompactionError):
 
 
 class ShippedFilesError(CompactionError):
-    """A file of a checkout that is made from others cannot be made; says which and why."""
+    """A generated file of a checkout cannot be generated; says which and why."""
 
 
 class RecoveryNeededError(SegmentLogError):
@@ -688,7 +688,7 @@ class RecoveryBlockedError(SegmentLogError):
 
 
 class RootUnreadableError(CompactionError):
-    """A policy's root cannot be looked at; says why and what to do."""
+    """A policy's root cannot be scanned; says why and what to do."""
 
 
 # --- block stores ---------------------------------------------------------------------------------------------------
@@ -711,7 +711,7 @@ class StoreOptionsError(BlockStoreError):
 
 
 class NoBlockStoreError(BlockStoreError):
-    """There is no block store where a command was told to find one."""
+    """There is no block store at the location given to a command."""
 
 
 class ObjectError(BlockStoreError):
@@ -913,7 +913,7 @@ class IngestConfigError(CompactionError):
 
 
 class NotAuthenticatedError(CompactionError):
-    """A caller without a token, or with one that nobody here knows."""
+    """A caller without a token, or with an unknown one."""
 
 
 class NotAllowedError(CompactionError):

@@ -36,7 +36,7 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     assert cluster.jobs() == []
     assert plan["plannedJobs"] == len(plan["work"]) == 2
     assert columns_of(person.prints("status"))[0]["REASON"] == "ApprovalPending"
-    told = eventually(lambda: any("ApprovalPending" in one for one in read("why", "logs")["now"]), "why it waits")
+    told = eventually(lambda: any("ApprovalPending" in one for one in read("why", "logs")["state"]), "why it waits")
     assert told
     assert "is not the current plan" in person.refused("approve", "logs", "0123456789abcdef")
     assert "its 2 jobs are created" in person.prints("approve", "logs", plan["hash"])
@@ -48,7 +48,7 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     assert logs.fingerprint("b") == logs.before["b"]
     eventually(lambda: columns_of(person.prints("quarantine", "list") or "X"), "the damaged segment to be set aside")
     assert columns_of(person.prints("quarantine", "list"))[0]["SOURCE"] == DAMAGED
-    assert any(DAMAGED in sentence for sentence in read("why", job)["now"])
+    assert any(DAMAGED in sentence for sentence in read("why", job)["state"])
 
     def token() -> int:
         return int(next(one["token"] for one in read("status", "logs")["jobs"] if one["name"] == job))

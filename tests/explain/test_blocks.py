@@ -51,7 +51,7 @@ def job_with(status: dict[str, Any] | None = None, **spec: Any) -> CompactionJob
 
 def test_the_debt_of_a_policy() -> None:
     told = explain_policy(policy_with(), (), None, NOW)
-    assert told.behind[:4] == (
+    assert told.debt[:4] == (
         "3Mi of 42 blocks in 2 batches could be merged; the oldest debt is 1m30s old.",
         "A query about one tenant, shard and window of time opens 12.5 blocks on average; 2.5 when that is done.",
         "Of tenant acme: 40 blocks wait to be merged.",
@@ -60,15 +60,15 @@ def test_the_debt_of_a_policy() -> None:
     message = "2 schemas of `acme` cannot be merged: column v int8 | string"
     conflicts = [{"tenant": "acme", "classes": 2, "sources": 7, "message": message}]
     kept_apart = policy_with(conflicts=conflicts)
-    assert f"{message} (7 blocks)." in explain_policy(kept_apart, (), None, NOW).behind
+    assert f"{message} (7 blocks)." in explain_policy(kept_apart, (), None, NOW).debt
     nothing = explain_policy(policy_with(debt={"bytes": 0}), (), None, NOW)
-    assert nothing.behind[0].startswith("Nothing: ")
+    assert nothing.debt[0].startswith("None: ")
 
 
 def test_what_a_job_does() -> None:
     parameters = {"blocks": {"deduplicateBy": ["service", "time"]}}
     told = explain_job(job_with(parameters=parameters), policy_with(), None, NOW)
-    assert told.behind == (
+    assert told.debt == (
         "The job merges 2 blocks, 3Mi, of tenant t, shard 0, into one of level 2; of rows with the same service, time "
         "only the last is kept.",
     )
@@ -102,7 +102,7 @@ def test_what_a_receipt_proves(receipt: dict[str, Any], said: str) -> None:
         "fingerprintBefore": BEFORE,
     } | receipt
     told = explain_job(job_with({"state": "Succeeded", "finishedAt": ago(9), "receipt": proof}), None, None, NOW)
-    assert f"2 blocks became 1, 2Ki became 1Ki, {said}" in told.now
+    assert f"2 blocks became 1, 2Ki became 1Ki, {said}" in told.state
     assert BLOCKS.proves_equal(JobReceipt.from_object(proof)) is ("DIFFER" not in said)
 
 

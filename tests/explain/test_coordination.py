@@ -46,4 +46,4 @@ def test_who_coordinates(leases: list[Lease] | None, complete: bool, state: Lead
 
 def test_a_silent_one_is_named_with_its_age() -> None:
     said = coordination([SILENT], "storage", NOW, complete=False).sentence(NOW)
-    assert said == "Nobody seems to coordinate: b renewed its Lease 5m ago, by its own clock."
+    assert said == "No operator coordinates: b last renewed its Lease 5m ago, by its own clock."

@@ -15,17 +15,17 @@ DEBT = {"bytes": 163 << 20, "sources": 40, "targets": 4}
 def test_debt_with_its_age_its_plan_and_when_it_is_worked_off() -> None:
     plan = {"hash": "4d5e", "jobs": 6, "costBytes": 41 << 20, "gainBytes": 163 << 20, "createdAt": ago(65)}
     status = {"debt": DEBT, "oldestDebtAt": ago(11_100), "etaSeconds": 130, "active": 2, "plan": plan}
-    assert explain_policy(policy_with(status), (), None, NOW).behind == (
+    assert explain_policy(policy_with(status), (), None, NOW).debt == (
         "163Mi could be reclaimed by 40 segments of 4 logs; the oldest debt is 3h5m old.",
-        "At the measured speed it is worked off in 2m10s.",
+        "Estimated time to finish, at the measured speed: 2m10s.",
         "The newest plan with jobs, 4d5e, is 1m5s old: 6 jobs, to copy 41Mi and reclaim 163Mi.",
     )
 
 
 def test_no_debt_and_no_look_are_two_things() -> None:
-    assert explain_policy(policy_with(), (), None, NOW).behind == ("Unknown: no look at the store has ended yet.",)
+    assert explain_policy(policy_with(), (), None, NOW).debt == ("Unknown: no scan of the store has completed yet.",)
     clean = policy_with({"debt": {}, "lastSenseTime": ago(45)})
-    assert explain_policy(clean, (), None, NOW).behind == ("Nothing: the last look, 45s ago, found no debt.",)
+    assert explain_policy(clean, (), None, NOW).debt == ("None: the last scan, 45s ago, found no debt.",)
 
 
 def test_running_jobs_are_named_with_the_progress_their_leases_have() -> None:
@@ -33,14 +33,14 @@ def test_running_jobs_are_named_with_the_progress_their_leases_have() -> None:
     job = job_with(running | {"progressPercent": 34})
     leases = [lease_with("logs-1", holder="logs-w-1", progress="57")]
     told = explain_policy(policy_with(), [job], leases, NOW)
-    assert "Job logs-1 runs on logs-w-1: token 3, 57% done, for 20s." in told.now
+    assert "Job logs-1 runs on logs-w-1: token 3, 57% done, for 20s." in told.state
     own = explain_job(job, policy_with(), leases, NOW)
-    assert any("It has run on logs-w-1 with token 3 for 20s, 57% done" in sentence for sentence in own.now)
+    assert any("It has run on logs-w-1 with token 3 for 20s, 57% done" in sentence for sentence in own.state)
     orphan = explain_job(job, policy_with(), [], NOW)
-    assert any("Its Lease is gone" in sentence for sentence in orphan.now)
+    assert any("Its Lease is gone" in sentence for sentence in orphan.state)
     unknown = explain_job(job, policy_with(), None, NOW)
-    assert any("34% done" in sentence for sentence in unknown.now)
-    assert not any("Lease is gone" in sentence for sentence in unknown.now)
+    assert any("34% done" in sentence for sentence in unknown.state)
+    assert not any("Lease is gone" in sentence for sentence in unknown.state)
 
 
 def test_parked_jobs_damaged_segments_and_logs_that_could_not_be_planned_are_named() -> None:
@@ -59,12 +59,12 @@ def test_parked_jobs_damaged_segments_and_logs_that_could_not_be_planned_are_nam
     missing = {"measures": [{"name": "missingLiveEntries", "value": 4}]}
     status = {"quarantined": [damaged], "targetErrors": [error, lost], "debt": missing}
     told = explain_policy(policy_with(status), jobs, None, NOW)
-    assert "Job logs-0 has been parked for 1m: SourceCorrupt." in told.now
-    assert "And 2 more jobs are parked." in told.now
-    assert "/ra/a/1.segment has been set aside for 1m10s: SourceCorrupt. CRC" in told.now
-    assert "/ra/b could not be planned: PermissionDenied. give permission" in told.now
-    assert "/ra/c has lost records: LiveEntriesMissing. 3 live entries are in no segment" in told.now
-    assert any(sentence.startswith("4 live entries are in no segment: ") for sentence in told.now)
+    assert "Job logs-0 has been parked for 1m: SourceCorrupt." in told.state
+    assert "And 2 more jobs are parked." in told.state
+    assert "/ra/a/1.segment quarantined for 1m10s: SourceCorrupt. CRC" in told.state
+    assert "/ra/b could not be planned: PermissionDenied. give permission" in told.state
+    assert "/ra/c has lost records: LiveEntriesMissing. 3 live entries are in no segment" in told.state
+    assert any(sentence.startswith("4 live entries are in no segment: ") for sentence in told.state)
 
 
 def test_the_one_reason_of_a_log_that_was_planned_is_the_stores_own() -> None:
@@ -85,12 +85,12 @@ def test_a_job_is_told_with_its_work_and_its_receipt() -> None:
         job_with({"state": "Succeeded", "finishedAt": ago(5), "receipt": receipt}), policy_with(), None, NOW
     )
     assert told.subject == "CompactionJob storage/logs-1: Succeeded"
-    assert told.behind == ("The job rewrites 2 segments into 1, copying 3Mi, in /data/ra/a.",)
+    assert told.debt == ("The job rewrites 2 segments into 1, copying 3Mi, in /data/ra/a.",)
     assert (
         "720Ki became 180Ki, 640 entries copied. The live content read back is equal to that of the sources."
-        in told.now
+        in told.state
     )
-    assert told.todo == ()
+    assert told.actions == ()
 
 
 def test_a_job_that_moved_entries_says_how_many_ranges_are_left() -> None:
@@ -101,44 +101,44 @@ def test_a_job_that_moved_entries_says_how_many_ranges_are_left() -> None:
         sources={"segmentLog": {"path": "/data/ra/a", "clump": {"ownerStopped": True}}},
     )
     told = explain_job(job, policy_with(), None, NOW)
-    assert told.behind == ("The job re-writes runs of fewer than 8 live entries at the head, in /data/ra/a.",)
-    assert any("96 live entries were re-written at the head, 96 live ranges became 1." in text for text in told.now)
+    assert told.debt == ("The job re-writes runs of fewer than 8 live entries at the head, in /data/ra/a.",)
+    assert any("96 live entries were re-written at the head, 96 live ranges became 1." in text for text in told.state)
 
 
 def test_a_job_that_never_ran_says_since_when_it_waits() -> None:
-    assert explain_job(job_with(), policy_with(), None, NOW).now == ("It has waited 10m for a worker.",)
+    assert explain_job(job_with(), policy_with(), None, NOW).state == ("It has waited 10m for a worker.",)
     orphan = explain_job(job_with(), None, None, NOW)
-    assert any("PolicyNotFound" in sentence for sentence in orphan.now)
-    assert any("Create the policy logs" in sentence for sentence in orphan.todo)
+    assert any("PolicyNotFound" in sentence for sentence in orphan.state)
+    assert any("Create the policy logs" in sentence for sentence in orphan.actions)
 
 
 def test_attempts_that_nobody_is_to_blame_for_say_so() -> None:
     lost = attempt("WorkerLost", "Lost", charged=False)
     told = explain_job(job_with({"state": "Abandoned", "attempts": [lost]}), policy_with(), None, NOW)
-    assert any("was lost 30s ago (not charged), WorkerLost" in sentence for sentence in told.now)
+    assert any("was lost 30s ago (not charged), WorkerLost" in sentence for sentence in told.state)
 
 
 def test_a_parked_job_tells_its_last_attempt_as_well() -> None:
     failed = condition("Failed", "TooManyAttempts", message="3 attempts failed")
     status = {"state": "Faulty", "conditions": [failed], "attempts": [attempt("StoreUnreadable", message="no space")]}
     told = explain_job(job_with(status), policy_with(), None, NOW)
-    assert any("TooManyAttempts" in sentence for sentence in told.now)
-    assert any("StoreUnreadable" in sentence and "(no space)" in sentence for sentence in told.now)
-    assert any("kubectl compaction retry -n storage logs-1" in sentence for sentence in told.todo)
+    assert any("TooManyAttempts" in sentence for sentence in told.state)
+    assert any("StoreUnreadable" in sentence and "(no space)" in sentence for sentence in told.state)
+    assert any("kubectl compaction retry -n storage logs-1" in sentence for sentence in told.actions)
 
 
 def test_nobody_there_is_said_first_of_all_causes() -> None:
     fresh = policy_with({"observedGeneration": -1})
     for leases in ([], None):
         told = explain_policy(fresh, (), leases, NOW)
-        assert "No operator has looked at it yet." in told.now
-        assert told.todo == ("Start the operator: compactor operator --namespace NAMESPACE",)
+        assert "No operator has observed it yet." in told.state
+        assert told.actions == ("Start the operator: compactor operator --namespace NAMESPACE",)
     released = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder=None)], NOW)
-    assert any("has released its Lease" in sentence for sentence in released.now)
+    assert any("released its Lease" in sentence for sentence in released.state)
     silent = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder="a", seconds=300)], NOW)
-    assert any("a renewed its Lease 5m ago" in sentence for sentence in silent.now)
+    assert any("a last renewed its Lease 5m ago" in sentence for sentence in silent.state)
     led = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder="a")], NOW)
-    assert not any("oordinate" in sentence for sentence in led.now)
+    assert not any("oordinate" in sentence for sentence in led.state)
 
 
 def test_what_comes_next_and_when() -> None:
@@ -147,16 +147,16 @@ def test_what_comes_next_and_when() -> None:
     status = {"nextScheduleTime": ago(-3600), "nextWindowTime": ago(-7800), "lastSenseTime": ago(20)}
     told = explain_policy(policy_with(status, trigger=trigger | {"windows": windows}), (), None, NOW)
     assert told.next == (
-        "The next plan is made in 1h, at 2026-11-21T13:00:00Z (trigger.schedule: 0 1 * * *, Europe/Berlin).",
+        "The next plan is created in 1h, at 2026-11-21T13:00:00Z (trigger.schedule: 0 1 * * *, Europe/Berlin).",
         "The next window opens in 2h10m, at 2026-11-21T14:10:00Z.",
-        "The store is looked at every 1m (the last look that was written down was 20s ago).",
+        "The store is scanned every 1m; last scan 20s ago.",
     )
 
 
 def test_a_plan_that_waits_for_approval_says_so() -> None:
     plan = {"hash": "4d5e", "jobs": 1, "approval": "Pending", "waitingSince": ago(125)}
     told = explain_policy(policy_with({"plan": plan}, approval="Manual"), (), None, NOW)
-    assert "The plan 4d5e waits for approval; for 2m5s plans of this policy have been waiting." in told.now
+    assert "The plan 4d5e waits for approval; for 2m5s plans of this policy have been waiting." in told.state
 
 
 def test_nothing_is_told_twice() -> None:
@@ -164,25 +164,25 @@ def test_nothing_is_told_twice() -> None:
     wait = {"reason": "ApprovalPending", "count": 1, "since": ago(5), "message": "plan 4d5e waits"}
     plan = {"hash": "4d5e", "jobs": 1, "approval": "Pending", "waitingSince": ago(125)}
     told = explain_policy(policy_with({"conditions": [ready], "waits": [wait], "plan": plan}), (), None, NOW)
-    assert sum("plan 4d5e waits" in sentence for sentence in told.now) == 1
-    assert len(told.now) == 2
-    assert len(told.todo) == 1
+    assert sum("plan 4d5e waits" in sentence for sentence in told.state) == 1
+    assert len(told.state) == 2
+    assert len(told.actions) == 1
 
 
 def test_an_answer_that_is_still_to_come_is_said() -> None:
     policy = policy_with()
     changed = policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"generation": 2})})
     told = explain_policy(changed, (), None, NOW)
-    assert "The spec was changed since; the operator has not answered to it yet." in told.now
+    assert "The spec has changed since; the operator has not observed the change yet." in told.state
 
 
 def test_explanations_are_data_too() -> None:
     data = explain_policy(policy_with({"debt": {}}), (), None, NOW).to_object()
     assert data["subject"] == "CompactionPolicy storage/logs: Unknown"
-    assert data["next"] == ["The store is looked at every 1m."]
+    assert data["next"] == ["The store is scanned every 1m."]
 
 
 def test_workers_of_another_version_are_told_with_what_to_do() -> None:
     skew = condition("WorkerVersionSkew", "OtherVersion", message="workers of version 0.1.0 run; set the image")
     told = explain_policy(policy_with({"conditions": [skew]}), (), None, NOW)
-    assert "WorkerVersionSkew, for 2m10s: workers of version 0.1.0 run; set the image." in told.now
+    assert "WorkerVersionSkew, for 2m10s: workers of version 0.1.0 run; set the image." in told.state

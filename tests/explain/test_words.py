@@ -81,9 +81,9 @@ def test_a_policy_in_each_condition(reason: str) -> None:
     ready = condition("Ready", reason, status="False", message="the particulars")
     told = explain_policy(policy_with({"conditions": [ready]}), (), None, NOW)
     meaning = policy_words()[reason]
-    assert f"{reason}, for 2m10s: {meaning.says} (the particulars)" in told.now
+    assert f"{reason}, for 2m10s: {meaning.says} (the particulars)" in told.state
     assert NAMES.fill(meaning.next) in told.next
-    assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.todo)
+    assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.actions)
 
 
 @pytest.mark.parametrize("reason", WAITS)
@@ -93,18 +93,18 @@ def test_jobs_that_wait_for_each_thing(reason: str) -> None:
     policy = policy_with({"queued": 3, "waiting": waiting, "waits": [counted]})
     told = explain_policy(policy, (), None, NOW)
     meaning = wait_words()[reason]
-    (said,) = [sentence for sentence in told.now if str(reason) in sentence]
+    (said,) = [sentence for sentence in told.state if str(reason) in sentence]
     what = "3 plans" if reason in (WaitReason.APPROVAL_PENDING, WaitReason.AWAITING_SCHEDULE) else "3 jobs"
     assert said == f"{what} waiting for {reason}, 2m5s by now, such as logs-2: {meaning.says} (the particulars)"
     names = Names("storage", "logs")
     assert names.fill(meaning.next) in told.next
     alone = explain_policy(policy_with({"queued": 3, "waiting": waiting}), (), None, NOW)
-    assert f"Waiting for {reason}, 2m5s by now: {meaning.says} (the particulars)" in alone.now
+    assert f"Waiting for {reason}, 2m5s by now: {meaning.says} (the particulars)" in alone.state
     own = explain_job(job_with({"waiting": waiting}), policy_with(), None, NOW)
-    assert f"It has waited 2m5s for {reason}: {meaning.says} (the particulars)" in own.now
+    assert f"It has waited 2m5s for {reason}: {meaning.says} (the particulars)" in own.state
     assert NAMES.fill(meaning.next) in own.next
     shared = explain_job(job_with(), policy, None, NOW)
-    assert any(f"most jobs of its policy wait for {reason}: {meaning.says}" in sentence for sentence in shared.now)
+    assert any(f"most jobs of its policy wait for {reason}: {meaning.says}" in sentence for sentence in shared.state)
 
 
 @pytest.mark.parametrize("reason", JOBS)
@@ -114,15 +114,15 @@ def test_a_job_that_is_parked_or_tried_again_for_each_reason(reason: str) -> Non
     parked = explain_job(
         job_with({"state": "Faulty", "finishedAt": ago(90), "conditions": [failed]}), policy_with(), None, NOW
     )
-    assert f"It has been parked for 1m30s, {reason}: {meaning.says} (the particulars)" in parked.now
+    assert f"It has been parked for 1m30s, {reason}: {meaning.says} (the particulars)" in parked.state
     again = explain_job(
         job_with({"state": "Abandoned", "attempts": [attempt(reason, message="no space")]}), policy_with(), None, NOW
     )
     said = f"Attempt 1 on logs-w-1 failed 30s ago (charged), {reason}: {meaning.says} (no space)"
-    assert said in again.now
+    assert said in again.state
     for told in (parked, again):
         assert NAMES.fill(meaning.next) in told.next
-        assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.todo)
+        assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.actions)
 
 
 @pytest.mark.parametrize("reason", [*LeftOutReason, *LeftAloneReason, *BlockReason, SegmentReason.OWNER_RUNNING])
@@ -130,10 +130,10 @@ def test_what_a_plan_leaves_out_for_each_reason(reason: StrEnum) -> None:
     left_out = {"reason": reason, "count": 2, "example": "/data/ra/a"}
     told = explain_policy(policy_with({"plan": {"leftOut": [left_out]}}), (), None, NOW)
     meaning = left_out_words()[reason]
-    assert f"2 left out as {reason}, such as /data/ra/a: {meaning.says} {meaning.next}" in told.behind
+    assert f"2 left out as {reason}, such as /data/ra/a: {meaning.says} {meaning.next}" in told.debt
 
 
 def test_a_reason_of_a_newer_operator_is_no_error() -> None:
     told = explain_policy(policy_with({"conditions": [condition("Ready", "Napping")]}), (), None, NOW)
-    assert any("Napping is not known to this version" in sentence for sentence in told.now)
+    assert any("Napping is not known to this version" in sentence for sentence in told.state)
     assert meaning_of(POLICY_WORDS, "Napping").next

@@ -149,7 +149,9 @@ CASES = [
         20,
         "storage/logs cannot go on: its condition Stalled is True",
     ),
-    Case("CompactionSourcesQuarantined", sources_quarantined, 14, 15, "storage/logs: 2 damaged sources are set aside"),
+    Case(
+        "CompactionSourcesQuarantined", sources_quarantined, 14, 15, "storage/logs: 2 damaged sources are quarantined"
+    ),
     Case("CompactionTargetErrors", targets_unreadable, 24, 25, "storage/logs: 3 targets cannot be planned"),
     Case("CompactionJobFaulty", job_faulty, 14, 15, "storage/logs: 2 jobs gave up"),
     Case(

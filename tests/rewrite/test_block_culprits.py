@@ -104,7 +104,7 @@ def test_nineteen_are_compacted_and_the_culprit_is_named(
     claim(block_store, job, 1)
     report = run(connection, job, engine)
 
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "19 blocks merged into 1, 1 set aside")
+    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "19 blocks merged into 1, 1 quarantined")
     (skipped,) = report.skipped
     assert (skipped.source, skipped.reason) == (victim.id, FAULTS[broken].value)
     assert victim.path in skipped.message

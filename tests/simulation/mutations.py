@@ -178,7 +178,7 @@ _ALL = (
     _of("recovery finishes a commit that the owner has compacted past", _recovery_trusts_names, Invariant.CONTENT),
     _of("the copy of a group loses an entry", _copy_loses_an_entry, Invariant.CONTENT),
     _of("the intent of a commit stays after its end", _intent_stays, Invariant.ONE_COMMIT),
-    _of("nobody compares tokens at the commit", _nobody_checks_tokens, Invariant.FENCING),
+    _of("no check of tokens at the commit", _nobody_checks_tokens, Invariant.FENCING),
     _of("tokens are counted in the Lease alone", _tokens_from_the_lease_alone, Invariant.TOKENS),
     _of("replaced names are moved away", _sources_are_moved_away, Invariant.OLD_NAMES),
     _of("replaced data is deleted at once", _no_grace, Invariant.DELETION),

@@ -119,7 +119,7 @@ def set_reconciling(
 def set_stalled(
     conditions: Iterable[Condition], *, reason: str, message: str = "", observed_generation: int, now: datetime
 ) -> Conditions:
-    """Stalled=True, Ready=False for the same reason, not Reconciling: kstatus Failed. Someone has to act."""
+    """Stalled=True, Ready=False for the same reason, not Reconciling: kstatus Failed. A user has to act."""
     return _abnormal(
         conditions,
         present=ConditionType.STALLED,

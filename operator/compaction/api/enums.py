@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is on its way. Terminal: Succeeded; Faulty until someone raises maxAttempts or retries."""
+    """Where a job is on its way. Terminal: Succeeded; Faulty until a user raises maxAttempts or retries the job."""
 
     UNASSIGNED = "Unassigned"
     IN_PROGRESS = "InProgress"
@@ -47,7 +47,7 @@ class WorkerState(StrEnum):
 
 
 class WorkerTrouble(StrEnum):
-    """Why a worker that was launched has not begun; as far as its launcher can tell."""
+    """Why a launched worker has not started, as its launcher reports it."""
 
     UNSCHEDULABLE = "Unschedulable"  # no node has room for its pod, or none may take it
     QUEUED = "Queued"  # a queue (Kueue) has not admitted it yet, or has suspended it
@@ -57,7 +57,7 @@ class WorkerTrouble(StrEnum):
 
 
 class WorkerEnding(StrEnum):
-    """How a worker ended, as far as it matters to the jobs that it held."""
+    """How a worker ended, in the terms that matter to the jobs that it held."""
 
     COMPLETED = "Completed"
     FAILED = "Failed"

@@ -57,7 +57,7 @@ ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
 ANNOTATION_RELEASE: Final = f"{GROUP}/release"
 """On a policy: quarantined segments to be tried again, `<log>/<segment>,...` or `all`; each new value counts once."""
 ANNOTATION_RETRY: Final = f"{GROUP}/retry"
-"""On a Faulty job: any new value gives it its attempts anew, once."""
+"""On a Faulty job: any new value resets its attempts and retries it, once."""
 LABEL_PLAN: Final = f"{GROUP}/plan"
 """On a job: the hash of the plan that it was made for."""
 

@@ -31,7 +31,7 @@ def warn(message: str) -> None:
 
 
 def report_all(errors: Sequence[BaseException | str], *, most: int = MOST_REPORTED) -> None:
-    """Print errors to stderr, and of many how many there are: whoever wants all of them asks for json."""
+    """Print errors to stderr, and of many how many there are: -o json has all of them."""
     for error in errors[:most]:
         report(error)
     if len(errors) > most:

@@ -25,28 +25,34 @@ from compaction.exceptions import CompactionError
 from compaction.kinds.commands import commands
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "status": ("compaction.cli.cluster.status:command", "What is behind, why, until when, at what cost."),
-    "why": ("compaction.cli.cluster.why:command", "Explain a policy or a job, and what happens next, in sentences."),
-    "plan": ("compaction.cli.cluster.plan:command", "The newest plan of a policy, and why the rest was left out."),
-    "approve": ("compaction.cli.cluster.approve:command", "Carry out the plan of a policy that waits for approval."),
-    "retry": ("compaction.cli.cluster.retry:command", "Give parked (Faulty) jobs their attempts anew."),
+    "status": ("compaction.cli.cluster.status:command", "Show debt, waits, progress and cost of policies."),
+    "why": (
+        "compaction.cli.cluster.why:command",
+        "Explain the state of a policy or a job, what happens next, and what to do.",
+    ),
+    "plan": (
+        "compaction.cli.cluster.plan:command",
+        "Show the newest plan of a policy, and why candidates were left out.",
+    ),
+    "approve": ("compaction.cli.cluster.approve:command", "Approve the plan of a policy."),
+    "retry": ("compaction.cli.cluster.retry:command", "Reset the attempts of faulty jobs and retry them."),
     "quarantine": (
         "compaction.cli.cluster.quarantine:group",
         "List quarantined sources; release them.",
     ),
-    "run": ("compaction.cli.local.run:command", "Compact what a policy file describes, without any Kubernetes."),
+    "run": ("compaction.cli.local.run:command", "Compact the store of a policy file, without Kubernetes."),
     **{one.name: (one.door.name, one.help) for one in commands()},
     "operator": ("compaction.cli.cluster.operator:command", "Run one replica of the operator."),
     "worker": ("compaction.cli.cluster.worker:command", "Run one Spark worker (started by the operator)."),
     "crds": ("compaction.cli.cluster.crds:command", "Print or check the generated resource definitions."),
-    "local": ("compaction.cli.local.commands:group", "A real control plane (etcd and kube-apiserver) on this machine."),
-    "drill": ("compaction.cli.local.drill:group", "Prove on your own cluster that a forgotten worker does no harm."),
-    "demo": ("compaction.cli.local.demo:command", "Show the whole way from a policy to reclaimed bytes."),
+    "local": ("compaction.cli.local.commands:group", "Run a control plane (etcd and kube-apiserver) on this machine."),
+    "drill": ("compaction.cli.local.drill:group", "Prove on your own cluster that a revoked worker cannot commit."),
+    "demo": ("compaction.cli.local.demo:command", "Show the way from a policy to reclaimed bytes."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""
 
 CLUSTER_COMMANDS: Final = frozenset({"status", "why", "plan", "approve", "retry", "quarantine"})
-"""Those that read and write objects of a cluster as a person does."""
+"""Those that read and write objects of a cluster with the user's kubeconfig."""
 
 
 class Compactor(LazyGroup):

@@ -25,7 +25,7 @@ class ProgressBar:
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
-        self._task = self._progress.add_task("looking at the store", total=None, jobs="")
+        self._task = self._progress.add_task("scanning the store", total=None, jobs="")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,7 +2,7 @@
 
     python -m compaction.drill.attempt ORDER
 
-Everything that fencing rests on is the worker's own code: the port that renews the job's Lease, the deadline on the
+Everything that fencing depends on is the worker's own code: the port that renews the job's Lease, the deadline on the
 process's own clock, the rewrite, the commit under the log's lock. Two things differ. The tasks run in this process, and
 with `pause` the attempt stops asking whether its lease is still held: at its first commit point it waits for a line on
 stdin and then commits as if nothing had happened, as a worker would that was put to sleep between the question and
@@ -74,7 +74,7 @@ class Unasked:
         return False
 
     def ensure_held(self) -> None:
-        """Before the first commit, wait to be told to go on, and then say what an honest answer would have been."""
+        """Before the first commit, wait for the order to go on, then report what the correct answer is."""
         if self.engine.finished and not self.waited:
             self.waited = True
             say(Said.AT_COMMIT)

@@ -136,7 +136,7 @@ class FencingDrill:
         )
 
     async def _take_over(self, lease: DrillLease, ground: Ground) -> int:
-        """Wait for the silence, then assign the job anew: token, claim in the store, Lease."""
+        """Wait for the silence, then assign the job again: token, claim in the store, Lease."""
         while True:
             found, silence = await lease.until_expired()
             token = self._claim(ground, known=found.record.transitions)

@@ -55,7 +55,7 @@ class Attempt:
         try:
             return Line.parse(json.loads(text))
         except (ValueError, KeyError) as error:
-            raise DrillError(f"{self.order.name} printed a line nobody understands: {text!r}") from error
+            raise DrillError(f"{self.order.name} printed an unknown line: {text!r}") from error
 
     def _last_words(self) -> str:
         lines = self.errors.read_text(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Who coordinates the policies of a namespace, as far as Leases tell. For people only: nothing is decided on it."""
+"""The coordinator of the policies of a namespace, read from Leases. Shown to users; no decision depends on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compaction.api.text.formatting import format_age
 from compaction.leases.record import Lease
 
 SILENT_AFTER: Final = 4
-"""So many lease durations without a renewal, by the writer's own clock, and nobody seems to be there."""
+"""A Lease without a renewal for so many of its durations, by the writer's clock, counts as silent."""
 _DURATION: Final = 15
 
 
@@ -28,12 +28,12 @@ class Leadership(StrEnum):
 
 
 MISSING: Final = frozenset({Leadership.SILENT, Leadership.RELEASED, Leadership.ABSENT})
-"""Nobody coordinates, as far as can be told."""
+"""The states in which no operator coordinates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """Who coordinates. `renewed` is when its holder says to have renewed the Lease last."""
+    """The coordinator. `renewed`: the holder's own time of the last renewal."""
 
     state: Leadership = Leadership.UNKNOWN
     holder: str = ""
@@ -41,19 +41,19 @@ class Coordination:
 
     @property
     def is_missing(self) -> bool:
-        """True when nobody coordinates, as far as can be told: nothing happens until somebody does."""
+        """True when no operator coordinates: nothing happens until one does."""
         return self.state in MISSING
 
     def sentence(self, now: datetime) -> str:
-        """What is the case when nobody coordinates; "" when somebody does, or nothing is known."""
+        """The reason when no operator coordinates; "" when one does, or Leases cannot be read."""
         match self.state:
             case Leadership.SILENT:
                 ago = format_age((now - self.renewed).total_seconds()) if self.renewed is not None else "long"
-                return f"Nobody seems to coordinate: {self.holder} renewed its Lease {ago} ago, by its own clock."
+                return f"No operator coordinates: {self.holder} last renewed its Lease {ago} ago, by its own clock."
             case Leadership.RELEASED:
-                return "Nobody coordinates: the last operator has released its Lease."
+                return "No operator coordinates: the last one released its Lease."
             case Leadership.ABSENT:
-                return "Nobody coordinates: no operator has led here yet."
+                return "No operator coordinates: none has held the Lease yet."
         return ""
 
 
@@ -61,8 +61,8 @@ UNKNOWN: Final = Coordination()
 
 
 def coordination(leases: Sequence[Lease] | None, namespace: str, now: datetime, *, complete: bool) -> Coordination:
-    """Who coordinates the policies of a namespace: the coordinator of that namespace, else one of any other, because an
-    operator may watch several.
+    """The coordinator of the policies of a namespace: the coordinator of that namespace, else one of any other, because
+    an operator may watch several.
 
     Args:
         leases: None when they may not be read; others than coordinators' do not matter.

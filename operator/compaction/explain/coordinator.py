@@ -1,4 +1,4 @@
-"""The sentences of `why` about the coordinator: without one nothing happens at all."""
+"""The sentences of `why` about the coordinator: without one nothing happens."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _START: Final = "Start the operator: compactor operator --namespace NAMESPACE"
 def tell_coordinator(
     telling: Telling, leases: Sequence[Lease] | None, now: datetime, *, namespace: str, seen: bool
 ) -> None:
-    """Say it when nobody coordinates.
+    """Report that no operator coordinates.
 
     Args:
         leases: those of the object's namespace; None when they may not be read.
-        seen: whether an operator has ever looked at the object.
+        seen: whether an operator has ever observed the object.
     """
     found = coordination(leases, namespace, now, complete=False)
     if found.is_missing:
-        telling.now(found.sentence(now))
-        telling.next("Nothing happens until an operator leads; workers that run finish what they have.")
-        telling.todo(_START)
+        telling.state(found.sentence(now))
+        telling.next("Nothing is planned or assigned until an operator leads; running workers finish their jobs.")
+        telling.actions(_START)
     elif found.state is Leadership.UNKNOWN and not seen:
-        telling.now("No operator has looked at it yet.")
-        telling.next("The first look follows when an operator runs that watches the namespace.")
-        telling.todo(_START)
+        telling.state("No operator has observed it yet.")
+        telling.next("The first scan follows when an operator watches the namespace.")
+        telling.actions(_START)

@@ -1,4 +1,4 @@
-"""What `kubectl compaction why` says: four lists of sentences about one object."""
+"""What `kubectl compaction why` prints: four lists of sentences about one object."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any, Final
 from compaction.api.text.formatting import format_age
 from compaction.kinds.meaning import Meaning, Names
 
+LISTS: Final = ("state", "debt", "next", "actions")
+"""The lists of an explanation, in the order of the output."""
 MOST_NAMED: Final = 5
-"""So many jobs, sources or targets are named; the rest is a number."""
+"""The number of jobs, sources or targets that are named; of the others only the count is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`subject` names the object and its state; `behind` what there is to do; `now` what is the case and since when;
-    `next` what happens by itself; `todo` what a person can do. Each sentence occurs once.
+    """`subject` names the object and its state; `state` says what holds now and since when; `debt` what waits to be
+    compacted; `next` what the operator does without a user; `actions` what a user can do. Each sentence occurs once.
     """
 
     subject: str
-    behind: tuple[str, ...] = ()
-    now: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+    debt: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
-    todo: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
 
     def to_object(self) -> dict[str, Any]:
         """The same for json and yaml."""
-        lists = {"behind": self.behind, "now": self.now, "next": self.next, "todo": self.todo}
-        return {"subject": self.subject} | {name: list(sentences) for name, sentences in lists.items()}
+        return {"subject": self.subject} | {name: list(getattr(self, name)) for name in LISTS}
 
 
 class Telling:
@@ -39,26 +40,26 @@ class Telling:
         self._names = names
         self._now = now
         self._messages: set[str] = set()
-        self._lists: dict[str, dict[str, None]] = {"behind": {}, "now": {}, "next": {}, "todo": {}}
+        self._lists: dict[str, dict[str, None]] = {name: {} for name in LISTS}
 
-    def behind(self, *sentences: str) -> None:
-        """What there is to do."""
-        self._add("behind", sentences)
+    def state(self, *sentences: str) -> None:
+        """What holds now."""
+        self._add("state", sentences)
 
-    def now(self, *sentences: str) -> None:
-        """What is the case."""
-        self._add("now", sentences)
+    def debt(self, *sentences: str) -> None:
+        """What waits to be compacted."""
+        self._add("debt", sentences)
 
     def next(self, *sentences: str) -> None:
-        """What happens by itself."""
+        """What the operator does without a user."""
         self._add("next", sentences)
 
-    def todo(self, *sentences: str) -> None:
-        """What a person can do."""
-        self._add("todo", sentences)
+    def actions(self, *sentences: str) -> None:
+        """What a user can do."""
+        self._add("actions", sentences)
 
     def said(self, says: str, message: str) -> str:
-        """A sentence and, behind it, what the operator says about the particular case, unless it was told already."""
+        """A sentence, followed by the operator's own message in parentheses unless it was printed before."""
         if not message or message in self._messages:
             return says
         self._messages.add(message)
@@ -69,7 +70,7 @@ class Telling:
         named = names or self._names
         self.next(named.fill(meaning.next))
         if meaning.do:
-            self.todo(named.fill(meaning.do))
+            self.actions(named.fill(meaning.do))
 
     def age(self, moment: datetime | None) -> str:
         """`2m10s` since that moment; a clock that is ahead of ours makes it 0s."""
@@ -82,7 +83,7 @@ class Telling:
 
     def told(self, subject: str) -> Explanation:
         """All that was collected."""
-        return Explanation(subject, *(tuple(self._lists[name]) for name in ("behind", "now", "next", "todo")))
+        return Explanation(subject, *(tuple(self._lists[name]) for name in LISTS))
 
     def _add(self, name: str, sentences: Iterable[str]) -> None:
         self._lists[name].update(dict.fromkeys(sentence for sentence in sentences if sentence))

@@ -44,7 +44,7 @@ def explain_job(
             _tell_receipt(telling, job)
     _tell_skipped(telling, job)
     if meta.is_deleting:
-        telling.now("It is being deleted.")
+        telling.state("It is being deleted.")
     return telling.told(f"CompactionJob {meta.namespace}/{meta.name}: {status.state}")
 
 
@@ -56,7 +56,7 @@ def progress_of(job: CompactionJob, leases: Sequence[Lease] | None) -> str:
 
 
 def why_parked(job: CompactionJob, *, brief: bool) -> str:
-    """The reason of a Faulty job and what was said about it. `brief`: the damage itself is told elsewhere."""
+    """The reason and message of a Faulty job. `brief`: without the message, which stands at the quarantined source."""
     reason, message = _verdict(job)
     if brief and reason == JobReason.SOURCE_CORRUPT:
         return f"{reason}."
@@ -82,7 +82,7 @@ def _verdict(job: CompactionJob) -> tuple[str, str]:
 
 def _tell_work(telling: Telling, job: CompactionJob) -> None:
     if job.spec.sources.chosen is not None:
-        telling.behind(kind_of_job(job.spec.kind).does(job.spec))
+        telling.debt(kind_of_job(job.spec.kind).does(job.spec))
 
 
 def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy | None) -> None:
@@ -92,22 +92,22 @@ def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy
     if status.waiting is not None:
         meaning = meaning_of(wait_words(), status.waiting.reason)
         said = f"It has waited {telling.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
-        telling.now(telling.said(said, status.waiting.message))
+        telling.state(telling.said(said, status.waiting.message))
         telling.consequences(meaning)
         return
     if policy is None:
         meaning = meaning_of(wait_words(), "PolicyNotFound")
-        telling.now(f"It waits for PolicyNotFound: {meaning.says}")
+        telling.state(f"It waits for PolicyNotFound: {meaning.says}")
         telling.consequences(meaning)
         return
     waiting = policy.status.waiting
     if waiting is None:
-        telling.now(f"It has waited {telling.age(_waits_since(job))} for a worker.")
+        telling.state(f"It has waited {telling.age(_waits_since(job))} for a worker.")
         telling.next("It is assigned to the next worker with a free slot; jobs of a lower level go first.")
         return
     meaning = meaning_of(wait_words(), waiting.reason)
     said = f"It has waited {telling.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
-    telling.now(telling.said(f"{said}{meaning.says}", waiting.message))
+    telling.state(telling.said(f"{said}{meaning.says}", waiting.message))
     telling.consequences(meaning)
 
 
@@ -123,7 +123,7 @@ def _tell_attempt(telling: Telling, attempt: Attempt) -> None:
     said = (
         f"Attempt {attempt.token} on {attempt.worker} {_ended(attempt)} {telling.age(attempt.ended_at)} ago ({charged})"
     )
-    telling.now(telling.said(f"{said}, {attempt.reason}: {meaning.says}", attempt.message))
+    telling.state(telling.said(f"{said}, {attempt.reason}: {meaning.says}", attempt.message))
     telling.consequences(meaning)
 
 
@@ -140,13 +140,13 @@ def _tell_running(telling: Telling, job: CompactionJob, leases: Sequence[Lease] 
     status = job.status
     meaning = meaning_of(job_words(), "Assigned")
     where = f"{status.worker} with token {status.fencing_token}"
-    telling.now(
+    telling.state(
         f"It has run on {where} for {telling.age(status.assigned_at)}, {progress_of(job, leases)}: {meaning.says}"
     )
     if leases is not None and _lease_of(job, leases) is None:
-        telling.now("Its Lease is gone: the coordinator is about to give the job to another worker.")
+        telling.state("Its Lease is gone: the coordinator is about to give the job to another worker.")
     if status.failures:
-        telling.now(f"{plural(status.failures, 'attempt')} before this one failed; kubectl describe has the reasons.")
+        telling.state(f"{plural(status.failures, 'attempt')} before this one failed; kubectl describe has the reasons.")
     telling.consequences(meaning)
 
 
@@ -154,7 +154,7 @@ def _tell_parked(telling: Telling, job: CompactionJob) -> None:
     reason, message = _verdict(job)
     meaning = meaning_of(job_words(), reason)
     said = f"It has been parked for {telling.age(job.status.finished_at)}, {reason}: {meaning.says}"
-    telling.now(telling.said(said, message))
+    telling.state(telling.said(said, message))
     telling.consequences(meaning)
     last = _last(job)
     if last is not None and last.reason != reason:
@@ -164,12 +164,12 @@ def _tell_parked(telling: Telling, job: CompactionJob) -> None:
 def _tell_receipt(telling: Telling, job: CompactionJob) -> None:
     receipt = job.status.receipt
     meaning = meaning_of(job_words(), "Succeeded")
-    telling.now(f"It succeeded {telling.age(job.status.finished_at)} ago: {meaning.says}")
+    telling.state(f"It succeeded {telling.age(job.status.finished_at)} ago: {meaning.says}")
     if receipt is not None:
         kind = kind_of_job(job.spec.kind)
         equal = "The live content read back is equal to that of the sources"
         proof = equal if kind.proves_equal(receipt) else "THE FINGERPRINTS DIFFER"
-        telling.now(f"{kind.became(receipt)} {proof}.")
+        telling.state(f"{kind.became(receipt)} {proof}.")
     telling.consequences(meaning)
 
 
@@ -177,4 +177,4 @@ def _tell_skipped(telling: Telling, job: CompactionJob) -> None:
     skipped = {
         f"{one.source} was left as it is": telling.said(f"{one.reason}.", one.message) for one in job.status.skipped
     }
-    telling.now(*first_of(skipped, "sources were left"))
+    telling.state(*first_of(skipped, "sources were left"))

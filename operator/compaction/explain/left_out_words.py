@@ -14,39 +14,39 @@ TARGET_WORDS: Final[Mapping[str, Meaning]] = {
     LeftOutReason.BELOW_THRESHOLD: Meaning(
         "Its debt is below a threshold of the policy.",
         "It is due when its debt has reached the thresholds of spec.store.",
-        f"To have it compacted earlier lower the thresholds: {_EDIT}",
+        f"To compact it earlier, lower the thresholds: {_EDIT}",
     ),
     LeftOutReason.COOLDOWN: Meaning(
-        "It rests after its last job.",
+        "The cooldown after its last job is not over.",
         "It is due again when trigger.cooldown has passed since then.",
-        f"To have it compacted earlier shorten trigger.cooldown: {_EDIT}",
+        f"To compact it earlier, shorten trigger.cooldown: {_EDIT}",
     ),
     LeftOutReason.SUSPENDED: Meaning(
-        "The policy is suspended, so no job is made for it.",
-        "It is planned at the first look after spec.suspend is false.",
-        'Let the policy go on: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+        "The policy is suspended, so no job is created for it.",
+        "It is planned from the first scan after spec.suspend is false.",
+        'Resume the policy: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
     ),
     LeftOutReason.JOB_UNFINISHED: Meaning(
-        "It has a job already, and gets no second one beside it.",
+        "It has an unfinished job; targets have one job at a time.",
         "It is planned again when that job has ended.",
     ),
     LeftOutReason.FAULTY_JOB: Meaning(
-        "A job for just this work is parked as Faulty.",
+        "A job for the same work is parked (Faulty).",
         "It is planned again when its sources change.",
-        "See why, then give the job its attempts anew: kubectl compaction why {n} JOB; "
+        "Fix the cause, then reset the attempts and retry: kubectl compaction why {n} JOB;  "
         "kubectl compaction retry {n} JOB",
     ),
     LeftOutReason.JOB_FINISHED: Meaning(
         "A job of the same name, for the same sources, exists and has finished.",
-        "The next look sees what it left, and plans that.",
+        "The next scan finds what it left, and a plan follows.",
     ),
     LeftOutReason.SCAN_OUTDATED: Meaning(
-        "A job of it ended after the look that this plan was made from.",
-        "It is planned from the next look, which follows soon.",
+        "A job of it ended after the scan that this plan was created from.",
+        "It is planned from the next scan, which follows soon.",
     ),
     LeftOutReason.RECENTLY_EVICTED: Meaning(
-        "Its job was evicted from a full queue a short while ago.",
-        "It is planned again ten minutes after that, others go first.",
+        "Its job was evicted from a full queue recently.",
+        "It is planned again ten minutes after the eviction; other targets go first.",
         f"If the queue is full often, raise limits.maxJobsQueued: {_EDIT}",
     ),
     LeftOutReason.QUEUE_FULL: Meaning(
@@ -55,7 +55,7 @@ TARGET_WORDS: Final[Mapping[str, Meaning]] = {
         f"For a longer queue raise limits.maxJobsQueued: {_EDIT}",
     ),
     LeftOutReason.NOTHING_TO_GAIN: Meaning(
-        "Compaction would give nothing back.",
-        "It is looked at again after the interval.",
+        "Compaction would reclaim nothing.",
+        "The next scan checks it again.",
     ),
 }

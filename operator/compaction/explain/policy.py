@@ -29,7 +29,7 @@ _OF_PLANS: Final = frozenset({WaitReason.APPROVAL_PENDING, WaitReason.AWAITING_S
 def explain_policy(
     policy: CompactionPolicy, jobs: Sequence[CompactionJob], leases: Sequence[Lease] | None, now: datetime
 ) -> Explanation:
-    """What is behind, what is the case and since when, what happens next, and what a person can do.
+    """State and its age, debt, what happens next, and what a user can do.
 
     Args:
         jobs: the policy's own.
@@ -46,20 +46,20 @@ def explain_policy(
         meaning = meaning_of(policy_words(), ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
         since = telling.age(ready.last_transition_time)
-        telling.now(telling.said(f"{ready.reason}, for {since}: {meaning.says}", message))
+        telling.state(telling.said(f"{ready.reason}, for {since}: {meaning.says}", message))
         telling.consequences(meaning)
     if 0 <= status.observed_generation < meta.generation:
-        telling.now("The spec was changed since; the operator has not answered to it yet.")
+        telling.state("The spec has changed since; the operator has not observed the change yet.")
     _tell_waits(telling, status, ready.reason if ready is not None else "")
     _tell_jobs(telling, status, jobs, leases)
     _tell_damage(telling, status, kind)
     skew = get_condition(status.conditions, ConditionType.WORKER_VERSION_SKEW)
     if skew is not None:
-        telling.now(f"{skew.type}, for {telling.age(skew.last_transition_time)}: {skew.message}.")
+        telling.state(f"{skew.type}, for {telling.age(skew.last_transition_time)}: {skew.message}.")
     _tell_left_out(telling, status)
     _tell_times(telling, policy)
     if meta.is_deleting:
-        telling.now("It is being deleted: its workers are stopped and its jobs deleted, the store stays as it is.")
+        telling.state("It is being deleted: workers stop, jobs are deleted, the store is not changed.")
     return telling.told(f"CompactionPolicy {meta.namespace}/{meta.name}: {ready.reason if ready else _UNKNOWN}")
 
 
@@ -75,55 +75,55 @@ def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
 def _tell_debt(telling: Telling, status: CompactionPolicyStatus, kind: Kind) -> None:
     debt = status.debt
     if debt is None:
-        telling.behind("Unknown: no look at the store has ended yet.")
+        telling.debt("Unknown: no scan of the store has completed yet.")
         return
     if not debt.bytes and not debt.sources:
-        telling.behind(f"Nothing: the last look, {telling.age(status.last_sense_time)} ago, found no debt.")
+        telling.debt(f"None: the last scan, {telling.age(status.last_sense_time)} ago, found no debt.")
         return
     oldest = f"; the oldest debt is {telling.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
-    telling.behind(f"{kind.debt(status)}{oldest}.", *kind.details(status))
+    telling.debt(f"{kind.debt(status)}{oldest}.", *kind.details(status))
     tenants = {
         f"Of tenant {one.tenant}": f"{plural(one.sources, kind.nouns.source)} wait to be {kind.nouns.compacted}."
         for one in debt.tenants
     }
-    telling.behind(*first_of(tenants, "tenants"))
-    telling.behind(*(f"{one.message} ({plural(one.sources, kind.nouns.source)})." for one in status.conflicts))
+    telling.debt(*first_of(tenants, "tenants"))
+    telling.debt(*(f"{one.message} ({plural(one.sources, kind.nouns.source)})." for one in status.conflicts))
     if status.eta_seconds is not None:
-        telling.behind(f"At the measured speed it is worked off in {format_age(status.eta_seconds)}.")
+        telling.debt(f"Estimated time to finish, at the measured speed: {format_age(status.eta_seconds)}.")
     elif status.active:
-        telling.behind("When it is worked off is not known yet: no job of this kind has been measured.")
+        telling.debt("Estimated time to finish: unknown, because no job of this kind has finished yet.")
 
 
 def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
     plan = status.plan
     if plan is None or not plan.hash:
         return
-    telling.behind(
+    telling.debt(
         f"The newest plan with jobs, {plan.hash}, is {telling.age(plan.created_at)} old: {plural(plan.jobs, 'job')}, "
         f"to copy {format_bytes(plan.cost_bytes)} and reclaim {format_bytes(plan.gain_bytes)}."
     )
     if plan.approval is PlanApproval.PENDING and not status.waits:
         since = telling.age(plan.waiting_since)
-        telling.now(f"The plan {plan.hash} waits for approval; for {since} plans of this policy have been waiting.")
+        telling.state(f"The plan {plan.hash} waits for approval; for {since} plans of this policy have been waiting.")
 
 
 def _tell_waits(telling: Telling, status: CompactionPolicyStatus, ready: str) -> None:
     """Every reason with its own age; `waiting` alone is what an older operator wrote. What follows from the reason of
-    Ready was told with it.
+    Ready stands with the condition.
     """
     for wait in status.waits:
         meaning = meaning_of(wait_words(), wait.reason)
         what = plural(wait.count, "plan" if wait.reason in _OF_PLANS else "job")
         example = f", such as {wait.example}" if wait.example else ""
         said = f"{what} waiting for {wait.reason}, {telling.age(wait.since)} by now{example}: {meaning.says}"
-        telling.now(telling.said(said, wait.message))
+        telling.state(telling.said(said, wait.message))
         if wait.reason != ready:
             telling.consequences(meaning)
     if status.waiting is not None and not status.waits:
         wait_for = status.waiting
         meaning = meaning_of(wait_words(), wait_for.reason)
         said = f"Waiting for {wait_for.reason}, {telling.age(wait_for.since)} by now: {meaning.says}"
-        telling.now(telling.said(said, wait_for.message))
+        telling.state(telling.said(said, wait_for.message))
         telling.consequences(meaning)
 
 
@@ -136,7 +136,7 @@ def _tell_jobs(
         for job in jobs
         if job.status.state is JobState.IN_PROGRESS
     }
-    telling.now(*first_of(running, "jobs run"))
+    telling.state(*first_of(running, "jobs run"))
     faulty = {
         f"Job {job.metadata.name} has been parked for {telling.age(job.status.finished_at)}": why_parked(
             job, brief=bool(status.quarantined)
@@ -144,24 +144,24 @@ def _tell_jobs(
         for job in jobs
         if job.status.state is JobState.FAULTY
     }
-    telling.now(*first_of(faulty, "jobs are parked"))
+    telling.state(*first_of(faulty, "jobs are parked"))
 
 
 def _tell_damage(telling: Telling, status: CompactionPolicyStatus, kind: Kind) -> None:
     alarms = {one.alarm.reason for one in kind.measures if one.alarm is not None}
     damaged = {
-        f"{one.target}/{one.source} has been set aside for {telling.age(one.since)}": f"{one.reason}. {one.message}"
+        f"{one.target}/{one.source} quarantined for {telling.age(one.since)}": f"{one.reason}. {one.message}"
         for one in status.quarantined
     }
-    telling.now(*first_of(damaged, "sources are set aside"))
+    telling.state(*first_of(damaged, "sources are quarantined"))
     errors = {
         f"{one.target} {'has lost records' if one.reason in alarms else 'could not be planned'}": (
             f"{one.reason}. {one.message}"
         )
         for one in status.target_errors
     }
-    telling.now(*first_of(errors, "targets could not be planned"))
-    telling.now(*kind.warnings(status))
+    telling.state(*first_of(errors, "targets could not be planned"))
+    telling.state(*kind.warnings(status))
 
 
 def _tell_left_out(telling: Telling, status: CompactionPolicyStatus) -> None:
@@ -170,23 +170,23 @@ def _tell_left_out(telling: Telling, status: CompactionPolicyStatus) -> None:
     for row in sorted(rows, key=lambda row: row.reason not in target_words()):
         meaning = meaning_of(left_out_words(), row.reason)
         example = f", such as {row.example}" if row.example else ""
-        telling.behind(f"{row.count} left out as {row.reason}{example}: {meaning.says} {meaning.next}")
+        telling.debt(f"{row.count} left out as {row.reason}{example}: {meaning.says} {meaning.next}")
         if meaning.do and row.reason in target_words():
             telling.consequences(meaning)
 
 
 def _tell_times(telling: Telling, policy: CompactionPolicy) -> None:
-    """When plans are made, when jobs may start, when the store is looked at."""
+    """When plans are made, when jobs may start, when the store is scanned."""
     trigger, status = policy.spec.trigger, policy.status
     if trigger.schedule is not None and status.next_schedule_time is not None:
         moment = format_timestamp(status.next_schedule_time)
         telling.next(
-            f"The next plan is made {telling.until(status.next_schedule_time)}, at {moment} "
+            f"The next plan is created {telling.until(status.next_schedule_time)}, at {moment} "
             f"(trigger.schedule: {trigger.schedule}, {trigger.time_zone})."
         )
     if trigger.windows and status.next_window_time is not None:
         moment = format_timestamp(status.next_window_time)
         telling.next(f"The next window opens {telling.until(status.next_window_time)}, at {moment}.")
-    looked = status.last_sense_time
-    known = f" (the last look that was written down was {telling.age(looked)} ago)" if looked is not None else ""
-    telling.next(f"The store is looked at every {trigger.interval.text}{known}.")
+    scanned = status.last_sense_time
+    last = f"; last scan {telling.age(scanned)} ago" if scanned is not None else ""
+    telling.next(f"The store is scanned every {trigger.interval.text}{last}.")

@@ -38,7 +38,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class TenantRules:
-    """Which tenants each principal has; whoever is not named has none."""
+    """The tenants of each principal; a principal that is not named has none."""
 
     tenants: Mapping[str, frozenset[str]]
 
@@ -76,9 +76,9 @@ class Gate:
     def __init__(
         self, secrets: Sequence[SharedSecret], reviews: CachedReviews | None, rules: TenantRules | None = None
     ) -> None:
-        """Raises IngestConfigError when nobody could ever come in."""
+        """Raises IngestConfigError when no caller could be authenticated."""
         if not secrets and reviews is None:
-            raise IngestConfigError("nobody could register anything: give a shared secret, or allow service accounts")
+            raise IngestConfigError("no caller could register blocks: give a shared secret, or allow service accounts")
         self._secrets, self._reviews, self._rules = tuple(secrets), reviews, rules
 
     async def enter(self, header: str | None) -> Principal:

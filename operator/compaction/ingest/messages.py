@@ -1,6 +1,6 @@
 """What goes over the wire, as models: the OpenAPI document is made of them, and requests are checked by them.
 
-Requests are strict: a field that is not there is a mistake of whoever sends it, never ignored. Times are epoch
+Requests are strict: an unknown field is an error of the client, never ignored. Times are epoch
 microseconds (UTC), sizes bytes.
 """
 

@@ -36,7 +36,7 @@ _THEIRS: Final[Mapping[type[CompactionError], tuple[HTTPStatus, Problem]]] = {
     NotAllowedError: (HTTPStatus.FORBIDDEN, Problem.FORBIDDEN),
     SnapshotExpiredError: (HTTPStatus.GONE, Problem.SNAPSHOT_EXPIRED),
 }
-"""The caller can do something about it: it is told what."""
+"""The caller can fix it: the response says how."""
 _PASSING: Final = (
     TokenReviewUnavailableError,
     IndexUnavailableError,

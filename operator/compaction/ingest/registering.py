@@ -1,7 +1,7 @@
 """Registration as the endpoint offers it: all blocks of a request or none, and a word about each of them.
 
 Repeating is harmless, so a writer that got no answer sends the same request again. One that dies between upload and
-registration leaves an object that nobody knows: the sweeper collects it as an orphan.
+registration leaves an unregistered object: the sweeper collects it as an orphan.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Registration:
 def register(
     store: BlockStore, wanted: Sequence[BlockToRegister], principal: Principal, *, pool: Executor
 ) -> Registration:
-    """Look at all objects, some at a time in `pool`, and register the blocks in one transaction.
+    """Read all objects, some at a time in `pool`, and register the blocks in one transaction.
 
-    Raises NotAllowedError before anything is looked at; ObjectError and BlockIndexError when store or index fail.
+    Raises NotAllowedError before anything is read; ObjectError and BlockIndexError when store or index fail.
     """
     for one in wanted:
         principal.check(one.tenant)

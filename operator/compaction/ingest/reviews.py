@@ -1,7 +1,7 @@
 """Service accounts by their tokens: who it is says the API server (TokenReview), and that is remembered for a while.
 
 Remembered are digests, not tokens: an answer for `KNOWN_SECONDS`, at most until the token expires, so a withdrawn one
-lets in for that long; a refusal for `REFUSED_SECONDS`. Whoever sends nonsense costs the API server little: what has not
+lets in for that long; a refusal for `REFUSED_SECONDS`. Invalid tokens cost the API server little: what has not
 the form of a token is never asked about, and few questions are open at a time.
 """
 
@@ -34,7 +34,9 @@ class TokenReview(Protocol):
     """Implemented by `kube.client.token_review`."""
 
     async def __call__(self, token: str) -> str | None:
-        """The user whose token it is, for our audience; None for nobody's. Raises TokenReviewUnavailableError."""
+        """The user whose token it is, for our audience; None for an invalid token. Raises
+        TokenReviewUnavailableError.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""The endpoint on a port, until it is told to stop: TLS by files that may be replaced, an end that breaks nothing."""
+"""The endpoint on a port, until it is stopped: TLS by files that may be replaced, an end that breaks nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compaction.exceptions import IngestConfigError
 from compaction.ingest.server import IngestServer
 
 LOOK_SECONDS: Final = 30.0
-"""How often files of TLS are looked at."""
+"""How often files of TLS are checked."""
 log = structlog.get_logger(__name__)
 
 
@@ -57,7 +57,7 @@ class TlsFiles:
 class Address:
     """Where to listen; port 0 is any free one. `tls` None is plain HTTP, beyond loopback only if `plain` says so.
 
-    `drain_seconds`: how long requests are still taken after the word to stop, while nobody sends new ones any more.
+    `drain_seconds`: how long requests are still accepted after the signal to stop.
     """
 
     host: str = "127.0.0.1"
@@ -78,7 +78,7 @@ class Address:
 async def serve(
     server: IngestServer, address: Address, *, stop: asyncio.Event, started: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Serve until `stop` is set; `started` is told the port. Raises IngestConfigError."""
+    """Serve until `stop` is set; `started` gets the port. Raises IngestConfigError."""
     address.check()
     context = address.tls.context() if address.tls is not None else None
     runner = web.AppRunner(

@@ -1,7 +1,7 @@
 """The endpoint as an aiohttp application: routes, limits, and one form of every refusal.
 
 Order of a request: a place among those under way, who is asking, the body (bounded in bytes and seconds), then the
-store in a thread. Before somebody is known nothing of the body is read and nothing of the store is asked.
+store in a thread. Before the caller is authenticated, neither the body nor the store is read.
 """
 
 from __future__ import annotations
@@ -220,5 +220,5 @@ def _malformed(error: ValidationError) -> web.Response:
 
 
 async def _anonymous(_: web.Request, response: web.StreamResponse) -> None:
-    """Which program and version answers is nobody's business."""
+    """The response does not disclose program and version."""
     response.headers["Server"] = "compaction"

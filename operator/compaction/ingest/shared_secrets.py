@@ -1,7 +1,7 @@
 """Shared secrets in files: compared in constant time, read again when the file was replaced.
 
 A file holds one secret per line, so an old and a new one can be valid together while writers change over. A file that
-is gone, or holds something too short, lets nobody in until it is back.
+is gone, or holds something too short, authenticates no caller until it is back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class SharedSecret:
-    """The secrets of one file; whoever has one of them is the principal `secret:NAME`."""
+    """The secrets of one file; a caller with one of them is the principal `secret:NAME`."""
 
     def __init__(self, name: str, path: Path) -> None:
         """Raises IngestConfigError for a name or file that is no use from the beginning."""

@@ -1,7 +1,7 @@
 """Where the code of a kind is: dotted names, resolved when they are used.
 
 The operator's image has no pyspark and the worker's no kopf, and a command starts without what it does not need: so
-nobody imports a kind's rooms, and what is behind a door is loaded by whoever opens it.
+no module imports a kind's packages, and the code behind a door is loaded by its caller.
 """
 
 from __future__ import annotations

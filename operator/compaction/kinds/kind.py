@@ -136,7 +136,7 @@ class Kind(ABC):
     """One kind of store.
 
     immutable_sources: sources never change, and no other source of the store ever has the same name: a source is named
-        by it alone, a job is never planned twice under one name, and work that somebody else did first is no failure.
+        by it alone, a job is never planned twice under one name, and work that another process did first is no failure.
     keeps_quarantine: the store itself keeps damaged sources out of plans until they are released.
     has_tenants: debt is shown by tenant.
     overlap_remedy: what to do about two policies over one store.
@@ -247,7 +247,7 @@ class Kind(ABC):
         return ()
 
     def warnings(self, status: CompactionPolicyStatus) -> tuple[str, ...]:
-        """Sentences about measures that somebody has to look into, for `why`."""
+        """Sentences about measures that a user has to check, for `why`."""
         return ()
 
     def rows(self, status: CompactionPolicyStatus) -> tuple[tuple[str, str], ...]:

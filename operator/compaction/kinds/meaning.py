@@ -1,4 +1,4 @@
-"""What a reason means to a person: a sentence, what happens by itself, and what someone can do.
+"""What a reason means to a person: a sentence, what the operator does next, and what a user can do.
 
 The reasons themselves are closed sets elsewhere (api/enums.py, planning/candidates.py, the stores); here each gets its
 words, and tests/explain checks that none is without. docs/resources.md is the dictionary, these are the sentences of
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 class Meaning:
     """Texts may hold `{policy}`, `{job}` and `{n}` (the flag `-n NAMESPACE`), filled in by `Names`.
 
-    `says` what is the case; `next` what happens without anybody; `do` what a person can do, empty when there is
+    `says`: the state; `next`: what happens without a user; `do`: what a user can do, empty when there is
     nothing to do but wait.
     """
 

@@ -109,7 +109,7 @@ class KubeLeasePort:
     # --- the worker's own Lease ---
 
     async def announce(self, *, slots: int) -> None:
-        """See the port. WorkerLeaseGoneError when the policy is gone or the name is somebody else's."""
+        """See the port. WorkerLeaseGoneError when the policy is gone or the name belongs to another object."""
         name, namespace = self.identity.name, self.identity.namespace
         try:
             with _unavailable():
@@ -340,7 +340,7 @@ def _report_token(lease: Lease) -> int | None:
 
 @contextmanager
 def _unavailable() -> Iterator[None]:
-    """Any answer that is no decision about the object means: not now, and nobody knows whether it happened."""
+    """Any answer that is no decision about the object means: not now, and the outcome is unknown."""
     try:
         yield
     except (NotFoundError, ConflictError, AlreadyExistsError):

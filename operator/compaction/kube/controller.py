@@ -1,6 +1,6 @@
 """The coordinator's controller: takes the picture, lets `reconcile` decide, has the decision carried out.
 
-One key is one policy with everything of it, so there are no races between jobs of a policy. Looks at the store and
+One key is one policy with everything of it, so there are no races between jobs of a policy. Scans of the store and
 sweeps run in threads, one of each per policy, and report back through the queue; the loop is never blocked. Nothing
 is kept that a restart could not find again: the memory of a policy only saves work.
 """
@@ -59,7 +59,7 @@ from compaction.stores.adapter import StoreAdapter, open_store
 log = structlog.get_logger(__name__)
 
 WATCH_WORKERS: Final = 1.0
-"""Seconds between looks at the launcher: a worker that dies is noticed so much sooner than by its lease."""
+"""Seconds between checks of the launcher: a worker that dies is noticed so much sooner than by its lease."""
 
 
 class PolicyController:
@@ -146,7 +146,7 @@ class PolicyController:
                 log.warning("the launcher cannot say how its workers are", error=str(error))
 
     async def _look_at_workers(self, runtime: Runtime) -> None:
-        """Take the launcher's view; policies whose workers changed are looked at."""
+        """Take the launcher's view; policies whose workers changed are reconciled."""
         found: dict[ObjectKey, list[WorkerObservation]] = {}
         for worker in await runtime.launcher.observe():
             found.setdefault(ObjectKey(*worker.policy), []).append(worker)
@@ -206,7 +206,7 @@ class PolicyController:
 
     def _rests(self, runtime: Runtime, key: ObjectKey, state: PolicyState, seen: Seen) -> float | None:
         """Seconds until the policy has to be thought of again; None when it does not rest (any more). Its store is
-        looked at meanwhile.
+        scanned meanwhile.
         """
         resting, now = state.resting, self._monotonic()
         if resting is None:
@@ -217,7 +217,7 @@ class PolicyController:
         if now < resting.rest.look_at:
             return min(resting.rest.look_at, resting.rest.until) - now
         if not state.memory.store.sense_running:
-            assert seen.policy is not None, "only an existing policy rests"
+            assert seen.policy is not None, "only an existing policy is idle"
             state.memory = store_work.sense_started(state.memory)
             policy = self._policies.get(seen.policy)
             self._spawn(self._stores.run(runtime, key, state, resting.rest.look, policy, asked=now))

@@ -53,7 +53,7 @@ class ParsedObjects(Generic[Model]):
         self._known: dict[Uid, tuple[str, Model | ValidationError]] = {}
 
     def get(self, body: Obj) -> Model:
-        """The model of an object. Raises pydantic.ValidationError (again, without parsing anew)."""
+        """The model of an object. Raises pydantic.ValidationError (again, without parsing again)."""
         metadata = body["metadata"]
         known = self._known.get(metadata["uid"])
         if known is None or known[0] != metadata["resourceVersion"]:
@@ -86,7 +86,7 @@ def is_worker(body: Obj) -> bool:
 
 
 def observe_lease(observer: LeaseObserver[Uid], body: Obj) -> None:
-    """Note a Lease that was seen just now. Keyed by UID: a Lease made anew is another one."""
+    """Note a Lease that was seen just now. Keyed by UID: a Lease created again is another one."""
     try:
         observer.observe(body["metadata"]["uid"], Lease.parse(body).record)
     except MalformedLeaseError as error:
@@ -136,7 +136,7 @@ def worker_process(worker: WorkerObservation, now: float) -> WorkerProcess:
 
 
 def job_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> JobLease:
-    """A job's Lease with the worker's report. One whose spec cannot be read counts as held by nobody."""
+    """A job's Lease with the worker's report. One whose spec cannot be read counts as not held."""
     metadata = body["metadata"]
     annotations = metadata.get("annotations") or {}
     try:
@@ -179,7 +179,7 @@ def owner_job(body: Obj) -> Uid:
 
 
 def is_lease_of(lease: Obj, job: Obj) -> bool:
-    """True for a Lease that was made for this very job."""
+    """True for a Lease that was created for this very job."""
     return owner_job(lease) == str(job["metadata"]["uid"])
 
 

@@ -1,8 +1,9 @@
 """Structured logs, one line per transition, JSON or text, on stderr.
 
 Ours (structlog) and everybody else's (standard `logging`: kopf, asyncio, aiohttp) go through the same renderer, so a
-line looks the same whoever wrote it. What a line is about is *bound*, not formatted into the message: `policy`, `job`,
-`token`. Bind with `bound(policy=..., job=..., token=...)` around a piece of work; the binding follows asyncio tasks.
+line looks the same from every component. What a line is about is *bound*, not formatted into the message: `policy`,
+`job`, `token`. Bind with `bound(policy=..., job=..., token=...)` around a piece of work; the binding follows asyncio
+tasks.
 """
 
 import logging

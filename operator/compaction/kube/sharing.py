@@ -43,7 +43,7 @@ class Sharing:
         return NO_ALLOWANCE if self._commons is None else self._commons.allowance(key)
 
     def note(self, key: ObjectKey, wish: Wish, policy: CompactionPolicy | None, now: Moment) -> None:
-        """A decision was made: before anything is awaited, so that no other rests on less than is known."""
+        """A decision was made: before anything is awaited, so that no other depends on less than is known."""
         if self._commons is not None:
             waited = waited_for_worker(policy, now) if policy is not None else 0.0
             self._commons.note(key, wish, now=now.monotonic, waited=waited)
@@ -54,7 +54,7 @@ class Sharing:
             self._commons.give_up(key)
 
     async def run(self, runtime: Runtime) -> None:
-        """Share out every now and then; policies that may do something new are looked at. Returns without limits."""
+        """Share out every now and then; policies that may do something new are queued. Returns without limits."""
         for name, value in asdict(self._limits).items():
             if value is not None:
                 runtime.metrics.limits.labels(name).set(value)

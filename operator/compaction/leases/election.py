@@ -61,7 +61,7 @@ class ElectionSettings:
 
 
 class LeasePort(Protocol):
-    """The API server, as far as an election needs it. Every method may raise ApiError."""
+    """The part of the API server that an election needs. Every method may raise ApiError."""
 
     async def get(self) -> Lease:
         """Raises NotFoundError."""
@@ -123,7 +123,7 @@ class Election:
         return self._standing
 
     def is_leader(self) -> bool:
-        """True while nobody else can have been elected."""
+        """True while no other replica can have been elected."""
         return self.standing is Standing.LEADER
 
     @property
@@ -133,7 +133,7 @@ class Election:
 
     @property
     def takeover_at(self) -> float:
-        """The earliest moment at which somebody else may lead (on the leader's clock)."""
+        """The earliest moment at which another replica may lead (on the leader's clock)."""
         return self._sent_at + self.settings.lease_duration
 
     @property
@@ -144,7 +144,7 @@ class Election:
     # -- the algorithm ------------------------------------------------------------------------------------------------
 
     async def step(self) -> float:
-        """One look or one renewal; returns the seconds to sleep before the next. API errors are logged, not raised."""
+        """One read or one renewal; returns the seconds to sleep before the next. API errors are logged, not raised."""
         try:
             if self._standing is Standing.LEADER:
                 await self._renew()

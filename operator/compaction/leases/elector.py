@@ -67,7 +67,7 @@ class Elector:
         return not self._thread.is_alive()
 
     def is_leader(self) -> bool:
-        """True while nobody else can have been elected. Cheap; from any thread; ask before every side effect."""
+        """True while no other replica can have been elected. Cheap; from any thread; ask before every side effect."""
         return self._election is not None and self._election.is_leader()
 
     @property
@@ -86,7 +86,7 @@ class Elector:
         return self._election.holder if self._election is not None else None
 
     def seconds_to_takeover(self) -> float:
-        """How long until somebody else may lead; infinite before our first term."""
+        """How long until another replica may lead; infinite before our first term."""
         if self._election is None or self._election.epoch < 0:
             return float("inf")
         return self._election.takeover_at - leader_clock()

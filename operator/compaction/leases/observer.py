@@ -54,7 +54,7 @@ class LeaseObserver(Generic[Key]):
     def expires_at(self, key: Key) -> float | None:
         """Local time from which the lease counts as expired; None when it was never observed.
 
-        A lease that nobody holds is free from the moment this was seen. The duration is the one its holder wrote; the
+        A lease without a holder is free from the moment this was seen. The duration is the one its holder wrote; the
         default applies only to a record without one.
         """
         seen = self._seen.get(key)
@@ -71,7 +71,7 @@ class LeaseObserver(Generic[Key]):
         return expires_at is not None and self._clock() >= expires_at
 
     def remaining(self, key: Key) -> float | None:
-        """Seconds until expiry, never negative; None when never observed. The natural delay for the next look."""
+        """Seconds until expiry, never negative; None when never observed. The natural delay for the next read."""
         expires_at = self.expires_at(key)
         return None if expires_at is None else max(0.0, expires_at - self._clock())
 

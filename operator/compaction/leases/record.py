@@ -1,6 +1,6 @@
 """`coordination.k8s.io/v1` Leases as frozen records: parse, change, build.
 
-`LeaseRecord` is the spec, `Lease` the whole object as far as this project uses it. `leaseTransitions` is the counter
+`LeaseRecord` is the spec, `Lease` the parts of the object that this project uses. `leaseTransitions` is the counter
 that fencing tokens live in (docs/design/leases-and-tokens.md#tokens); times are informative only and are never compared
 with a local clock. Pure: no I/O, the wall clock is passed in.
 """
@@ -45,7 +45,7 @@ def parse_micro_time(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The spec of a Lease. `holder` is None when nobody holds it (released leases say it with an empty string)."""
+    """The spec of a Lease. `holder` is None when it is not held (released leases have an empty string)."""
 
     holder: str | None = None
     duration_seconds: int | None = None

@@ -22,6 +22,6 @@ def next_token(lease_transitions: int | None, status_token: int | None, high_wat
     if token > MAX_TOKEN:
         raise TokenExhaustedError(
             f"the next fencing token would be {token}, above the largest a Lease can hold ({MAX_TOKEN}); "
-            "create the job anew under another name"
+            "create the job under another name"
         )
     return token

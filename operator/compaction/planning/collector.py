@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from typing import Final
 
 _MANY: Final = 50_000
-"""Objects made in a pause from which on they are spared. What somebody else has frozen stays frozen."""
+"""Objects made in a pause from which on they are spared. What other code has frozen stays frozen."""
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Switched on again at the end by whoever switched it off; inside of another pause, or where it is off anyway, this
-    does nothing. With several threads the first to end switches it on for all: later than asked for by none.
+    """Switched on again at the end by the pause that switched it off; inside of another pause, or where it is off
+    anyway, this does nothing. With several threads the first to end switches it on for all: later than asked for by
+    none.
     """
     if not gc.isenabled():
         yield

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_STATES: Final = 2000
-"""So many different sets are looked at; patterns that need more are taken for apart (the store's fences still hold)."""
+"""So many different sets are compared; patterns that need more are taken for apart (the store's fences still hold)."""
 _PIECES: Final = re.compile(r"(\*+|\?|\[[^\]]+\])|(.)", re.DOTALL)
 _ANY_DEPTH: Final = "**"
 _FRESH: Final = "\ue000"

@@ -36,7 +36,7 @@ PLANNED_OBSOLETE_PER_JOB = 1024
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """`spec.limits`, as far as planning goes. Bytes to copy per job; jobs that may exist unfinished or Faulty."""
+    """`spec.limits`, the part that planning uses. Bytes to copy per job; jobs that may exist unfinished or Faulty."""
 
     max_bytes_per_job: int
     max_jobs_queued: int
@@ -76,7 +76,7 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A set of jobs. `hash` is of the names, hence of sources and groups of every job, and of `parameters`, what all
-    jobs are told besides. `evict` makes room for `jobs`.
+    jobs receive besides. `evict` makes room for `jobs`.
     """
 
     jobs: tuple[PlannedJob, ...]
@@ -151,7 +151,7 @@ class _Tally:
 @dataclass(frozen=True, slots=True)
 class Planner:
     """Plans for one policy. `owner_uid` keeps the names of a policy and of its later namesake apart; `parameters` are
-    what its jobs are told, in a stable text.
+    the parameters of its jobs, in a stable text.
     """
 
     policy_name: str

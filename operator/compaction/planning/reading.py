@@ -85,7 +85,7 @@ class Reading:
     outdated: frozenset[str] = frozenset()
 
     def says_the_same(self, other: Reading) -> bool:
-        """Whether both found the same in the store; when they were made, and their numbers, do not count."""
+        """Whether both found the same in the store; when they ran, and their numbers, do not count."""
         before = {one.target: one for one in other.candidates}
         if len(self.candidates) != len(other.candidates) or _besides(self) != _besides(other):
             return False
@@ -95,7 +95,7 @@ class Reading:
         )
 
     def identity(self, target: str, source: str) -> str:
-        """The identity of a source as of this scan, or "" when it was not looked at or is gone."""
+        """The identity of a source as of this scan, or "" when it was not scanned or is gone."""
         return self.identities.get((target, source), "")
 
 

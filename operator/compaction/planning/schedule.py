@@ -21,8 +21,8 @@ from cronsim import CronSim
 _MINUTE = 60
 _OPENINGS_TRIED = 1000
 HORIZON_SECONDS = 366 * 86_400.0
-"""With windows, an end further away than a year is not told: those that open every few years would be looked for decade
-after decade, in the middle of a decision.
+"""With windows, an end further away than a year is not computed: those that open every few years would be looked for
+decade after decade, in the middle of a decision.
 """
 
 
@@ -101,8 +101,8 @@ def _closes_at(window: OpenWindow, zone: str, now: float) -> float | None:
 
 
 def finished_by(windows: Sequence[OpenWindow], zone: str, *, now: float, work: float) -> float | None:
-    """When `work` seconds of work are done that goes on only while a window is open; None when nobody can say, or,
-    with windows, only of a time after HORIZON_SECONDS.
+    """When `work` seconds of work are done that goes on only while a window is open; None when it cannot be computed,
+    or, with windows, only of a time after HORIZON_SECONDS.
 
     Work that has begun when a window closes is counted as done in the next one, which errs on the late side.
     """

@@ -213,7 +213,7 @@ class _Slots:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """`spec.workers` and `spec.limits.maxConcurrentJobs`, as far as launching goes."""
+    """`spec.workers` and `spec.limits.maxConcurrentJobs`, the part that launching uses."""
 
     max_workers: int
     slots: int

@@ -1,12 +1,12 @@
 """One limit for many: what each of those that want something may have of it. Max-min fair, in whole units.
 
-Everybody gets what they want, or as much as whoever gets most of those that want more (water filling); what cannot be
+Each member gets what it wants, or as much as the largest share of those that want more (water filling); what cannot be
 divided goes to those that stand first in line. Invariants (tests/planning/test_sharing.py):
 
 * Never above the limit: neither the shares together, nor what is held and may be taken besides.
-* Nobody gets nothing while another gets more than one, and nobody gets more than they want.
+* No member gets nothing while another gets more than one, and none gets more than it wants.
 * Work is conserved: something is left only when everybody has what they want.
-* Who holds more than their share gives back no more than others lack.
+* A member above its share releases no more than others lack.
 
 Source: D. Bertsekas, R. Gallager, Data Networks (1992), §6.5.2: max-min fair flow control.
 """
@@ -20,7 +20,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Units that somebody wants in all (what they hold included), and holds now."""
+    """Units that a member wants in all (including what it holds), and holds now."""
 
     wants: int
     holds: int = 0
@@ -29,7 +29,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Grant:
     """`share` is theirs in fairness. `may_hold` is what they may grow to now, while others hold what is theirs: never
-    more than the share, never more than is free. `may_keep` is what they need not give back to others that have less;
+    more than the share, never more than is free. `may_keep` is what a member need not release to others that have less;
     it is not smaller than `may_hold`.
     """
 
@@ -61,7 +61,7 @@ def shares(limit: int, wants: Sequence[int]) -> tuple[int, ...]:
 
 
 def share_out(limit: int, line: Sequence[Claim]) -> tuple[Grant, ...]:
-    """What each may have, in line order: shares; what is free to those that stand first; what has to be given back by
+    """What each may have, in line order: shares; what is free to those that stand first; what has to be released by
     those that have too much, the last in line first.
     """
     holds = [claim.holds for claim in line]

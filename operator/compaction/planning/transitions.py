@@ -10,9 +10,9 @@ Unassigned --assign--> InProgress --succeed--> Succeeded
 
 `adopt` is an assignment found on the job's Lease after a crash between the Lease and the status (its token is larger
 than the status knows). A late `succeed` or `end_final` in Abandoned is a report with the token that is still the last
-one assigned: nobody else has started, so the work counts (docs/design/scheduling.md#scenarios-of-the-scheduler, S10).
-`refuse` parks a job that waits, tried before or not, because no attempt can succeed: its sources are gone, or not of
-the policy's store.
+one assigned: no other attempt has started, so the work counts (docs/design/scheduling.md#scenarios-of-the-scheduler,
+S10). `refuse` parks a job that waits, tried before or not, because no attempt can succeed: its sources are gone, or not
+of the policy's store.
 """
 
 from __future__ import annotations

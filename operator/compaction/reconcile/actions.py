@@ -24,7 +24,7 @@ from compaction.reconcile.observations import Identity
 @dataclass(frozen=True, slots=True)
 class Premise:
     """What a decision takes from the silence of a cache that may lag: fresh reads must confirm it before anything is
-    written. `absent` Leases do not exist; `unchanged` ones still have this version (nobody renewed or reported).
+    written. `absent` Leases do not exist; `unchanged` ones still have this version (no renewal, no report).
     """
 
     absent: tuple[str, ...] = ()
@@ -136,9 +136,9 @@ class StoreTask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStoreTask:
-    """Start a look at the store, or a sweep of it.
+    """Start a scan of the store, or a sweep of it.
 
-    For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a look, `quarantined` are
+    For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a scan, `quarantined` are
     the sources by target as this very decision knows them (the status is written later), `busy` the targets a job is
     working on, `jobs` and `released` as in `stores.adapter.SenseRequest`.
     """
@@ -172,7 +172,7 @@ class WritePolicyStatus:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Deciding again decides nothing until `until`, as long as nothing that the decision rests on changes, and each
+    """Deciding again decides nothing until `until`, as long as nothing that the decision depends on changes, and each
     `look` at the store, the next one due at `look_at`, finds what the last one found. Times are monotonic seconds.
 
     `interval` is the policy's; `waits_since`: since when it waits for a worker that it cannot be given (None: it does
@@ -190,7 +190,7 @@ class Rest:
 class Decision:
     """One reconcile's outcome. Carried out in the order of the fields; `memory` replaces the coordinator's memory.
 
-    `policy_absent`: everything rests on the policy's absence, which a fresh read must confirm first. `wish`: what the
+    `policy_absent`: everything depends on the policy's absence, which a fresh read must confirm first. `wish`: what the
     policy has and could use of the operator's limits when this has been carried out. `rest` is None when deciding again
     may decide something.
     """

@@ -60,7 +60,7 @@ class Allowance:
         return own if self.workers is None else min(own, self.workers.may_hold)
 
     def surplus(self, holds: int) -> int:
-        """How many of so many workers have to be given back."""
+        """How many of so many workers have to be released."""
         return 0 if self.workers is None else max(0, holds - self.workers.may_keep)
 
 

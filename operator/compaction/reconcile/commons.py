@@ -1,12 +1,12 @@
 """The ledger of the operator's limits: who wishes what, who has what, who stands where in line, who may have what.
 
-It is made anew for each term of leadership from the workers that there are, so a restart forgets nobody's worker. What
+It is rebuilt for each term of leadership from the existing workers, so a restart forgets no worker. What
 was shared out is reserved: a policy that grows to what it may hold takes nothing from another, however old the sharing
 is, so deciding costs nothing and sharing out is done every now and then. No I/O, no clock but the one passed in
 (monotonic seconds).
 
 Turns: a policy stands in line since it has had work to do. Where there are more policies in line than workers, some get
-none; whoever has had a turn of `TURN` seconds while others had nothing goes to the end of the line.
+none; a policy that has had a turn of `TURN` seconds while others had nothing goes to the end of the line.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from compaction.reconcile.observations import Moment
 TURN: Final = 60.0
 """Seconds; a worker needs some of them to start."""
 SETTLING: Final = 10.0
-"""Seconds after the start of a term within which nobody gets a second worker before everybody was heard."""
+"""Seconds after the start of a term within which no policy gets a second worker before all have asked."""
 
 MOST: Final = 2**31
-"""More workers than anybody has: nothing is given back before it was shared out."""
+"""More workers than any cluster has: nothing is released before it was shared out."""
 
 Key = TypeVar("Key", bound=tuple[str, str])
 
@@ -89,7 +89,9 @@ class Commons(Generic[Key]):
             self.note(key, Wish(holds=member.wish.holds), now=member.joined)
 
     def share_out(self, now: float) -> tuple[Key, ...]:
-        """Share out anew when anything has changed or a turn has ended; the policies to which it makes a difference."""
+        """Share out again when anything has changed or a turn has ended; the policies to which it makes a
+        difference.
+        """
         turned = self._end_turns(now)
         settling = bool(self._unheard) and now < self._settled_at
         if not (self._changed or turned):
@@ -138,7 +140,7 @@ class Commons(Generic[Key]):
     # -- turns --------------------------------------------------------------------------------------------------------
 
     def _begin_turns(self, line: list[Key], now: float) -> None:
-        """Turns are counted only while somebody has nothing."""
+        """Turns are counted only while some policy has nothing."""
         if self._limits.max_workers is None:
             return
         shares = (grant.share if (grant := self._allowances[key].workers) is not None else 0 for key in line)
@@ -152,7 +154,7 @@ class Commons(Generic[Key]):
                 self._members[key] = replace(member, turn=turn)
 
     def _end_turns(self, now: float) -> bool:
-        """Whoever has had a turn goes to the end of the line."""
+        """A policy that has had a turn goes to the end of the line."""
         over = [key for key, member in self._members.items() if member.turn is not None and now - member.turn >= TURN]
         for key in over:
             self._members[key] = replace(self._members[key], joined=now, turn=None)

@@ -1,4 +1,4 @@
-"""Everything one reconcile of a policy looks at: a frozen picture of the policy, its children, its store, and the
+"""Everything one reconcile of a policy reads: a frozen view of the policy, its children, its store, and the
 clocks.
 
 The controller takes the picture; nothing here does I/O. Two clocks: `Moment.wall` (epoch seconds) is only written into
@@ -56,7 +56,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class JobLease:
-    """A job's Lease. `silence`: seconds since this process last saw it change. `holder` is empty when nobody holds it.
+    """A job's Lease. `silence`: seconds since this process last saw it change. `holder` is empty when it is not held.
 
     `report` is the worker's last word, if any; `report_error` says why an unreadable one is.
     """
@@ -125,7 +125,7 @@ class WorkerLease:
 class WorkerProcess:
     """A worker as its launcher sees it: a hint that is faster than leases. `age` is seconds since its start.
 
-    `trouble` says why one has not begun, `ending` how it ended, as far as the launcher can tell; `memory` is what its
+    `trouble` says why one has not begun, `ending` how it ended, as its launcher reports it; `memory` is what its
     driver has (bytes), `executor_memory` what each executor has, `ui` the address of Spark's web page, if there is one.
     `waited` are the seconds of its age in which it could not begin to start; one that is `leaving` is being deleted or
     held back, and takes no more jobs.

@@ -1,7 +1,7 @@
 """The reconcile of one policy: a picture in, a decision out. No I/O, no clock but the one passed in.
 
 Order: what happened to the jobs; which workers live; which jobs go to whom; whether another worker is started; what is
-planned anew; what may be forgotten; when the store is looked at; and the status that says all this. The decision is a
+planned again; what may be forgotten; when the store is scanned; and the status that says all this. The decision is a
 function of the picture alone, so a restart at any moment continues where the last coordinator was.
 """
 

@@ -1,9 +1,9 @@
-"""When a policy rests: nothing it rests on has to be decided again until something changes.
+"""When a policy is idle: nothing has to be decided again until something that it depends on changes.
 
-At rest a policy costs its looks at the store and nothing else: no plan is made again from what was planned from, no
-status is put together to find out that it is the same. The rule is conservative. Whoever has a worker, a job in
+An idle policy costs its scans of the store and nothing else: no plan is created again from what was planned from, no
+status is put together to find out that it is the same. The rule is conservative. A policy that has a worker, a job in
 progress, a task in the store, or anything that ends by itself and that no plan has been made after, does not rest; and
-nobody rests for longer than `LAZY_GAP`, after which the status gets the time of the last look.
+no policy is idle for longer than `LAZY_GAP`, after which the status gets the time of the last scan.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rest_of(
     seconds: Sequence[float | None],
 ) -> Rest | None:
     """The rest after a decision; None when there is none. `seconds` until something changes by itself, looks and sweeps
-    aside; `look` is how the store is to be looked at meanwhile.
+    aside; `look` is how the store is scanned meanwhile.
     """
     memory, now, reading = decision.memory, snapshot.now, snapshot.reading
     if decision.acts or decision.store_tasks or decision.events or reading is None or snapshot.held_by:
@@ -57,7 +57,7 @@ def rest_of(
 
 
 def _is_idle(snapshot: Snapshot, memory: Memory, steps: Sequence[JobStep]) -> bool:
-    """Nobody works for the policy, or is about to."""
+    """No worker or task is at work for the policy, or about to be."""
     coming = memory.workers.launches or memory.planning.unmade.jobs
     busy = snapshot.workers or snapshot.processes or snapshot.stray_leases or coming
     running = any(step.state is JobState.IN_PROGRESS or step.lease is not None for step in steps)
@@ -65,8 +65,8 @@ def _is_idle(snapshot: Snapshot, memory: Memory, steps: Sequence[JobStep]) -> bo
 
 
 def _is_planned_out(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> bool:
-    """Another plan from a look that finds the same is the same: it was made from these very jobs, and what it left out
-    does not become due by the clock.
+    """Another plan from a scan that finds the same is the same: it was created from these very jobs, and what it left
+    out does not become due by the clock.
     """
     reading = snapshot.reading
     if reading is None or reading.problem is not None or reading.generation != policy.metadata.generation:

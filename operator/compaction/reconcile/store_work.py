@@ -1,4 +1,4 @@
-"""When the store is looked at and when it is swept, and which of the two begins now."""
+"""When the store is scanned and when it is swept, and which of the two starts now."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from compaction.reconcile.planning import quarantine
 from compaction.reconcile.planning.quarantine import NO_RELEASE, Release
 
 SOON: Final = 0.5
-"""Seconds between a look and the next one that does not wait for the interval."""
+"""Seconds between a scan and the next one that does not wait for the interval."""
 SWEEP_PAUSE: Final = 1.0
 """Least seconds between two sweeps."""
 LONGEST_PAUSE: Final = 600.0
-"""Seconds between two looks of a policy that has no worker and cannot be given one, unless its interval is longer."""
+"""Seconds between two scans of a policy that has no worker and cannot be given one, unless its interval is longer."""
 
 
 def start(
@@ -67,7 +67,7 @@ def look_of(
     created: Iterable[CreateJob] = (),
     release: Release = NO_RELEASE,
 ) -> RunStoreTask:
-    """A look at the store, with what it has to know of the jobs; see `start`."""
+    """A scan of the store, with what it has to know of the jobs; see `start`."""
     return RunStoreTask(
         StoreTask.SENSE,
         quarantined=quarantine.by_target(quarantined),
@@ -81,7 +81,7 @@ def held_by_jobs(
     steps: Iterable[JobStep], created: Iterable[CreateJob], planned: Iterable[PlannedJob]
 ) -> Mapping[str, HeldJob]:
     """Jobs of divisible groups that exist and have not succeeded, that will be made within moments, or that wait for
-    approval: a scan must not offer what they are made of in another target.
+    approval: a scan must not offer their sources in another target.
     """
     specs = [(step.name, step.view.job.spec) for step in steps if step.state is not JobState.SUCCEEDED]
     specs += [(one.name, one.spec) for one in created]
@@ -123,7 +123,7 @@ def swept(memory: Memory, *, sweep_in: float | None, now: float) -> Memory:
 
 
 def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float:
-    """Seconds until the store is looked at again: the interval, when it will have something new, soon after a job has
+    """Seconds until the store is scanned again: the interval, when it will have something new, soon after a job has
     changed it, or at once. Looks take a quarter of the time at most, whatever the store says; a policy that waits for
     a worker looks ever more rarely.
     """
@@ -145,9 +145,9 @@ def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> fl
 
 
 def pause(interval: float, *, started: float, waits_since: float | None) -> float:
-    """Seconds from the beginning of a look to the next one: as many as the policy had waited for a worker then, between
-    its interval and `LONGEST_PAUSE`; so the pauses double. What a look finds meanwhile could not be worked on, and at
-    its turn the policy looks at once.
+    """Seconds from the start of a scan to the next one: as many as the policy had waited for a worker then, between
+    its interval and `LONGEST_PAUSE`; so the pauses double. What a scan finds meanwhile could not be worked on, and at
+    its turn the policy scans at once.
     """
     waited = started - waits_since if waits_since is not None else 0.0
     return max(interval, min(LONGEST_PAUSE, waited))

@@ -1,7 +1,7 @@
 """What is left when a policy is gone: its workers stop, its jobs and Leases go; jobs made by hand stay and wait.
 
-There may be no garbage collector (the local control plane has none), so this is ours to do. Orphans are told by the
-UID of their owner, so the children of a policy's namesake are safe.
+There may be no garbage collector (the local control plane has none), so this is ours to do. Orphans are recognized by
+the UID of their owner, so the children of a policy's namesake are safe.
 """
 
 from __future__ import annotations

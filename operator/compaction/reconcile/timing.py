@@ -1,5 +1,5 @@
 """What the clock says to a policy: for which time of its schedule a plan is due, whether a window is open, and when the
-store has to be looked at out of turn.
+store has to be scanned out of turn.
 
 A schedule is measured from an anchor, `status.lastScheduleTime`: the newest time planned for. Of the times after it
 only the newest counts, so what passed while the operator was away is made up for once (as batch/v1 CronJob does).
@@ -66,8 +66,8 @@ def _anchor(policy: CompactionPolicy, memory: Memory, now: Moment) -> float:
 
 
 def noted(policy: CompactionPolicy, memory: Memory, clock: Timing, now: Moment) -> Memory:
-    """The memory with the schedule's anchor, and with a look at the store asked for when something new rests on one: a
-    time of the schedule, an approval, a release.
+    """The memory with the schedule's anchor, and with a scan of the store requested when something new depends on one:
+    a time of the schedule, an approval, a release.
     """
     wanted = set()
     if clock.due is not None:
@@ -85,7 +85,7 @@ def noted(policy: CompactionPolicy, memory: Memory, clock: Timing, now: Moment) 
 
 
 def release_look(value: str) -> str:
-    """What the memory calls the look that a value of annotation compaction.dev/release asks for."""
+    """What the memory calls the scan that a value of annotation compaction.dev/release asks for."""
     return f"release {value}"
 
 
@@ -96,7 +96,7 @@ def pending_release(policy: CompactionPolicy) -> str:
 
 
 def approved_hash(policy: CompactionPolicy) -> str:
-    """The hash that somebody approved; "" with approval: Auto, or when nobody has."""
+    """The approved hash; "" with approval: Auto, or without an approval."""
     if policy.spec.approval is not Approval.MANUAL:
         return ""
     return policy.metadata.annotations.get(ANNOTATION_APPROVE, "").strip()

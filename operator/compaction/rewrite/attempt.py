@@ -58,7 +58,7 @@ class Attempt(ABC):
 
     @abstractmethod
     def _clean_up(self) -> None:
-        """Remove what this attempt leaves behind and nobody else has, however it ended."""
+        """Remove what only this attempt has and leaves behind, however it ended."""
 
     @abstractmethod
     def _report(self) -> JobReport:

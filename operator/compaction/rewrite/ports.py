@@ -57,7 +57,7 @@ class LeasePort(Protocol):
         """Renew the worker's own lease and the number of jobs it is ready to hold (0 = it is leaving).
 
         Raises:
-            WorkerLeaseGoneError: the lease was deleted, or belongs to someone else.
+            WorkerLeaseGoneError: the lease was deleted, or belongs to another holder.
             StopRequestedError: the coordinator asks this worker to stop.
             PortUnavailableError: no answer, or none that says anything.
         """

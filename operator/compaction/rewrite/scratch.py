@@ -1,8 +1,8 @@
 """Private temporary directories that do not outlive their process, however it ends.
 
 Spark keeps sockets, shuffle files and its Python workers' data in temporary directories and removes them at a proper
-exit only. Ours all lie in one directory per process, locked while the process lives: whoever starts next removes those
-that nobody holds any more (a lock ends with its process, also across process-id namespaces that share /tmp).
+exit only. Ours all lie in one directory per process, locked while the process lives: the next process removes those
+that no process holds any more (a lock ends with its process, also across process-id namespaces that share /tmp).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Spark says that a task has ended, and nothing before that; what Python accumulates in a task arrives with its result. A
 merge is one task for many minutes. So a task sends its share once a second to a socket of the driver's, which executors
-reach anyway; what is lost or late changes nothing but how smoothly progress moves. Nobody else can say anything: a
+reach anyway; what is lost or late changes nothing but how smoothly progress moves. No other process can report: a
 datagram counts when it has the secret that went to the tasks, and a share only ever grows.
 """
 
@@ -56,8 +56,8 @@ class Teller:
 
 
 class Shares:
-    """The driver's side: a context manager that listens. `grown` is told by how much the whole has grown, 0 to 1 in
-    all, whoever says it: a datagram or `finish`.
+    """The driver's side: a context manager that listens. `grown` gets by how much the whole has grown, 0 to 1 in
+    all, from a datagram or `finish`.
     """
 
     def __init__(self, host: str, tasks: int, grown: Callable[[float], None]) -> None:
@@ -75,7 +75,7 @@ class Shares:
             self._socket = socket.socket(family, kind, protocol)
             self._socket.bind(address)
         except OSError as error:
-            log.warning("progress is told only when tasks have ended", host=self._host, error=str(error))
+            log.warning("progress is reported only when tasks have ended", host=self._host, error=str(error))
             self._close()
         else:
             self._thread.start()
@@ -90,7 +90,7 @@ class Shares:
         self._close()
 
     def teller(self, number: int, total: int) -> Teller | None:
-        """What a task tells its share with; None where nobody listens."""
+        """What a task reports its share with; None without a listener."""
         if self._socket is None:
             return None
         return Teller((self._host, self._socket.getsockname()[1]), self._secret, number, total)

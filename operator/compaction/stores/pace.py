@@ -15,7 +15,7 @@ from typing import Final
 from compaction.exceptions import RewriteStoppedError
 
 STEP_SECONDS: Final = 0.1
-"""The longest sleep: whoever waits for its bytes still looks this often whether it must stop."""
+"""The longest sleep: a caller that waits for its bytes checks this often whether it must stop."""
 
 
 @dataclass(frozen=True, slots=True)

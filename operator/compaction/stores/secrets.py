@@ -1,4 +1,4 @@
-"""Secrets by name: where the credentials of a store and the URL of its index come from, whoever keeps them.
+"""Secrets by name: where the credentials of a store and the URL of its index come from, in every deployment.
 
 A Secret is a name and keys with texts, as Kubernetes has them. What reads one gets values; what travels, is logged or
 is stored has names only. So a Spark task is given `SecretReference`, and opens the files where it runs.
@@ -131,7 +131,7 @@ def value_of(secrets: Secrets, name: str, key: str) -> str:
 
 
 def reason_of(error: SecretError) -> PolicyReason:
-    """What the condition of a policy says when its store cannot be looked at for want of a Secret."""
+    """What the condition of a policy says when its store cannot be scanned for want of a Secret."""
     if isinstance(error, SecretForbiddenError):
         return PolicyReason.PERMISSION_DENIED
     return PolicyReason.SECRET_MISSING if isinstance(error, SecretMissingError) else PolicyReason.SENSE_FAILED
@@ -158,10 +158,10 @@ def is_key(key: str) -> bool:
 
 
 def write_secrets(directory: Path, values: Mapping[str, Mapping[str, str]]) -> None:
-    """Name -> key -> text as `DirectorySecrets` reads it, for nobody but this user; a Secret that is there already is
+    """Name -> key -> text as `DirectorySecrets` reads it, for this user only; a Secret that is there already is
     replaced at one stroke. Raises SecretError, OSError.
 
-    `directory` is there and private already; whoever made it removes it.
+    `directory` is there and private already; its creator removes it.
     """
     for name, keys in values.items():
         if not all(is_key(key) for key in keys):

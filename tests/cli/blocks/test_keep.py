@@ -42,7 +42,7 @@ def test_blocks_of_open_jobs_are_counted_as_such(blocks: BlockCommands) -> None:
 
 def test_a_block_is_set_aside_retried_and_dropped(blocks: BlockCommands) -> None:
     one, two = blocks.add(1, 2)
-    assert blocks.run("quarantine", "list").stdout == "no block is set aside\n"
+    assert blocks.run("quarantine", "list").stdout == "no block is quarantined\n"
     with blocks.opened() as store:
         faults = {name: Fault("SourceCorrupt", "truncated on the way") for name in (one, two)}
         store.set_aside(faults, job="job-1")
@@ -55,7 +55,7 @@ def test_a_block_is_set_aside_retried_and_dropped(blocks: BlockCommands) -> None
     assert blocks.data("debt")["blocks"] == 0
     assert "SourceCorrupt: truncated on the way" in blocks.run("inspect", one).stdout
     assert blocks.run("quarantine", "retry", one).stdout == f"block {one} waits for compaction again\n"
-    assert blocks.run("quarantine", "retry", one).stdout == f"block {one} was not set aside\n"
+    assert blocks.run("quarantine", "retry", one).stdout == f"block {one} was not quarantined\n"
     assert blocks.data("debt")["blocks"] == 1
     assert blocks.run("quarantine", "drop", two, input="n\n").exit_code != 0
     assert len(blocks.data("list")["items"]) == 2

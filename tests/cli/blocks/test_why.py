@@ -59,10 +59,10 @@ def test_a_block_that_somebody_has_is_told_who(blocks: BlockCommands) -> None:
         store.set_aside({two: Fault("SourceCorrupt", "x")})
     held = why(blocks, 1)
     assert held["reason"] == "InJob"
-    assert held["message"].startswith("job theirs has 1 block since 0s: a cluster claimed it")
+    assert held["message"].startswith("job theirs has 1 block since 0s: claimed by a cluster")
     aside = why(blocks, 2)
     assert aside["reason"] == "Quarantined"
-    assert aside["message"].startswith("it is set aside (SourceCorrupt): `quarantine retry")
+    assert aside["message"].startswith("it is quarantined (SourceCorrupt): `quarantine retry")
 
 
 def test_a_block_without_rows_is_told_that_it_goes(blocks: BlockCommands, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def busy(cluster: Cluster) -> Cluster:
 
 def test_status_answers_what_is_behind_why_and_until_when(busy: Cluster, editor: User) -> None:
     (row,) = columns_of(editor.prints("status"))
-    assert row.pop("NEXT").startswith("look in ")
+    assert row.pop("NEXT").startswith("scan in ")
     assert row.pop("WAITING").startswith("NoFreeSlot (2m")
     assert row.pop("LAST SUCCESS").startswith("10m")
     assert row == {
@@ -160,8 +160,8 @@ def test_status_says_when_nobody_coordinates_and_when_the_spec_was_not_observed(
     make(cluster, coordinator_lease(3 * 3600))
     make(cluster, policy_object(), busy_status())
     answer = editor.plugin("status")
-    assert columns_of(answer.stdout)[0]["NEXT"] == "nobody coordinates"
-    assert "Nobody seems to coordinate: replica-a renewed its Lease 3h" in answer.stderr
+    assert columns_of(answer.stdout)[0]["NEXT"] == "no coordinator"
+    assert "No operator coordinates: replica-a last renewed its Lease 3h" in answer.stderr
     make(cluster, coordinator_lease(0))
     cluster.kubectl("patch", "cpol/logs", "--type=merge", "-p", '{"spec":{"suspend":true}}')
     assert columns_of(editor.prints("status"))[0]["NEXT"] == "spec not observed"
@@ -224,7 +224,7 @@ def test_why_explains_a_policy_and_a_job(busy: Cluster, editor: User) -> None:
     assert editor.prints("why", "cpol/logs").splitlines()[0] == policy.splitlines()[0]
     job = json.loads(editor.prints("why", "cjob/logs-3", "-o", "json"))
     assert job["subject"].endswith("/logs-3: Faulty")
-    assert any(f"kubectl compaction retry -n {busy.namespace} logs-3" in sentence for sentence in job["todo"])
+    assert any(f"kubectl compaction retry -n {busy.namespace} logs-3" in sentence for sentence in job["actions"])
     assert "neither cpol" in editor.refused("why", "pod/logs")
 
 
@@ -253,7 +253,7 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert approved() == ""
     assert "its 3 jobs are created" in editor.prints("approve", "logs", "4d5e")
     assert approved() == "4d5e"
-    assert "It was approved; the coordinator looks at the store" in editor.prints("plan", "logs")
+    assert "It was approved; the coordinator scans the store" in editor.prints("plan", "logs")
     write_status(cluster, "cpol/logs", {"plan": plan | {"hash": "9999"}})
     assert "its 3 jobs are created" in editor.run("approve", "logs", typed="y\n").stdout
     assert editor.prints("approve", "logs", "--yes").startswith("Plan 9999 of ")
@@ -269,7 +269,7 @@ def test_retry_takes_parked_jobs_only_and_the_others_hold_nothing_up(busy: Clust
     assert answer.returncode == 1
     assert "job logs-1 is InProgress, not Faulty: a worker is at it" in answer.stderr
     assert 'no CompactionJob "nowhere" in namespace' in answer.stderr
-    assert answer.stdout == "job logs-3: asked for; the coordinator gives it its attempts anew\n"
+    assert answer.stdout == "job logs-3: retry requested; the coordinator resets its attempts\n"
     marks = {job["metadata"]["name"]: job["metadata"].get("annotations", {}) for job in busy.jobs()}
     assert ANNOTATION_RETRY in marks["logs-3"]
     assert not any(ANNOTATION_RETRY in marks[name] for name in ("logs-1", "logs-2"))
@@ -290,7 +290,7 @@ def test_quarantine_is_listed_and_released(busy: Cluster, editor: User) -> None:
         "quarantine", "release", "logs", "/data/ra/b/1.segment"
     )
     assert "or give --all" in editor.refused("quarantine", "release", "logs", code=2)
-    assert "release of 1 source asked for" in editor.prints("quarantine", "release", "logs", f"/data/ra/a/{SEGMENT}")
+    assert "release of 1 source requested" in editor.prints("quarantine", "release", "logs", f"/data/ra/a/{SEGMENT}")
     asked = f"/data/ra/a/{SEGMENT}"
     assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == asked
     write_status(busy, "cpol/logs", {"released": asked})
@@ -317,9 +317,9 @@ def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: U
     assert answer.stderr == f"No policies found in {cluster.namespace} namespace.\n"
     make(cluster, policy_object())
     assert columns_of(editor.prints("status"))[0]["REASON"] == "-"
-    assert "not looked at yet" in editor.prints("status", "logs")
-    assert "its store was not looked at" in editor.prints("plan", "logs")
-    assert "No operator has looked at it yet." in editor.prints("why", "logs")
+    assert "not scanned yet" in editor.prints("status", "logs")
+    assert "its store was not scanned" in editor.prints("plan", "logs")
+    assert "No operator has observed it yet." in editor.prints("why", "logs")
     assert "no source is in quarantine" in editor.refused("quarantine", "release", "logs", "--all")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other", "--watch")
@@ -356,7 +356,7 @@ def test_every_command_is_a_plugin_of_kubectl(busy: Cluster, editor: User) -> No
         ("why", "logs", "-n", busy.namespace): "Waiting for NoFreeSlot",
         ("plan", "logs"): "Plan 4d5e00c0ffee1234",
         ("quarantine", "list", "-o", "yaml"): SEGMENT,
-        ("retry", "logs-3"): "job logs-3: asked for",
+        ("retry", "logs-3"): "job logs-3: retry requested",
     }
     for args, part in told.items():
         answer = editor.plugin(*args)

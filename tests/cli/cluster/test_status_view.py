@@ -33,21 +33,21 @@ GONE = Coordination(Leadership.SILENT, "replica-a", NOW - timedelta(minutes=5))
 
 def test_a_policy_that_nobody_coordinates_promises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     policy = policy_with(LOOKED)
-    assert fleet_row(policy_data(policy, NOW, Coordination(Leadership.LEADS, "replica-b")))["next"] == "look in 55s"
+    assert fleet_row(policy_data(policy, NOW, Coordination(Leadership.LEADS, "replica-b")))["next"] == "scan in 55s"
     data = policy_data(policy, NOW, GONE)
-    assert fleet_row(data)["next"] == "nobody coordinates"
+    assert fleet_row(data)["next"] == "no coordinator"
     assert data["coordinator"] == {"state": "Silent", "holder": "replica-a", "renewedSeconds": 300}
     show_policy(policy, (), NOW, GONE)
     said = capsys.readouterr().out
-    assert "Nobody seems to coordinate: replica-a renewed its Lease 5m ago" in said
-    assert "look in" not in said
+    assert "No operator coordinates: replica-a last renewed its Lease 5m ago" in said
+    assert "scan in" not in said
 
 
 @pytest.mark.parametrize(
     ("observed", "said"),
     [
         (1, "generation 1 of 2: the operator has not seen the newest spec yet"),
-        (-1, "never: no operator has looked at the policy yet"),
+        (-1, "never: no operator has observed the policy yet"),
     ],
 )
 def test_a_spec_that_was_not_observed_is_said(observed: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_nobody_said_that_the_owner_is_stopped(run: Run, log: Path) -> None:
     before = sorted(log.rglob("*"))
     result = run("clump", log)
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"error: {log}: its live entries are not re-written at the head: nobody says")
+    assert result.stderr.startswith(f"error: {log}: its live entries are not re-written at the head: the log's owner")
     assert "--owner-stopped" in result.stderr
     assert sorted(log.rglob("*")) == before
 

@@ -107,7 +107,7 @@ def test_an_operator_that_does_not_run_is_named_after_a_while(observe: Any, limi
     assert observe(application({}), None, Sighting(NOW, limit)).trouble is None
     seen = observe(application({}), None, Sighting(NOW, limit + 1))
     assert (seen.phase, seen.trouble) == (PENDING, WorkerTrouble.OPERATOR_SILENT)
-    assert f"nobody has taken up SparkApplication default/{NAME}" in seen.message
+    assert f"no operator has handled SparkApplication default/{NAME}" in seen.message
     assert f"within {limit} s" in seen.message
     assert ("is still submitting" in seen.message) == (observe is observe_kubeflow)
     assert "set spec.workers.launcher to pod" in seen.message

@@ -25,5 +25,5 @@ def list_atomic() -> Any:
 
 
 def free_form() -> Any:
-    """Field metadata: an object of any form, checked by whoever it is handed on to."""
+    """Field metadata: an object of any form, checked by the component that receives it."""
     return Field(json_schema_extra={FREE_FORM: True})

@@ -51,7 +51,7 @@ class CompactionJob(ApiModel):
             PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the job", ColumnType.DATE),
             PrinterColumn("Failures", ".status.failures", "Failed attempts", ColumnType.INTEGER, wide=True),
             PrinterColumn(
-                "Reclaimed", ".status.receipt.bytesReclaimed", "Bytes given back", ColumnType.INTEGER, wide=True
+                "Reclaimed", ".status.receipt.bytesReclaimed", "Bytes reclaimed", ColumnType.INTEGER, wide=True
             ),
             *(job.column for job in job_members()),
             PrinterColumn("Reason", '.status.conditions[?(@.type=="Ready")].reason', "Reason of Ready", wide=True),

@@ -179,7 +179,7 @@ class BlockStore(BlockStoreReference, StoreModel):
 
     @property
     def reference(self) -> BlockStoreReference:
-        """What a job is told of it."""
+        """The part of it that a job receives."""
         return BlockStoreReference(url=self.url, credentials_secret_name=self.credentials_secret_name, index=self.index)
 
     @property

@@ -67,8 +67,8 @@ class PlanStatus(ApiModel):
     generation: Count = 0
     """Generation of the spec that the plan was made for."""
     unmade: Annotated[str, StringConstraints(max_length=MAX_UNMADE)] = ""
-    """Jobs of an approved plan that are still to be created: the ends of their names, as bytes in base64. Whoever
-    coordinates next goes on with them. Empty once all exist, and with approval: Auto."""
+    """Jobs of an approved plan that are still to be created: the ends of their names, as bytes in base64. A coordinator
+    that coordinates next goes on with them. Empty once all exist, and with approval: Auto."""
     waiting_since: Timestamp | None = None
     """Time since which plans of the policy wait for approval, while this one does; longer than this plan exists when
     the world changed meanwhile."""

@@ -57,7 +57,7 @@ class CompactionPolicy(ApiModel):
         columns=(
             PrinterColumn("Store", ".status.store", "Kind of the store"),
             PrinterColumn(
-                "Ready", f"{_READY}.status", "Whether the policy goes on without anybody; False: somebody has to act"
+                "Ready", f"{_READY}.status", "Whether the policy works without a user; False: a user has to act"
             ),
             PrinterColumn("Reason", f"{_READY}.reason", "What the policy does, or what is wrong"),
             PrinterColumn("Debt", ".status.debt.summary", "Bytes that compaction would reclaim, or merge"),

@@ -29,9 +29,9 @@ class Trigger(ApiModel):
     """When the store is scanned, when plans are made, and when jobs are started."""
 
     interval: Annotated[Duration, Checked(POSITIVE)] = Duration("1m")
-    """Time between two looks at the store, such as 30s, 10m or 1h."""
+    """Time between two scans of the store, such as 30s, 10m or 1h."""
     schedule: Cron | None = None
-    """Times at which plans are made, as a cron expression such as 0 2 * * *. Without it, each look makes a plan. A
+    """Times at which plans are created, as a cron expression such as 0 2 * * *. Without it, each scan creates a plan. A
     time that passed while the operator was away is made up for once, at once."""
     time_zone: TimeZone = "Etc/UTC"
     """Time zone of schedule and windows, a name of the IANA database such as Europe/Berlin."""
@@ -104,7 +104,7 @@ class CompactionPolicySpec(ApiModel):
     """What to compact, when, how much at once, and by whom."""
 
     suspend: bool = False
-    """Whether the policy rests: no new jobs are made or assigned while true. Running jobs finish."""
+    """Suspend the policy: while true, no job is created or assigned. Running jobs finish."""
     store: StoreSpec
     """The store to compact: exactly one member must be set."""
     trigger: Trigger = Field(default_factory=Trigger)

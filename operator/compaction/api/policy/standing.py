@@ -1,6 +1,6 @@
 """What each reason of a policy means for its conditions: the one table that decides Ready, Reconciling and Stalled.
 
-Ready answers one question: does somebody have to act? True: no, the policy does its work, or rests as its spec says.
+Ready answers one question: does a user have to act? True: no, the policy does its work, or is suspended.
 False: yes. Unknown: the operator is still carrying the spec out and cannot say. kstatus, and with it Flux, reads
 Reconciling and Stalled before Ready (docs/resources.md has the same table for people, adr 0230 the decisions).
 """

@@ -185,8 +185,8 @@ class CompactionPolicyStatus(ApiModel):
     """Generation of the spec (metadata.generation) that this status describes. -1 until the operator has seen the
     policy."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
-    """Conditions of the policy: Ready always (True while the policy does its work, False when somebody has to act);
-    Reconciling until the spec is carried out; Stalled while nothing goes on before somebody acts."""
+    """Conditions of the policy: Ready always (True while the policy does its work, False when a user has to act);
+    Reconciling until the spec is carried out; Stalled while nothing happens until a user acts."""
     store: StoreName | None = None
     """Kind of the store that the policy compacts."""
     debt: DebtStatus | None = None
@@ -226,11 +226,11 @@ class CompactionPolicyStatus(ApiModel):
     executor_memory_bytes: Count | None = None
     """Bytes of memory that executors get now, when some were killed for using more than workers.executor.memory."""
     last_sense_time: Timestamp | None = None
-    """Time of the last complete look at the store."""
+    """Time of the last complete scan of the store."""
     last_success_time: Timestamp | None = None
     """Time at which the last job succeeded."""
     bytes_reclaimed: Count = 0
-    """Bytes that jobs gave back since the policy exists."""
+    """Bytes that jobs have reclaimed since the policy was created."""
     counted: Annotated[tuple[CountedJob, ...], Field(max_length=MAX_COUNTED), list_map("job")] = ()
     """Finished jobs that still exist and are in the totals (succeeded, bytesReclaimed), so that none is counted
     twice."""
@@ -280,5 +280,5 @@ class CompactionPolicyStatus(ApiModel):
     @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)])  # type: ignore[prop-decorator]
     @property
     def reclaimed(self) -> str:
-        """Bytes given back so far for people, such as 1.2Gi (the column RECLAIMED)."""
+        """Bytes reclaimed so far, rounded, such as 1.2Gi (the column RECLAIMED)."""
         return format_bytes(self.bytes_reclaimed)

@@ -1,6 +1,6 @@
 """`spec.workers` of a policy: the Spark applications that run its jobs, and how they are started.
 
-Fields about pods (images, resources, placement, secrets) matter to the launchers that make pods, and to nobody else.
+Fields about pods (images, resources, placement, secrets) are read only by the launchers that create pods.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def mark_of(value: str) -> str:
 
 
 def number_in(text: str | None, *, limit: int) -> int | None:
-    """A number that somebody wrote into an annotation; None for anything else, or more than `limit`."""
+    """A number read from an annotation; None for anything else, or more than `limit`."""
     if text is None or not text.isascii() or not text.isdecimal() or len(text) > len(str(limit)):
         return None
     return number if (number := int(text)) <= limit else None

@@ -51,7 +51,7 @@ class TenantDuration(click.ParamType[tuple[str, Duration]]):
 
 
 def grace_of(place: StorePlace, given: Duration | None) -> int | None:
-    """Microseconds, as the option says, else the policy; None when nobody does: a store does not know its policy."""
+    """Microseconds, from the option, else from the policy; None without both: a store does not know its policy."""
     if given is None and place.policy is not None:
         given = place.policy.spec.cleanup.delay
     return None if given is None else int(given * SECOND)
@@ -59,9 +59,9 @@ def grace_of(place: StorePlace, given: Duration | None) -> int | None:
 
 @click.command()
 @store_options()
-@click.option("--sweep", "sweeping", is_flag=True, help="Delete now what is due.")
+@click.option("--sweep", "sweeping", is_flag=True, help="Delete the blocks whose grace is over.")
 @grace_option
-@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Show so many, the oldest.")
+@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Maximum number, oldest first.")
 @output_option(wide=True)
 @click.pass_context
 def tombstones(
@@ -132,17 +132,17 @@ def swept_object(swept: Cleaned) -> dict[str, Any]:
 
 @click.command()
 @store_options()
-@click.option("--keep", type=DurationParameter(), help="How long data are kept, counted from a block's newest row.")
+@click.option("--keep", type=DurationParameter(), help="How long data is kept, counted from a block's newest row.")
 @click.option(
     "--keep-tenant",
     "tenants",
     type=TenantDuration(),
     metavar="TENANT=DURATION",
     multiple=True,
-    help="How long the data of one tenant are kept; 0s: for ever.",
+    help="How long the data of one tenant is kept; 0s: for ever.",
 )
-@click.option("--delete", "ending", is_flag=True, help="Do it; without this it is only said.")
-@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Show so many, the oldest.")
+@click.option("--delete", "ending", is_flag=True, help="Apply (default: dry run).")
+@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="Maximum number, oldest first.")
 @output_option()
 def retention(
     *,

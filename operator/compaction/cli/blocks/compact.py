@@ -39,8 +39,8 @@ from compaction.stores.secrets import Secrets
 @click.command()
 @store_options()
 @policy_options
-@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Merges at the same time.")
-@click.option("--take-over", is_flag=True, help="First give up the claims of all open jobs, also those of a cluster.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of concurrent merges.")
+@click.option("--take-over", is_flag=True, help="Release the claims of all open jobs first, also those of a cluster.")
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
 @output_option()
 @click.pass_context
@@ -58,9 +58,9 @@ def compact(
     """Merge what is due now, level by level, until nothing is: claim, merge, verify, commit.
 
     What is replaced stays readable for the grace; what ended longer ago, replaced or by the policy's retention, is
-    deleted at the end. A block that cannot be merged is named and set aside, the others are merged without it; the exit
-    code is then 1. Blocks that an open job of another process has are left to it, and named; those of a process that
-    has ended, or has given no sign of life for a minute, are taken over.
+    deleted at the end. A block that cannot be merged is reported and quarantined, the others are merged without it; the
+    exit code is then 1. Blocks that an open job of another process has are left to it, and named; those of a process
+    that has ended, or has given no sign of life for a minute, are taken over.
 
     Example: compactor blocks compact --store DIR --all --jobs 2
     """

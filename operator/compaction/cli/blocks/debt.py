@@ -48,7 +48,7 @@ def debt(context: click.Context, /, *, place: StorePlace, tenant: str | None, ou
     Due is what `plan` would merge; the rest waits for more blocks, or until it is old enough. Blocks that are large
     enough, have come through all levels or have nothing to be merged with are no debt; nor are those in quarantine. The
     levels are those of the policy (-f), or the defaults. Open jobs are named with who has them since when; while blocks
-    are parked with one on which nobody seems to work, the exit code is 1.
+    are parked with one on which no process seems to work, the exit code is 1.
     """
     with place.open() as store:
         now = store.now()

@@ -116,7 +116,7 @@ def why_not_merged(store: BlockStore, record: BlockRecord, policy: CompactionPol
         return None
     if record.quarantined is not None:
         retry = f"`quarantine retry {record.block.id}` when the cause is gone"
-        return _answer(QUARANTINED, f"it is set aside ({record.quarantined[0]}): {retry}")
+        return _answer(QUARANTINED, f"it is quarantined ({record.quarantined[0]}): {retry}")
     if record.job is not None:
         held = [one for one in OpenJobs(store, this_process()).all() if one.record.job == record.job]
         return _answer(IN_JOB, held[0].text if held else f"job {record.job} has it")

@@ -1,5 +1,5 @@
 """Jobs that are open in a block store beside those of a local run: who has which blocks since when, and what becomes
-of those that nobody works on any more.
+of those on which no process works any more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STATES: Final = {
     Sign.DEAD: "{process} claimed it and has ended",
     Sign.SILENT: "{process} claimed it and has given no sign of life for {silent}",
     Sign.ALIVE: "{process} works on it",
-    Sign.UNKNOWN: "a cluster claimed it; if nobody works on it: --take-over",
+    Sign.UNKNOWN: "claimed by a cluster; if no worker runs it: --take-over",
 }
 
 
@@ -104,11 +104,13 @@ class OpenJobs:
         return tuple(OpenJob(job, sign, is_parked(job, sign, now=now), now) for job, sign in jobs)
 
     def parked(self) -> list[str]:
-        """One line for each job that keeps its blocks although nobody seems to work on it. Raises BlockIndexError."""
+        """One line for each job that holds its blocks although no process seems to work on it. Raises
+        BlockIndexError.
+        """
         return [one.text for one in self.all() if one.parked]
 
     def tell(self, *, take_over: bool = False) -> None:
-        """Say on standard error which there are; with `take_over` they are given up: nobody works on them any more.
+        """Say on standard error which there are; with `take_over` they are released: no process works on them any more.
 
         Raises BlockIndexError.
         """

@@ -1,4 +1,4 @@
-"""How commands are told which block store they are for; secrets come from the environment and from files only.
+"""Options that select a block store; secrets come from the environment and from files only.
 
 A folder needs nothing else: its index is SQLite at FOLDER/_compaction/index.db. Any other store needs the URL of its
 index too, or a policy that names the Secrets of both.
@@ -35,7 +35,7 @@ INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
 OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
 EMBEDDED_INDEX: Final = "_compaction/index.db"
 PATIENCE: Final = 10.0
-"""Seconds for which a database that does not answer is asked again: somebody sits and waits."""
+"""Seconds for which a database that does not answer is retried: a user waits for the answer."""
 _SECRET_PARTS: Final = frozenset({"password", "passfile", "sslpassword"})
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -164,14 +164,14 @@ _OPTIONS: Final = (
         "--file",
         "source",
         type=click.File("r", encoding="utf-8"),
-        help="Instead of all that: a policy, as for kubectl apply -f, with its Secrets in the same file.",
+        help="Read store and index from a policy, as for kubectl apply -f, with its Secrets in the same file.",
     ),
     click.option("--policy", "wanted", metavar="NAME", help="Name of the policy, when the file holds several."),
     click.option(
         "--secrets-dir",
         metavar="DIR",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Where Secrets are that the file does not hold: DIR/NAME/KEY.",
+        help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
     ),
 )
 

@@ -26,13 +26,13 @@ COLUMNS: Final = (
 
 @click.command()
 @store_options()
-@click.option("--delete", "deleting", is_flag=True, help="Delete them; without this they are only listed.")
+@click.option("--delete", "deleting", is_flag=True, help="Apply (default: dry run).")
 @click.option(
     "--older-than",
     type=DurationParameter(),
     default="24h",
     show_default=True,
-    help="Only objects of this age: longer than any writer takes from its upload to the registration.",
+    help="Minimum age of objects: longer than any writer takes between upload and registration.",
 )
 @output_option()
 @click.pass_context
@@ -81,7 +81,7 @@ def _show_found(found: OrphanSearch, output: OutputFormat) -> None:
     if found.protected:
         click.echo(f"{plural(found.protected, 'object')} kept: an open job may still commit them")
     if found.waiting:
-        click.echo(f"{plural(found.waiting, 'object')} kept for a week after the index was made: look at them first")
+        click.echo(f"{plural(found.waiting, 'object')} kept for a week after the index was created: review them first")
 
 
 def _show_collected(context: click.Context, found: Collected, output: OutputFormat) -> None:

@@ -30,7 +30,7 @@ def plan(context: click.Context, /, *, place: StorePlace, output: OutputFormat, 
     """What would be merged now, and for everything that is left out, why. Changes nothing.
 
     Blocks of a process that has ended are planned: `compact` takes them over. While some are parked with a job on which
-    nobody seems to work, the exit code is 1.
+    no process seems to work, the exit code is 1.
 
     Example: compactor blocks plan --store DIR --all
     """

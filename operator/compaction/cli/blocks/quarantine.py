@@ -1,4 +1,4 @@
-"""`compactor blocks quarantine`: blocks that cannot be compacted and were set aside, so that the others can.
+"""`compactor blocks quarantine`: blocks that cannot be compacted and were quarantined, so that the others can.
 
 A block in quarantine is live: readers get it. It waits for a person: `retry` when the cause is gone, `drop` when its
 rows are given up.
@@ -32,14 +32,14 @@ _WIDE: Final = (*_COLUMNS, Column("job", "Job", optional), Column("path", "Path"
 
 @click.group("quarantine")
 def group() -> None:
-    """Blocks that are set aside, so that everything beside them is compacted."""
+    """Manage quarantined blocks: damaged ones that plans leave out, so that the others are compacted."""
 
 
 @group.command("list")
 @store_options()
 @output_option(wide=True)
 def list_command(*, place: StorePlace, output: OutputFormat) -> None:
-    """List the blocks that are set aside, the oldest first. -o wide adds what was found."""
+    """List quarantined blocks, the oldest first. -o wide adds the damage."""
     with place.open() as store:
         now = store.now()
         rows: list[dict[str, Any]] = [
@@ -64,7 +64,7 @@ def list_command(*, place: StorePlace, output: OutputFormat) -> None:
     elif rows:
         print_table(rows, _WIDE if output is OutputFormat.WIDE else _COLUMNS)
     else:
-        click.echo("no block is set aside")
+        click.echo("no block is quarantined")
 
 
 @group.command("retry")
@@ -73,20 +73,21 @@ def list_command(*, place: StorePlace, output: OutputFormat) -> None:
 def retry(*, blocks: tuple[str, ...], place: StorePlace) -> None:
     """Let blocks wait for compaction again, at the end of the queue.
 
-    One that is still damaged is set aside again by the next job that reads it; nothing is lost by trying.
+    The next job that reads a damaged block quarantines it again; retrying loses nothing.
     """
     with place.open() as store:
         for block in blocks:
             released = store.release(block)
-            click.echo(f"block {block} waits for compaction again" if released else f"block {block} was not set aside")
+            outcome = "waits for compaction again" if released else "was not quarantined"
+            click.echo(f"block {block} {outcome}")
 
 
 @group.command("drop")
 @click.argument("blocks", metavar="ID...", nargs=-1, required=True)
 @store_options()
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not prompt.")
 def drop(*, blocks: tuple[str, ...], place: StorePlace, yes: bool) -> None:
-    """Give up the rows of blocks that are set aside: readers no longer get them, their objects are deleted after the
+    """Drop quarantined blocks and their rows: readers no longer get them, their objects are deleted after the
     grace.
     """
     with place.open() as store:
@@ -103,7 +104,7 @@ def drop(*, blocks: tuple[str, ...], place: StorePlace, yes: bool) -> None:
 
 
 def _refuse_drop(block: str, record: BlockRecord | None) -> None:
-    """Only what is set aside is dropped by hand; repeating a drop is harmless. Raises UnknownBlockError."""
+    """Users can drop only quarantined blocks; repeating a drop is harmless. Raises UnknownBlockError."""
     if record is None:
         raise UnknownBlockError(block, "unknown")
     if record.state is BlockState.LIVE:

@@ -1,4 +1,4 @@
-"""`compactor blocks rebuild-index`: the database is lost, and its content is told from the blocks themselves."""
+"""`compactor blocks rebuild-index`: rebuild the content of a lost database from block footers."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class LakeParameter(click.ParamType[Lake]):
     type=LakeParameter(),
     metavar="FOLDER=TENANT/SHARD",
     multiple=True,
-    help="Files below FOLDER that were registered where they lay: whose they are.",
+    help="Tenant of files below FOLDER that were registered in place.",
 )
-@click.option("--time-column", default="", metavar="NAME", help="The column of time of blocks that do not name theirs.")
+@click.option("--time-column", default="", metavar="NAME", help="The column of time of blocks whose footer names none.")
 @output_option()
 @click.pass_context
 def rebuild(
     context: click.Context, *, place: StorePlace, lakes: Sequence[Lake], time_column: str, output: OutputFormat
 ) -> None:
-    """Make the index anew from the blocks, into an empty database. Only for a store whose index is lost.
+    """Rebuild a lost index from block footers, into an empty database. Only for a store whose index is lost.
 
     Stop everything that works on the store before. An index that exists is never replaced; the one that was lost is
     refused from then on, should it come back. What cannot be read and what is doubtful is named, and the exit code is
-    then 1; nothing is deleted. What is not the same as before is told in docs/block-stores.md.
+    then 1; nothing is deleted. docs/block-stores.md lists what differs from the lost index.
 
     Example: compactor blocks rebuild-index --store DIR
     """
@@ -112,11 +112,11 @@ def _print(result: Rebuilt) -> None:
     if result.replaced or result.unused:
         replaced, unused = plural(result.replaced, "block"), plural(result.unused, "output")
         click.echo(
-            f"left aside: {replaced} that were replaced, {unused} not known to have been committed; collected as "
+            f"skipped: {replaced} that were replaced, {unused} not known to have been committed; collected as "
             "orphans after a week"
         )
     for path in result.left[:SHOWN]:
-        click.echo(f"left aside, for you to delete: {path}")
+        click.echo(f"skipped, delete it yourself: {path}")
     if result.foreign:
         shown = ", ".join(result.examples[:3])
         click.echo(f"{plural(result.foreign, 'file')} are named as no block is, and were left alone: {shown}, ...")

@@ -40,19 +40,21 @@ Describe = Callable[[str], Described]
 @click.command()
 @click.argument("uris", metavar="URI...", nargs=-1, required=True)
 @store_options(may_be_new=True)
-@click.option("--tenant", required=True, help="Whose blocks these are.")
-@click.option("--shard", type=click.IntRange(0, MAX_SHARD), default=0, show_default=True, help="In which shard.")
-@click.option("--level", type=click.IntRange(0, MAX_LEVEL), default=0, show_default=True, help="Of which level.")
-@click.option("--time-column", default="", metavar="NAME", help="The column of time; default: the only one there is.")
+@click.option("--tenant", required=True, help="Tenant of the blocks.")
+@click.option("--shard", type=click.IntRange(0, MAX_SHARD), default=0, show_default=True, help="Shard of the blocks.")
+@click.option("--level", type=click.IntRange(0, MAX_LEVEL), default=0, show_default=True, help="Level of the blocks.")
+@click.option(
+    "--time-column", default="", metavar="NAME", help="The column of time; default: the only timestamp column."
+)
 @click.option(
     "--sort-key",
     type=SortKeyParameter(),
     metavar="COLUMN,...",
     help="The order that the store is to have: rows that declare no other are compared by it. Default: the policy's.",
 )
-@click.option("--assign-ids", is_flag=True, help="Files that are not named by a ULID get one, made of their path.")
-@click.option("--verify", is_flag=True, help="Read all rows now, and believe nothing that the files say of them.")
-@click.option("--skip-bad", is_flag=True, help="Register the others when some files cannot be blocks.")
+@click.option("--assign-ids", is_flag=True, help="Derive a ULID from the path for files that are not named by one.")
+@click.option("--verify", is_flag=True, help="Read all rows now instead of trusting the files' statistics.")
+@click.option("--skip-bad", is_flag=True, help="Skip files that cannot be blocks, register the others.")
 @output_option()
 @click.pass_context
 def register(

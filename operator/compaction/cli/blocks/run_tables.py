@@ -44,7 +44,7 @@ RECEIPTS: Final = (
     Column("verified", "Verified", optional),
     Column("failure", "Reason", optional),
 )
-QUARANTINED: Final = (Column("source", "Set aside"), Column("reason", "Reason"), Column("message", "Message"))
+QUARANTINED: Final = (Column("source", "Quarantined"), Column("reason", "Reason"), Column("message", "Message"))
 
 
 LEFT_OUT: Final = (

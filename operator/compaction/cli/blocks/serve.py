@@ -54,20 +54,20 @@ class Callers:
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any free one.")
 @click.option("--tls-cert", type=_FILE, help="Certificate with its chain (PEM); read again when it is replaced.")
 @click.option("--tls-key", type=_FILE, help="Its key (PEM).")
-@click.option("--plain-http", is_flag=True, help="Beyond loopback without TLS: something else encrypts.")
+@click.option("--plain-http", is_flag=True, help="Listen beyond loopback without TLS (a proxy encrypts).")
 @click.option(
     "--secret-file",
     "secret_files",
     multiple=True,
     metavar="NAME=FILE",
-    help="Whoever sends a line of the file as bearer token is secret:NAME. May be given several times.",
+    help="A caller whose bearer token is a line of the file is secret:NAME. Repeatable.",
 )
 @click.option(
     "--allow-service-account",
     "accounts",
     multiple=True,
     metavar="NAMESPACE/NAME",
-    help="Whoever sends this account's token (by TokenReview); NAMESPACE/* is all of one. May be given several times.",
+    help="Allow callers with a token of this account (TokenReview); NAMESPACE/* allows a namespace. Repeatable.",
 )
 @click.option(
     "--audience",
@@ -75,25 +75,25 @@ class Callers:
     multiple=True,
     default=(AUDIENCE,),
     show_default=True,
-    help="For whom tokens of service accounts must be made.",
+    help="Required audience of service account tokens.",
 )
 @kubeconfig_option()
 @click.option(
     "--tenants",
     type=_FILE,
-    help='YAML, `principal: [tenant, ...]`, where "*" is every tenant: nobody else comes in. Principals are '
+    help='YAML, `principal: [tenant, ...]`, where "*" is every tenant: all other callers are refused. Principals are '
     "secret:NAME and system:serviceaccount:NAMESPACE:NAME.",
 )
-@click.option("--max-body", default="1Mi", show_default=True, metavar="QUANTITY", help="Of a request.")
+@click.option("--max-body", default="1Mi", show_default=True, metavar="QUANTITY", help="Maximum size of a request.")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests that work at a time."
+    "--concurrency", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of concurrent requests."
 )
 @click.option(
     "--drain-seconds",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="How long requests are taken after SIGTERM, until nobody sends new ones.",
+    help="How long requests are accepted after SIGTERM, so that clients can switch.",
 )
 @click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True)
 def command(
@@ -121,7 +121,7 @@ def command(
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
     if not secret_files and not accounts:
-        raise click.UsageError("nobody could register anything: give --secret-file or --allow-service-account")
+        raise click.UsageError("no caller could register blocks: give --secret-file or --allow-service-account")
     tls = TlsFiles(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     address = Address(bind_address, port, tls, plain_http, drain_seconds)
     address.check()

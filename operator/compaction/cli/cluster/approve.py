@@ -24,10 +24,10 @@ from compaction.kube.client.api import COMPACTION_POLICIES
 @click.command("approve")
 @click.argument("policy", shell_complete=complete("policies"))
 @click.argument("plan_hash", metavar="[HASH]", required=False)
-@click.option("-y", "--yes", is_flag=True, help="Approve the current plan, whatever it is, without being asked.")
+@click.option("-y", "--yes", is_flag=True, help="Approve the current plan without a prompt.")
 @cluster_options()
 def command(*, policy: str, plan_hash: str | None, yes: bool, target: Target) -> None:
-    """Carry out the plan of POLICY that waits for approval; with HASH, only if it is still that one.
+    """Approve the plan of POLICY; with HASH, only if it is still the current one.
 
     Without HASH the plan is shown first, and you are asked; in a script give HASH or --yes.
     """
@@ -41,7 +41,7 @@ def command(*, policy: str, plan_hash: str | None, yes: bool, target: Target) ->
         _confirm(plan)
     ask(target, lambda cluster: cluster.annotate(COMPACTION_POLICIES, policy, ANNOTATION_APPROVE, plan.hash))
     click.echo(
-        f"approved: the store is looked at once more, and if the plan is still {plan.hash}, its "
+        f"approved: the store is scanned again, and if the plan is still {plan.hash}, its "
         f"{plural(plan.jobs, 'job')} are created; a changed store makes another plan, which waits again"
     )
 

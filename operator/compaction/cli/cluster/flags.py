@@ -64,7 +64,7 @@ def cluster_flags(*, all_namespaces: bool) -> Callable[[Command], Command]:
             "groups",
             multiple=True,
             metavar="GROUP",
-            help="Group to impersonate; may be given several times.",
+            help="Group to impersonate; repeatable.",
         ),
     ]
     if all_namespaces:

@@ -12,7 +12,7 @@ from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, NAM
 from compaction.kube.client.resources import Resource
 
 SECONDS: Final = 2.0
-"""Nobody waits longer for a completion."""
+"""Shell completion gives up after this time."""
 _KINDS: Final = {"policies": COMPACTION_POLICIES, "jobs": COMPACTION_JOBS, "namespaces": NAMESPACES}
 
 

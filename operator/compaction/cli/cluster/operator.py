@@ -52,19 +52,25 @@ class Bytes(click.ParamType[int]):
 @click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address for probes and metrics.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
 @click.option("--health-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="0: any free one.")
-@click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True, help="Policies at a time.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Number of policies reconciled concurrently.",
+)
 @click.option(
     "--max-workers",
     type=click.IntRange(min=1),
     envvar="COMPACTION_MAX_WORKERS",
-    help="Workers of all policies together that run at once. COMPACTION_MAX_WORKERS. Default: no limit.",
+    help="Maximum number of workers of all policies. COMPACTION_MAX_WORKERS. Default: no limit.",
 )
 @click.option(
     "--max-bytes-per-second",
     type=Bytes(),
     envvar="COMPACTION_MAX_BYTES_PER_SECOND",
     metavar="QUANTITY",
-    help="Bytes per second that all rewrites together read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "
+    help="Maximum bytes per second that all rewrites read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "
     "Default: no limit.",
 )
 @click.option("--resync", type=DurationParameter(least=1), default="5m", show_default=True)

@@ -87,7 +87,7 @@ def _left_out(row: LeftOut) -> dict[str, Any]:
 def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) -> None:
     plan = policy.status.plan
     if plan is None:
-        click.echo(f"No plan of {policy.metadata.name} yet: its store was not looked at.")
+        click.echo(f"No plan of {policy.metadata.name} yet: its store was not scanned.")
         return
     click.echo(summary(policy, plan, now))
     unfinished = [job for job in jobs if job.status.state is not JobState.SUCCEEDED]
@@ -132,7 +132,7 @@ def show_work(plan: PlanStatus) -> None:
 def _approval(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
     name, namespace = policy.metadata.name, policy.metadata.namespace
     if policy.metadata.annotations.get(ANNOTATION_APPROVE) == plan.hash:
-        return "It was approved; the coordinator looks at the store once more before it creates the jobs."
+        return "It was approved; the coordinator scans the store again before it creates the jobs."
     since = plan.waiting_since
     age = f"{format_age((now - since).total_seconds())} " if since is not None else ""
     return f"It has waited {age}for approval: kubectl compaction approve {name} {plan.hash} -n {namespace}"

@@ -1,6 +1,6 @@
 """`quarantine list|release`: the damaged sources that are in quarantine.
 
-Exit codes: 0 shown or asked for; 1 not, and stderr says why; 2 wrong usage.
+Exit codes: 0 shown or requested; 1 not, and stderr says why; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -86,17 +86,17 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
 @group.command("release")
 @click.argument("policy", shell_complete=complete("policies"))
 @click.argument("sources", metavar="[TARGET/SOURCE]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every source that is in quarantine now.")
+@click.option("--all", "everything", is_flag=True, help="Release all quarantined sources.")
 @cluster_options()
 def release(*, policy: str, sources: tuple[str, ...], everything: bool, target: Target) -> None:
-    """Release sources of POLICY from quarantine, so that they are planned as they are. Of a block, its id is enough.
+    """Release sources of POLICY from quarantine, so that they are planned unchanged. For a block, the id is enough.
 
     A source that is still damaged is quarantined again by the next job that reads it; nothing is lost by trying.
     """
     if everything == bool(sources):
         raise click.UsageError("name sources as `quarantine list` prints them (TARGET/SOURCE), or give --all")
     count = ask(target, lambda cluster: _release(cluster, policy, sources))
-    click.echo(f"policy {policy}: release of {plural(count, 'source')} asked for; they are planned at the next scan")
+    click.echo(f"policy {policy}: release of {plural(count, 'source')} requested; they are planned at the next scan")
 
 
 async def _release(cluster: Cluster, name: str, sources: tuple[str, ...]) -> int:

@@ -1,4 +1,4 @@
-"""`retry`: give parked jobs their attempts anew.
+"""`retry`: reset the attempts of faulty jobs and retry them.
 
 Exit codes: 0 asked for all of them; 1 not for all, and stderr says for which and why; 2 wrong usage.
 """
@@ -34,7 +34,7 @@ _NOT_PARKED: Final = {
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete("jobs"))
 @cluster_options()
 def command(*, jobs: tuple[str, ...], target: Target) -> int:
-    """Give the parked (Faulty) jobs JOB... their attempts anew. Mend the cause first: `why JOB` names it."""
+    """Reset the attempts of faulty jobs and retry them. Fix the cause first: `why JOB` names it."""
     return ask(target, lambda cluster: _retry(cluster, jobs))
 
 
@@ -52,7 +52,7 @@ async def _retry(cluster: Cluster, names: tuple[str, ...]) -> int:
             report(error)
             code = EXIT_DATA_ERROR
         else:
-            click.echo(f"job {bare}: asked for; the coordinator gives it its attempts anew")
+            click.echo(f"job {bare}: retry requested; the coordinator resets its attempts")
     return code
 
 
@@ -66,7 +66,7 @@ def check_parked(job: CompactionJob) -> None:
 
 
 def check_useful(job: CompactionJob, policy: CompactionPolicy | None) -> None:
-    """Raises ClusterCommandError for a retry that cannot change anything, as far as the objects tell. What only the
+    """Raises ClusterCommandError for a retry that, by its objects, cannot change anything. What only the
     store tells, the coordinator knows: it answers such a retry with the Event RetryRefused.
     """
     why_not = futile(job, policy.status.quarantined if policy is not None else ())

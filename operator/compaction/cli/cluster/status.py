@@ -30,7 +30,7 @@ CoordinatorOf = Callable[[str], Coordination]
 @click.command("status")
 @click.argument("policy", required=False, shell_complete=complete("policies"))
 @cluster_options(all_namespaces=True)
-@click.option("-w", "--watch", is_flag=True, help="Then print the row of a policy anew at each change.")
+@click.option("-w", "--watch", is_flag=True, help="After listing, print the row of a policy at each change.")
 @output_option(wide=True)
 def command(*, policy: str | None, target: Target, watch: bool, output: OutputFormat) -> None:
     """What is behind, why, until when, at what cost: of all policies, or of POLICY with its jobs."""
@@ -87,14 +87,14 @@ async def _coordinators(cluster: Cluster) -> CoordinatorOf:
 
 
 def _warn(found: Mapping[str, Coordination], now: datetime) -> None:
-    """Say on stderr that tables are of a former time, where nobody keeps them."""
+    """Warn on stderr that tables are out of date when no operator updates them."""
     for namespace, one in sorted(found.items()):
         if one.is_missing:
             click.echo(f"namespace {namespace}: {one.sentence(now)} What follows is as it was left.", err=True)
 
 
 async def _watch(cluster: Cluster, name: str | None, target: Target, output: OutputFormat) -> None:
-    """Rows until interrupted; a watch that ends or breaks is begun anew, which repeats the rows."""
+    """Rows until interrupted; a watch that ends or breaks is restarted, which repeats the rows."""
     if name is not None:
         await cluster.policy(name)  # one that does not exist is an error at once, not a silent wait
     coordinator_of = await _coordinators(cluster)

@@ -22,8 +22,9 @@ Data = dict[str, Any]
 
 
 def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:
-    """One policy: bytes, seconds and RFC 3339 times; None for what is not known. The status of a policy that nobody
-    coordinates, or whose spec the operator has not seen, is of a former time: `coordinator` and `observed` say so.
+    """One policy: bytes, seconds and RFC 3339 times; None for what is not known. The status of a policy that no
+    operator coordinates, or whose spec the operator has not seen, is of a former time: `coordinator` and `observed` say
+    so.
     """
     status = policy.status
     ready = get_condition(status.conditions, ConditionType.READY)
@@ -58,7 +59,7 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "etaSeconds": status.eta_seconds,
         "costBytes": plan.cost_bytes if plan is not None and is_current(policy) else None,
         "approval": plan.approval.value if plan is not None and plan.approval is not None else None,
-        "nextLookSeconds": _next_look(policy, now),
+        "nextScanSeconds": _next_look(policy, now),
         "nextPlanAt": _time(status.next_schedule_time),
         "nextPlanSeconds": _seconds(now, status.next_schedule_time),
         "nextWindowAt": _time(status.next_window_time),
@@ -91,7 +92,7 @@ def _time(moment: datetime | None) -> str | None:
 
 
 def _next_look(policy: CompactionPolicy, now: datetime) -> int | None:
-    """Seconds until the next look; looks that changed nothing are written down late, so it is counted on."""
+    """Seconds until the next scan; scans without a change are recorded late, so whole intervals are added."""
     looked, interval = policy.status.last_sense_time, float(policy.spec.trigger.interval)
     if looked is None:
         return None
@@ -107,12 +108,12 @@ def _wait(wait: Data | None) -> str:
 
 
 def _next(data: Data) -> str:
-    """What comes next: nothing while nobody coordinates; else the spec is seen, jobs may start, a plan, a look."""
+    """What comes next: nothing while no operator coordinates; else the observed spec, starting jobs, a plan, a scan."""
     if Leadership(data["coordinator"]["state"]) in MISSING:
-        return "nobody coordinates"
+        return "no coordinator"
     if not data["observed"]:
         return "spec not observed"
-    for key, what in (("nextWindowSeconds", "window"), ("nextPlanSeconds", "plan"), ("nextLookSeconds", "look")):
+    for key, what in (("nextWindowSeconds", "window"), ("nextPlanSeconds", "plan"), ("nextScanSeconds", "scan")):
         if data[key] is not None:
             return f"{what} in {format_age(data[key])}"
     return "-"
@@ -211,7 +212,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     name = f"{data['namespace']}/{data['name']}"
     since, kind = _since(policy, now), kind_of(policy.spec.store)
     pairs = [
-        ("Policy", f"{name} ({data['store'] or 'not looked at yet'})"),
+        ("Policy", f"{name} ({data['store'] or 'not scanned yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),
         ("Debt", _debt(policy, data)),
         *kind.rows(policy.status),
@@ -236,7 +237,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
     if data["quarantined"]:
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
-        pairs.append(("Set aside", f"{plural(data['quarantined'], kind.nouns.source)}: {more}"))
+        pairs.append(("Quarantined", f"{plural(data['quarantined'], kind.nouns.source)}: {more}"))
     alarms = {one.alarm.reason for one in kind.measures if one.alarm is not None}
     return pairs + [
         ("Lost" if error.reason in alarms else "Not planned", f"{error.reason}: {error.message}")
@@ -251,7 +252,7 @@ def _outdated_pairs(policy: CompactionPolicy, coordinator: Coordination, now: da
         return pairs
     observed, generation = policy.status.observed_generation, policy.metadata.generation
     if observed < 0:
-        return [*pairs, ("Observed", "never: no operator has looked at the policy yet")]
+        return [*pairs, ("Observed", "never: no operator has observed the policy yet")]
     said = f"generation {observed} of {generation}: the operator has not seen the newest spec yet"
     return [*pairs, ("Observed", said)]
 

@@ -22,12 +22,7 @@ from compaction.explain.explanation import Explanation
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
 
-HEADINGS: Final = {
-    "behind": "What there is to do",
-    "now": "What is the case",
-    "next": "What happens next",
-    "todo": "What you can do",
-}
+HEADINGS: Final = {"state": "State", "debt": "Debt", "next": "Next", "actions": "Actions"}
 MIN_WIDTH: Final = 60
 _KINDS: Final = {
     "policy": "policy", "cpol": "policy", "compactionpolicy": "policy", "compactionpolicies": "policy",
@@ -40,9 +35,10 @@ _KINDS: Final = {
 @cluster_options()
 @output_option()
 def command(*, name: str, target: Target, output: OutputFormat) -> None:
-    """Explain a policy or a job: what is behind, what it waits for since when, what happens next, what to do.
+    """Explain the state of a policy or a job: its debt, what it waits for and since when, what happens next, what to
+    do.
 
-    A name that both a policy and a job have means the policy; cjob/NAME means the job.
+    If a policy and a job share the name, the policy is explained; cjob/NAME selects the job.
     """
     explanation = ask(target, lambda cluster: explain(cluster, name))
     if output is OutputFormat.TABLE:
@@ -52,7 +48,7 @@ def command(*, name: str, target: Target, output: OutputFormat) -> None:
 
 
 async def explain(cluster: Cluster, name: str) -> Explanation:
-    """Read what belongs together, and explain it. Raises ClusterCommandError when there is no such object."""
+    """Read the object, its jobs and Leases, and explain it. Raises ClusterCommandError when there is no such object."""
     kind, _, bare = name.rpartition("/")
     wanted = _KINDS.get(kind.partition(".")[0].lower()) if kind else None
     if kind and wanted is None:
@@ -71,7 +67,7 @@ async def explain(cluster: Cluster, name: str) -> Explanation:
 
 
 def show(explanation: Explanation) -> None:
-    """Print it. Names of directories are whatever somebody called them: nothing of them steers the terminal."""
+    """Print it. Names of directories may hold anything: control characters in them never reach the terminal."""
     click.echo(printable(explanation.subject))
     for key, heading in HEADINGS.items():
         sentences = getattr(explanation, key)

@@ -1,4 +1,4 @@
-"""`compactor worker`: one Spark application that takes jobs of one policy until nobody needs it any more.
+"""`compactor worker`: one Spark application that takes jobs of one policy until no job needs it any more.
 
 Started by the operator (launchers), never by hand in ordinary life. Exit codes: 0 idle; 1 it could not start; 2 wrong
 usage; 64 asked to stop; 65 its Lease is gone; 66 the API server did not answer; 67 Spark went away; 68 the heartbeat
@@ -47,10 +47,22 @@ def spark_settings(_context: click.Context, _parameter: click.Parameter, values:
 @click.command("worker")
 @click.option("--namespace", required=True, help="Namespace of the policy.")
 @click.option("--policy", required=True, help="Name of the policy whose jobs are taken.")
-@click.option("--name", required=True, help="Unique name of this worker, and of its Lease.")
-@click.option("--slots", type=click.IntRange(1, 256), default=2, show_default=True, help="Jobs at a time.")
-@click.option("--idle-seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Leave after.")
-@click.option("--lease-seconds", type=click.IntRange(1, 3600), default=15, show_default=True, help="Own lease.")
+@click.option("--name", required=True, help="Unique name of this worker and its Lease.")
+@click.option("--slots", type=click.IntRange(1, 256), default=2, show_default=True, help="Number of concurrent jobs.")
+@click.option(
+    "--idle-seconds",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Exit after this time without jobs.",
+)
+@click.option(
+    "--lease-seconds",
+    type=click.IntRange(1, 3600),
+    default=15,
+    show_default=True,
+    help="Duration of the worker's Lease.",
+)
 @click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
 @click.option("--conf", multiple=True, callback=spark_settings, metavar="KEY=VALUE", help="Spark configuration.")
 @click.option(
@@ -60,7 +72,7 @@ def spark_settings(_context: click.Context, _parameter: click.Parameter, values:
     show_default=True,
     help="Where the Secrets of the policy's store are, a directory for each and a file for each key.",
 )
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="How to reach the API server.")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Path to a kubeconfig.")
 @click.option(
     "--log-format", type=click.Choice([f.value for f in LogFormat]), default=LogFormat.TEXT.value, show_default=True
 )

@@ -40,9 +40,9 @@ group.add_command(images.command)
 
 @group.command()
 @STATE_DIR
-@click.option("--detach", is_flag=True, help="Return when it is ready; `compactor local down` stops it.")
+@click.option("--detach", is_flag=True, help="Run in the background; `compactor local down` stops it.")
 @click.option("--audit", is_flag=True, help="Record every request in log/audit.log (a node always does).")
-@click.option("--node", is_flag=True, help="Also kubelet and containerd: a cluster that runs pods (Linux, root).")
+@click.option("--node", is_flag=True, help="Also start kubelet and containerd: a cluster that runs pods (Linux, root).")
 def up(state_dir: Path, detach: bool, audit: bool, node: bool) -> None:
     """Start the control plane; without --detach it stops with this command (Ctrl-C)."""
     if os.environ.get("KUBECONFIG"):

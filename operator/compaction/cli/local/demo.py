@@ -27,16 +27,16 @@ DEMOS: Final = dict(doors.demo for doors in SHIPPED if doors.demo is not None)
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".demo"),
     show_default=True,
-    help="Where stores, control plane and operator keep their files; made anew by each run.",
+    help="Where stores, control plane and operator keep their files; created again by each run.",
 )
-@click.option("--keep", is_flag=True, help="Leave everything running at the end and print its KUBECONFIG.")
-@click.option("--down", is_flag=True, help="Stop what --keep left running, and do nothing else.")
+@click.option("--keep", is_flag=True, help="Keep everything running at the end and print its KUBECONFIG.")
+@click.option("--down", is_flag=True, help="Only stop what --keep left running.")
 @click.option(
     "--store",
     type=click.Choice(list(DEMOS)),
     default=next(iter(DEMOS)),
     show_default=True,
-    help="What is compacted: segment logs in files, or a block store on versitygw (S3) and PostgreSQL.",
+    help="Kind of store: segment logs in files, or a block store on versitygw (S3) and PostgreSQL.",
 )
 @kubeconfig_option(
     "Use this cluster instead of a control plane of our own; definitions and a namespace are created in it.",

@@ -21,4 +21,4 @@ class Drills(LazyGroup):
 
 @click.group(cls=Drills)
 def group() -> None:
-    """Prove on your own cluster that a forgotten worker does no harm."""
+    """Prove on your own cluster that a revoked worker cannot commit."""

@@ -9,14 +9,12 @@ from compaction.local.images.model import Image
 
 
 @click.command("images")
-@click.option("--only", type=click.Choice([image.value for image in Image]), help="Build one of the two.")
-@click.option("--base-image", metavar="IMAGE", help="Debian (bookworm) to build on; default: pulled, or made here.")
+@click.option("--only", type=click.Choice([image.value for image in Image]), help="Build only this image.")
+@click.option("--base-image", metavar="IMAGE", help="Debian (bookworm) base image; default: pulled, or built here.")
 @click.option("--engine", type=click.Choice(["auto", "docker", "buildah"]), default="auto", show_default=True)
-@click.option(
-    "--fresh", is_flag=True, help="Make the base anew and use no earlier layer: takes in what Debian has fixed."
-)
+@click.option("--fresh", is_flag=True, help="Rebuild the base without cached layers, to include fixes of Debian.")
 def command(*, only: str | None, base_image: str | None, engine: str, fresh: bool) -> None:
-    """Build the images of this checkout, or say that nothing in them has changed.
+    """Build the images of this checkout; unchanged images are not built again.
 
     Prints one line for each: name, archive (what `docker load` and `ctr images import` read), size.
     """

@@ -42,16 +42,16 @@ from compaction.stores.secrets import Secrets
     type=click.File("r", encoding="utf-8"),
     help="The policy, as for kubectl apply -f (- reads standard input).",
 )
-@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing; starts no Spark.")
-@click.option("--watch", is_flag=True, help="Stay, and keep the store compacted as the policy says, until stopped.")
+@click.option("--dry-run", is_flag=True, help="Show the plan without changes; does not start Spark.")
+@click.option("--watch", is_flag=True, help="Keep running and compact as the policy says, until stopped.")
 @click.option("--approve", "approved", metavar="HASH", help="Approve the plan of this hash (approval: Manual).")
 @click.option("--policy", "wanted", help="Name of the policy, when the file holds several.")
 @click.option(
     "--secrets-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where Secrets of the policy are that its file does not hold: DIR/NAME/KEY.",
+    help="Directory of Secrets that are not in the policy's file: DIR/NAME/KEY.",
 )
-@click.option("--take-over", is_flag=True, help="First give up all open jobs of the store, also those of a cluster.")
+@click.option("--take-over", is_flag=True, help="Release all open jobs of the store first, also those of a cluster.")
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
 @output_option()
 def command(

@@ -1,4 +1,4 @@
-"""`compactor run --watch`: what is told while it runs, and the summary at its end.
+"""`compactor run --watch`: its messages, and the summary at its end.
 
 Exit codes: 0 stopped by SIGINT or SIGTERM; 1 it could not begin; 2 wrong usage.
 """
@@ -83,7 +83,7 @@ def _show(watch: LocalWatch, output: OutputFormat) -> None:
             ("Jobs", f"{data['succeeded']} succeeded, {data['faulty']} faulty, {data['unfinished']} not finished"),
             ("Reclaimed", format_bytes(data["bytesReclaimed"])),
             ("Deleted", plural(data["deleted"], nouns.deleted)),
-            ("Set aside", plural(len(data["quarantined"]), nouns.source)),
+            ("Quarantined", plural(len(data["quarantined"]), nouns.source)),
         ]
     )
     for one in data["quarantined"]:

@@ -83,7 +83,7 @@ class Others(Protocol):
         ...
 
     def parked(self) -> list[str]:
-        """One line for each job that keeps its sources although nobody seems to work on it."""
+        """One line for each job that holds its sources although no process seems to work on it."""
         ...
 
     def tell(self, *, take_over: bool = False) -> None:

@@ -54,28 +54,30 @@ RECEIPT_COLUMNS = (
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option("--plan", "--dry-run", "planning", is_flag=True, help="Only say what would be done, and what not.")
+@click.option(
+    "--plan", "--dry-run", "planning", is_flag=True, help="Dry run: show what would change, and what is left out."
+)
 @owner_stopped_option
 @click.option(
     "--shorter-than",
     type=click.IntRange(2),
     default=DEFAULT_SHORTER_THAN,
     show_default=True,
-    help="Re-write runs of fewer live neighbours than this.",
+    help="Re-write runs of fewer adjacent live entries than this.",
 )
 @click.option(
     "--min-ranges",
     type=click.IntRange(1),
     default=DEFAULT_MIN_RANGES,
     show_default=True,
-    help="Do nothing unless the live set becomes so many ranges shorter.",
+    help="Skip unless the live set shrinks by this number of ranges.",
 )
 @click.option(
     "--budget",
     type=click.IntRange(1),
     default=DEFAULT_MAX_BYTES,
     show_default=True,
-    help="Most payload bytes to write in all.",
+    help="Maximum payload bytes to write.",
 )
 @max_entries_option
 @max_bytes_option

@@ -20,7 +20,7 @@ from compaction.local.demo.check import Check
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False, writable=True),
-    help="Where the scratch log is made: on the file system of your logs, outside of every policy's root. "
+    help="Directory of the scratch log: on the file system of your logs, outside of every policy's root. "
     "Default: the directory for temporary files.",
 )
 @click.option("--lease-seconds", type=click.IntRange(2, 300), default=5, show_default=True, help="The job's lease.")
@@ -41,8 +41,8 @@ def fencing(namespace: str | None, kubeconfig: Path | None, directory: Path | No
 
 
 async def _interruptible(drill: FencingDrill) -> tuple[Check, ...]:
-    """SIGTERM, and a terminal that is closed, clean up as Ctrl-C does: the drill is cancelled, and whoever cancelled it
-    waits until it has ended. A shell's background job ignores SIGINT from birth; it, too, ends when it is told to.
+    """SIGTERM, and a terminal that is closed, clean up as Ctrl-C does: the drill is cancelled, and the caller
+    waits until it has ended. A shell's background job ignores SIGINT from birth; it, too, ends on request.
     """
     this = asyncio.current_task()
     assert this is not None

@@ -23,19 +23,19 @@ max_entries_option = click.option(
     type=click.IntRange(1, MAX_COUNT_LIMIT),
     default=DEFAULT_MAX_COUNT,
     show_default=True,
-    help="Most entries in a new segment.",
+    help="Maximum number of entries in a new segment.",
 )
 max_bytes_option = click.option(
     "--max-bytes",
     type=click.IntRange(1),
     default=DEFAULT_MAX_SIZE,
     show_default=True,
-    help="Most payload bytes in a new segment.",
+    help="Maximum payload bytes in a new segment.",
 )
 owner_stopped_option = click.option(
     "--owner-stopped",
     is_flag=True,
-    help="The process that owns the log is stopped, and stays so meanwhile: do not look for signs of it.",
+    help="The owner of the log is stopped and stays stopped: skip the check for a running owner.",
 )
 
 
@@ -64,13 +64,13 @@ def log_options(command: Command) -> Command:
         "--live",
         type=LiveSetParameter(),
         metavar="1-5,9,20-30",
-        help="What is live at or below the snapshot; wins over the snapshot directory. '' means nothing.",
+        help="Live indexes at or below the snapshot; overrides the snapshot directory. '' means none.",
     )
     snapshot = click.option(
         "--snapshot",
         type=click.IntRange(0, MAX_INDEX),
         metavar="INDEX",
-        help="The snapshot's index; wins over the snapshot directory.",
+        help="The snapshot's index; overrides the snapshot directory.",
     )
     directory = click.argument(
         "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True)

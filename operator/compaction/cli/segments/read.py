@@ -103,7 +103,9 @@ def inspect(
 
 @click.command()
 @log_options
-@click.option("--live-only", is_flag=True, help="Only what must survive: live entries, and all above the snapshot.")
+@click.option(
+    "--live-only", is_flag=True, help="Only entries that compaction keeps: live ones, and all above the snapshot."
+)
 @output_option(default=OutputFormat.JSONL, jsonl=True)
 @click.pass_context
 def entries(
@@ -212,7 +214,7 @@ def _owner(signs: OwnerSigns) -> dict[str, Any] | None:
 
 
 def _segment_rows(scan: LogScan, errors: list[CompactionError], *, verified: bool) -> list[dict[str, Any]]:
-    """One row per name that looks like a segment, in name order: files, links and what could not be parsed. `errors`:
+    """One row per segment name, in name order: files, links and what could not be parsed. `errors`:
     all that was found, in payloads too.
     """
     log = scan.log

@@ -36,7 +36,7 @@ RECEIPTS: Final = (
 )
 QUARANTINED: Final = (
     Column("target", "Log"),
-    Column("source", "Set aside"),
+    Column("source", "Quarantined"),
     Column("index", "Index", optional, right=True),
     Column("offset", "Offset", optional, right=True),
     Column("reason", "Reason"),

@@ -77,7 +77,7 @@ def planning_options(command: Command) -> Command:
                 type=click.IntRange(1, MAX_SOURCES),
                 default=MAX_SOURCES,
                 show_default=True,
-                help="Most segments that become one.",
+                help="Maximum number of segments to merge into one.",
             ),
             click.option(
                 "--when-indexes-missing",
@@ -121,13 +121,13 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
 @log_options
 @planning_options
 @click.option("--phase", type=click.Choice(["1", "3"]), help="Only mark dead segments (1), or only rewrite groups (3).")
-@click.option("--sweep", "sweeping", is_flag=True, help="Then delete what was replaced longer than the grace ago.")
+@click.option("--sweep", "sweeping", is_flag=True, help="Delete replaced data whose grace is over.")
 @click.option(
     "--grace",
     type=DurationParameter(),
     default="10m",
     show_default=True,
-    help="How long replaced names stay readable.",
+    help="Grace: how long replaced names stay readable.",
 )
 @owner_stopped_option
 @output_option()
@@ -209,8 +209,8 @@ def recover(context: click.Context, *, directory: Path, owner_stopped: bool, out
     """Finish or undo what a crash left half-done in the log in DIR, ours or Ra's own. Harmless on a healthy log.
 
     Where something is half-done, a log of a Ra system is refused unless its server was stopped cleanly. A segment that
-    somebody has changed since stays as it is. A file that may hold the only copy of an entry is kept and named; the
-    exit code is then 1.
+    another process has changed since stays as it is. A file that may hold the only copy of an entry is kept and named;
+    the exit code is then 1.
     """
     ownership = ownership_of(owner_stopped=owner_stopped)
     done = recovery.recover(directory, holder=HOLDER, ownership=ownership)

@@ -9,18 +9,19 @@ from compaction.kinds.blocks.reasons import BlockJobReason
 from compaction.kinds.meaning import Meaning
 
 _EDIT: Final = "kubectl edit cpol {policy} {n}"
-_PARKED: Final = "Another attempt would end the same, so the job stays parked."
+_PARKED: Final = "A retry would fail in the same way, so the job stays parked."
 
 JOB_WORDS: Final[Mapping[str, Meaning]] = {
     BlockJobReason.SOURCES_DIFFER: Meaning(
-        "The blocks have a column whose types in two of them have no common one; nothing was changed.",
-        "The job stays parked. Plans keep such blocks apart: the job was made by hand, or by an older version.",
-        "Delete the job, and its blocks are planned by their schemas: kubectl delete cjob {job} {n}",
+        "Two of the blocks have a column whose types have no common type; nothing was changed.",
+        "The job stays parked. Plans keep such blocks apart: a user or an older version created the job.",
+        "Delete the job; its blocks are then planned by schema: kubectl delete cjob {job} {n}",
     ),
     BlockJobReason.MEMORY_TOO_SMALL: Meaning(
         "The merge needs more memory than the job may use; nothing was changed.",
-        f"{_PARKED} It is told how much to use when it is made.",
-        "Raise spec.store.blockStore.mergeMemory, then delete the job, and it is planned anew: kubectl delete cjob "
+        f"{_PARKED} A job's memory is set when it is created.",
+        "Raise spec.store.blockStore.mergeMemory, then delete the job; its blocks are planned again: kubectl delete "
+        "cjob "
         "{job} {n}",
     ),
 }
@@ -28,20 +29,20 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
 LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
     "WaitingForMore": Meaning(
         "The blocks wait for more of their tenant, shard and window of time.",
-        "They are merged when so many have come as their level takes, or when the first of them is old enough.",
-        f"To have them merged earlier lower maxBlocks or maxAge of spec.store.blockStore.levels: {_EDIT}",
+        "They are merged when their number reaches maxBlocks of their level, or the oldest reaches its maxAge.",
+        f"To merge them earlier, lower maxBlocks or maxAge of spec.store.blockStore.levels: {_EDIT}",
     ),
     "NothingToMergeWith": Meaning(
         "The block is the only one of its tenant, shard and window of time, and of its schema, at every level.",
-        "Nothing is wrong with it: it is merged when another one comes.",
+        "It is merged when another one is registered; no action is needed.",
     ),
     "LargeEnough": Meaning(
-        "The block has the size from which on a merge gains nothing for readers.",
-        "It stays as it is, until its retention is over.",
+        "The block is large enough that a merge gains nothing for readers.",
+        "It is kept until its retention is over.",
     ),
     "HighestLevel": Meaning(
-        "The block has come through all levels.",
-        "It stays as it is, until its retention is over.",
+        "The block has reached the highest level.",
+        "It is kept until its retention is over.",
     ),
 }
-"""Reasons of the queue of blocks, by their words: this room knows no store."""
+"""Reasons of the queue of blocks, by their words: this package imports no store."""

@@ -42,7 +42,7 @@ def target_name(tenant: str, shard: int, level: int, first: str) -> str:
 
 
 def tenant_of_target(target: str) -> str:
-    """The tenant of a target; "" for a name that somebody made up."""
+    """The tenant of a target; "" for a name in another form."""
     parts = target.rsplit("/", 3)
     return parts[0] if len(parts) == 4 else ""
 

@@ -70,7 +70,7 @@ def static_token(token: str) -> TokenProvider:
 
 
 def file_token(path: Path) -> TokenProvider:
-    """A bearer token kept in a file that somebody else rotates."""
+    """A bearer token kept in a file that another process rotates."""
 
     def read() -> str:
         try:

@@ -1,7 +1,7 @@
 """Secrets of one namespace, read from the API server by name: `get`, and nothing else.
 
-Stores are opened and looked at in threads, so reading blocks its thread while the loop asks. What was read is kept for
-a few seconds, a failure never: a Secret that was changed, made or allowed counts from the next look on. Values are
+Stores are opened and scanned in threads, so reading blocks its thread while the loop asks. What was read is kept for
+a few seconds, a failure never: a Secret that was changed, created or allowed counts from the next scan on. Values are
 kept in memory only and show nowhere.
 """
 
@@ -25,7 +25,7 @@ from compaction.kube.client.resources import SECRETS, Obj
 from compaction.stores.secrets import check_name, text_of
 
 KEPT_SECONDS: Final = 10.0
-"""Longer than one look at a store takes to open it, shorter than anybody waits for a changed password."""
+"""Longer than a scan takes to open a store, shorter than a user waits for a changed password."""
 _BEYOND_DEADLINE: Final = 5.0
 
 

@@ -84,7 +84,7 @@ class ApiObjects:
         """What a decision took for absent must be so on a fresh read.
 
         A Lease that lost its labels never reaches the cache, however often it is read. One that `owners` (uids) created
-        is deleted, so that its holder stops; one of somebody else is not what the decision was about.
+        is deleted, so that its holder stops; one of another holder is not what the decision was about.
         """
         for name in names:
             found = await self._refresh(LEASES, name)
@@ -175,7 +175,7 @@ class ApiObjects:
         )
 
     async def _name_taken(self, action: AssignJob) -> bool | Refused:
-        """A Lease of the job's name that the snapshot did not have: the job's own, or somebody else's for good."""
+        """A Lease of the job's name that the snapshot did not have: the job's own, or another owner's for good."""
         name = action.job.name
         found = await self._refresh(LEASES, name)
         if found is None or self._is_visible(found):

@@ -104,7 +104,7 @@ class AssignmentSteps:
 
 
 def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
-    """The new token, accepted by the store; why the store refused; or None when somebody else claimed in between.
+    """The new token, accepted by the store; why the store refused; or None when another replica claimed in between.
     Blocks.
     """
     name = action.job.name

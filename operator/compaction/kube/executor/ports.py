@@ -32,7 +32,7 @@ class Objects(Protocol):
         ...
 
     async def holds(self, premise: Premise, job: Identity) -> bool:
-        """Whether fresh reads confirm what a decision about a job rests on."""
+        """Whether fresh reads confirm what a decision about a job depends on."""
         ...
 
     def serves(self, worker: str) -> bool:

@@ -71,7 +71,7 @@ def version_order(version: str) -> tuple[int, str]:
 
 
 def project(body: Obj) -> Obj:
-    """The object without what nobody here reads (managedFields and kubectl's copy of the spec), and with one copy of
+    """The object without what no reader here needs (managedFields and kubectl's copy of the spec), and with one copy of
     each string: every event is parsed by itself, and else each object has its own names of all fields, which are more
     than half of what it takes.
     """
@@ -239,7 +239,7 @@ class ObjectCache:
         return self.leases.indexed("policy", policy)
 
     def policies_of(self, resource: Resource, body: Obj) -> tuple[ObjectKey, ...]:
-        """Which policies must be looked at again when this object changed; nothing for objects of no policy."""
+        """Which policies are reconciled again when this object changed; nothing for objects of no policy."""
         if resource == COMPACTION_POLICIES:
             return (key_of(body),)
         return policy_of_job(body) if resource == COMPACTION_JOBS else policy_of_lease(body)

@@ -27,14 +27,14 @@ from compaction.exceptions import ApiError
 Key = TypeVar("Key", bound=Hashable)
 
 AGAIN: Final = 0.2
-"""Seconds until a key is looked at again that has more to do, or whose decision met another world."""
+"""Seconds until a key is reconciled again that has more to do, or whose decision was outdated."""
 STALE_IN_A_ROW: Final = 5
-"""A race is over after a few looks; what goes on for longer is not a race, and is looked at ever more rarely."""
+"""A race is over after a few reconciles; what goes on for longer is no race, and is reconciled less and less often."""
 LONGEST_STALE_PAUSE: Final = 30.0
 
 
 def stale_pause(row: int) -> float:
-    """Seconds until the next look after `row` stale outcomes in a row (at least 1)."""
+    """Seconds until the next reconcile after `row` stale outcomes in a row (at least 1)."""
     return float(min(LONGEST_STALE_PAUSE, AGAIN * 2.0 ** max(0, min(row, 30) - STALE_IN_A_ROW)))
 
 

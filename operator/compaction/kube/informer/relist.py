@@ -38,7 +38,7 @@ class Relist:
                     self._metrics.sweep_repairs.labels(store.resource.kind, delta.change.value).inc()
 
     async def forever(self, *, every: float, rng: random.Random) -> None:
-        """Repair, and have every policy looked at, about every so many seconds."""
+        """Repair the cache, and queue every policy, about every so many seconds."""
         while True:
             await asyncio.sleep(every * rng.uniform(0.9, 1.1))
             try:

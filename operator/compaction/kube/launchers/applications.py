@@ -30,7 +30,7 @@ DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 """What Spark and both Spark operators call the containers they look for."""
 SILENT_SECONDS: Final = 60.0
-"""An application without a status after so long has no operator that looks at it, unless its backend knows better."""
+"""An application without a status after so long has no operator that handles it, unless its backend knows better."""
 TTL_SECONDS: Final = 4200
 """Ended applications are deleted by us; should we be gone, their operator does it after so long."""
 
@@ -99,13 +99,15 @@ def seen(
 def not_taken_up(
     body: Obj, since: Sighting, kind: Resource, *, limit: float = SILENT_SECONDS, busy: bool = False
 ) -> WorkerObservation:
-    """An application without a status: young, or nobody looks at it. `busy`: its operator may still be submitting."""
+    """An application without a status: young, or no operator handles it. `busy`: its operator may still be
+    submitting.
+    """
     if since.age <= limit:
         return seen(body, since, WorkerPhase.PENDING, reason="New", waited=since.age)
     metadata = body["metadata"]
     submitting = ", or is still submitting others" if busy else ""
     message = (
-        f"nobody has taken up {kind.kind} {metadata['namespace']}/{metadata['name']} ({kind.api_version}) within "
+        f"no operator has handled {kind.kind} {metadata['namespace']}/{metadata['name']} ({kind.api_version}) within "
         f"{limit:.0f} s: its Spark operator does not run, does not watch this namespace{submitting}. Fix that, or set "
         "spec.workers.launcher to pod"
     )
@@ -128,8 +130,8 @@ def driver_of(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation 
 def waiting_or_running(
     body: Obj, since: Sighting, driver: WorkerObservation | None, *, running: bool, reason: str, ui: str = ""
 ) -> WorkerObservation:
-    """An application that goes on, as far as it says. A driver pod that still waits says for what; one that has ended
-    is the last word, since nobody restarts it: its operator may be away, and then the application never says so.
+    """An application that goes on, by its own status. A driver pod that still waits says for what; one that has ended
+    is final, since it is never restarted: its operator may be away, and then the application never says so.
     """
     if driver is not None and driver.phase is not WorkerPhase.RUNNING:
         return driver

@@ -25,7 +25,7 @@ class PolicyKey(NamedTuple):
 
 
 class WorkerPhase(StrEnum):
-    """Where a launched worker is in its life, as far as the launcher can tell."""
+    """The phase of a launched worker, as its launcher reports it."""
 
     PENDING = "Pending"  # accepted, not running yet
     RUNNING = "Running"

@@ -1,6 +1,6 @@
 """Which launcher a worker gets: what the policy says, or what the cluster offers. Pure.
 
-`auto` takes the Spark operator that is there, because whoever installed one wants Spark run through it; then pods of
+`auto` takes the Spark operator that is there, because a cluster with one runs Spark through it; then pods of
 our own where the operator is a pod itself; then processes beside it.
 """
 

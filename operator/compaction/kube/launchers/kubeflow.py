@@ -147,7 +147,7 @@ def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObser
     if not state and driver is None:
         return not_taken_up(body, since, KUBEFLOW_APPLICATIONS, limit=SUBMIT_SECONDS, busy=True)
     if state in _QUEUED:
-        message = f"its SparkApplication is {state}: a queue, or somebody, holds it back"
+        message = f"its SparkApplication is {state}: a queue or a user holds it back"
         return seen(
             body,
             since,

@@ -1,7 +1,7 @@
 """How a worker ended, in one sentence, from its exit code and the end of its log.
 
-A log ends with whoever spoke last: when the API server is away, with the stack traces of a client inside of the JVM.
-What a person reads in a job's attempts is what the worker itself said, or else the last line that is no trace.
+A log ends with the last writer's lines: when the API server is away, with the stack traces of a client inside of the
+JVM. What a person reads in a job's attempts is what the worker itself said, or else the last line that is no trace.
 """
 
 from __future__ import annotations

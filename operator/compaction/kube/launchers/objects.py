@@ -1,9 +1,9 @@
-"""Workers as objects on the API server: created, looked at, deleted, and never changed.
+"""Workers as objects on the API server: created, read, deleted, and never changed.
 
 What each object looks like and means is the backends' (pure); here is the traffic. Invariants:
 
 * one worker is one object of its own name; an object that exists already is never taken for a new one;
-* an object that was seen alive and is gone was deleted by somebody: a fresh read confirms it before it is said;
+* an object that was seen alive and is gone was deleted from outside: a fresh read confirms it before it is reported;
 * looks are one LIST per kind with our labels, rarely while there is nothing to see; of executors, which may be many,
   only those that wait.
 """
@@ -89,7 +89,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Look:
-    """One look: the objects of each kind, which kinds could be looked at, and the executors that wait, by worker."""
+    """One reading: the objects of each kind, which kinds could be read, and the executors that wait, by worker."""
 
     kinds: dict[Launcher, Availability] = field(default_factory=dict)
     objects: list[tuple[Launcher, Obj, Obj | None]] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Look:
 
 
 class ObjectLauncher:
-    """Implements `launchers.base.Launcher` for every kind of object at once; `launch_as` is told which one to make."""
+    """Implements `launchers.base.Launcher` for every kind of object at once; `launch_as` gets the one to create."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class ObjectLauncher:
                 await self._clear_away()
             except ApiUnavailableError as error:
                 # What was seen last stands: nothing is decided on the absence of an answer.
-                log.warning("workers could not be looked at", error=str(error))
+                log.warning("workers could not be read", error=str(error))
         return [seen.observation for seen in self._seen.values() if seen.forgotten is None]
 
     def knows(self, ref: WorkerRef) -> bool:
@@ -305,7 +305,7 @@ def _gone(last: WorkerObservation) -> WorkerObservation:
     if last.ended:
         return last
     disrupted = last.ending is WorkerEnding.DISRUPTED
-    words = last.message if disrupted else "its object was deleted by somebody else"
+    words = last.message if disrupted else "its object was deleted from outside"
     return replace(
         last,
         phase=WorkerPhase.LOST,

@@ -1,8 +1,9 @@
 """What a driver pod's status says about its worker. Pure: a Pod object in, an observation out.
 
-A disruption (eviction, preemption, a drained or lost node) is told by the condition DisruptionTarget, or by the reasons
-that kubelets and node controllers have always written; being out of memory by OOMKilled of the container, or by the
-signal of the kernel's killer where a shell stands between (137 alone proves nothing: a deleted pod ends with it, too).
+A disruption (eviction, preemption, a drained or lost node) is reported by the condition DisruptionTarget, or by the
+reasons that kubelets and node controllers have always written; being out of memory by OOMKilled of the container, or by
+the signal of the kernel's killer where a shell stands between (137 alone proves nothing: a deleted pod ends with it,
+too).
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,7 @@ def memory_of(body: Obj, annotation: str) -> int:
 
 
 def is_being_deleted(body: Obj) -> bool:
-    """True once somebody has asked for an object's deletion."""
+    """True once the deletion of an object was requested."""
     return "deletionTimestamp" in body["metadata"]
 
 

@@ -1,4 +1,4 @@
-"""The pods of a worker as plain objects: what driver and executors have in common, whoever creates them.
+"""The pods of a worker as plain objects: what driver and executors have in common, with every launcher.
 
 They satisfy PodSecurity `restricted` and run on a read-only root: whatever Spark writes goes to an emptyDir. The driver
 may talk to the API server (its Leases, and its executors); executors may not.

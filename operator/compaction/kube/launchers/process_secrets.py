@@ -3,7 +3,7 @@
     <state-dir>/workers/<worker>.secrets/<secret>/<key>
 
 The directory is locked by a descriptor that the worker inherits, so it is the kernel that says when the worker is gone,
-however it ended and whoever started it; every look of a launcher removes what nobody holds any more.
+however it ended and from whichever process; each check of a launcher removes what no process holds any more.
 """
 
 import fcntl
@@ -91,7 +91,7 @@ def remove_unheld(base: Path) -> None:
 
 @contextmanager
 def _alone(base: Path, *, operation: int) -> Iterator[None]:
-    """Nobody else makes or removes directories of Secrets: one that is not locked yet is not abandoned."""
+    """No other process creates or removes directories of Secrets: one that is not locked yet is not abandoned."""
     descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, operation)

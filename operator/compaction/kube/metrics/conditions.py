@@ -1,4 +1,4 @@
-"""The conditions of policies as gauges, so that an alert can say that a policy needs somebody.
+"""The conditions of policies as gauges, so that an alert can say that a policy needs action.
 
 One series for each status that a condition can have, 1 for the one it has and 0 for the others, as cert-manager
 and Flux export theirs: an expression over one status never loses its series when the status changes.

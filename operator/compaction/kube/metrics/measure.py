@@ -21,7 +21,7 @@ SUPERSEDED: Final = "Superseded"
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What the last look and the last sweep found: for how many seconds the oldest deletion had been due, and how many
+    """What the last scan and the last sweep found: for how many seconds the oldest deletion had been due, and how many
     targets could not be swept.
     """
 
@@ -83,7 +83,7 @@ def _measure_store(metrics: Metrics, key: ObjectKey, reading: Reading, now: floa
 
 
 def _begin_counting(metrics: Metrics, key: ObjectKey) -> None:
-    """A counter that first appears with its first event has never grown for whoever computes a rate."""
+    """A counter that first appears with its first event has never grown for a query that computes a rate."""
     for outcome in AttemptOutcome:
         if outcome is not AttemptOutcome.RUNNING:
             metrics.attempts.labels(*key, outcome.value)

@@ -2,7 +2,7 @@
 
 The main thread waits for the election and leads; the elector, the probes and the deadman have threads of their own.
 Exit codes and the order of the end are promised in docs/control-plane.md §3 and §5. A process leads once: after its
-term it exits, and whoever supervises it starts it again.
+term it exits, and its supervisor starts it again.
 """
 
 import asyncio

@@ -96,7 +96,7 @@ async def check(client: ApiClient, *, namespace: str | None, lease_namespace: st
 class Patience:
     """How long a replica that starts waits for an API server that is away, instead of ending.
 
-    Whoever restarts it waits longer each time (kubelet up to five minutes), so a replica that ended for want of an
+    A supervisor waits longer before each restart (kubelet up to five minutes), so a replica that ended for want of an
     answer would be missing for long after the API server is back. `settling`: an API server that has just come up
     refuses everybody until it has read its roles.
     """

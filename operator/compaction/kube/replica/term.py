@@ -55,7 +55,9 @@ class TermSettings:
 
 @dataclass(slots=True)
 class StopRequest:
-    """How the end is asked for, from any thread; also before the loop exists. `by_signal` means: somebody wants it."""
+    """How the end is asked for, from any thread; also before the loop exists. `by_signal`: a user or the node requested
+    it.
+    """
 
     requested: bool = False
     by_signal: bool = False

@@ -1,7 +1,7 @@
-"""Looks at a store and sweeps of it that come back whatever happens.
+"""Scans of a store and sweeps of it that return whatever happens.
 
-A look that ends without a reading, or a sweep that leaves its due time where it was, would be started again at once,
-for ever. So an error that nobody foresaw becomes what the foreseen ones are: a problem in the reading, which makes the
+A scan that ends without a reading, or a sweep that leaves its due time where it was, would be started again at once,
+for ever. So an unexpected error becomes what the expected ones are: a problem in the reading, which makes the
 policy Stalled with a reason and lets its interval pass; a sweep that is repeated later.
 """
 
@@ -47,7 +47,7 @@ def look(
             root, PolicyReason.SENSE_FAILED, f"unexpected {_told(error)}; the operator's log has more"
         )
         known = before is not None and before.problem == problem
-        log.error("the look at a store failed", root=root, error=_told(error), exc_info=None if known else error)
+        log.error("the scan of a store failed", root=root, error=_told(error), exc_info=None if known else error)
         reading = Reading(
             number=request.number,
             generation=request.generation,

@@ -1,4 +1,4 @@
-"""Policies at rest: what a decision to do nothing rests on, and when the store is looked at meanwhile.
+"""Idle policies: what a decision to do nothing depends on, and when the store is scanned meanwhile.
 
 A key comes out of the queue for many reasons, most of which change nothing. As long as everything that the last
 decision saw is the same object, the decision is the same, and it is not made again.
@@ -20,7 +20,7 @@ from compaction.reconcile.store_work import pause
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a decision rests on besides the store and the clock. Objects in the cache are never changed in place."""
+    """What a decision depends on besides the store and the clock. Objects in the cache are never changed in place."""
 
     policy: Obj | None
     jobs: tuple[Obj, ...]
@@ -59,13 +59,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A rest, and what it rests on."""
+    """An idle period, and what it depends on."""
 
     rest: Rest
     seen: Seen
 
     def after_look(self, reading: Reading, memory: Memory) -> Resting:
-        """The rest after a look that found nothing new."""
+        """The idle period after a scan that found nothing new."""
         rest = self.rest
         due = reading.started + pause(rest.interval, started=reading.started, waits_since=rest.waits_since)
         ends = [at for at in (rest.until, memory.store.sweep_due, memory.store.look_due) if at is not None]

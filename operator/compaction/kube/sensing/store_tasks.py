@@ -1,4 +1,4 @@
-"""Looks at the store of a policy and sweeps of it: in threads, a few at a time, one of each per policy."""
+"""Scans of the store of a policy and sweeps of it: in threads, a few at a time, one of each per policy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PolicyState:
 
 
 def close(state: PolicyState) -> None:
-    """Let go of the policy's store, which nobody will ask again."""
+    """Release the policy's store, which is not used again."""
     if state.store is not None:
         state.store.close()
 
@@ -76,7 +76,7 @@ class StoreTasks:
         *,
         asked: float,
     ) -> None:
-        """A look or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
+        """A scan or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
         store = state.store
         assert store is not None, "opened before any store task"
         root = policy.spec.store.location
@@ -101,7 +101,7 @@ class StoreTasks:
             runtime.queue.add(key)
 
     def _sensed(self, state: PolicyState, sensed: Sensed, before: Reading | None) -> None:
-        """Take what a look found. A policy that rests goes on resting when it is what is known already."""
+        """Take the result of a scan. An idle policy stays idle when the result is known already."""
         state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
         now = self._monotonic()
         state.memory = store_work.scanned(state.memory, sweep_in=sensed.sweep_in, look_in=sensed.look_in, now=now)

@@ -1,4 +1,4 @@
-"""The state file of a local control plane: what runs, so that another command can find it, look at it and stop it.
+"""The state file of a local control plane: what runs, so that another command can find, inspect and stop it.
 
 Layout of a state directory (0700): `state.json`, `kubeconfig`, `certificates/`, `etcd/` (the data), `log/`,
 `run.lock`. The file is written before the first process starts to serve and replaced atomically; it is removed when

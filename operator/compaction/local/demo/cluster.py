@@ -21,7 +21,7 @@ EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look: the policy (None before it exists), its jobs by age, and who leads."""
+    """One reading of the cluster: the policy (None before it exists), its jobs by age, and who leads."""
 
     policy: CompactionPolicy | None
     jobs: tuple[CompactionJob, ...]

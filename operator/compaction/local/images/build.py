@@ -32,7 +32,7 @@ _BASE: Final = f"localhost/compaction-base:{RELEASE}-{base.RECIPE}"
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """How to build. `base_image`: instead of Debian's; `engine`: auto, docker or buildah; `fresh`: make the base anew,
+    """How to build. `base_image`: instead of Debian's; `engine`: auto, docker or buildah; `fresh`: rebuild the base,
     and with it every layer.
     """
 

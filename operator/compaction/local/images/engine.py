@@ -134,7 +134,7 @@ class Buildah:
         run(self.command("push", *self._policy(), "--quiet", f"localhost/{tag}", target), what=tag, report=report)
 
     def _tidy(self) -> None:
-        """Remove what earlier builds left: gigabytes after a few. Nobody else builds here now (ensure_images locks).
+        """Remove what earlier builds left: gigabytes after a few. No other build runs now (ensure_images locks).
 
         What a killed build holds on to may stay: an image that was built is no failure for that.
         """
@@ -183,7 +183,7 @@ def _stage_of(tag: str) -> str:
 
 
 def _silent(_line: str) -> None:
-    """What was told once is not told again."""
+    """A message is printed once."""
 
 
 def _succeeds(command: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Long commands with progress: each line they print is looked at, and their last lines explain a failure."""
+"""Long commands with progress: each line they print is parsed, and their last lines explain a failure."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def write_secrets(directory: Path, release: str, environment: Mapping[str, str] 
 
 
 def certificates(environment: Mapping[str, str]) -> Path | None:
-    """The bundle that a proxy's certificate was added to, if somebody named one."""
+    """The bundle that a proxy's certificate was added to, if the environment names one."""
     named = (Path(environment[name]) for name in _CA_VARIABLES if environment.get(name))
     return next((path for path in named if path.is_file()), None)
 

@@ -148,7 +148,7 @@ def full_name(name: str) -> str:
 
 
 def forget_images(layout: NodeLayout) -> None:
-    """Remove the images of a node that does not run, and what they were made of."""
+    """Remove the images of a node that does not run, and their layers."""
     for directory in (layout.store, layout.images):
         if directory.exists():
             shutil.rmtree(directory)

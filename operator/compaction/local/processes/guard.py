@@ -1,7 +1,7 @@
 """Become another program that the kernel kills when our parent dies: `python guard.py PARENT_PID COMMAND [ARG...]`.
 
 Run as a script by `process.spawn`, with the standard library only. PR_SET_PDEATHSIG survives execve; it is a Linux
-feature, and elsewhere the program is simply run. If the parent died before the request was made, there is nobody to
+feature, and elsewhere the program is simply run. If the parent died before the request, no process is left to
 live for: exit at once.
 """
 

@@ -1,6 +1,6 @@
 """Become another program under another account: `python other_account.py PARENT_PID USER_ID COMMAND [ARG...]`.
 
-As `guard.py`, but for servers that refuse to run as root and want to be told that they end: the kernel sends SIGQUIT
+As `guard.py`, but for servers that refuse to run as root and need a signal to end: the kernel sends SIGQUIT
 when the parent dies (PARENT_PID 0: it may outlive us). Run as a script, with the standard library only. Who is not root
 stays who he is.
 """

@@ -86,7 +86,7 @@ class Makers:
 
 
 def cache_lock(cache: Path) -> Path:
-    """The lock of whoever makes programs in the cache; one at a time, also of different sets."""
+    """The lock of the process that builds programs in the cache; one at a time, also of different sets."""
     return cache / "control-plane.lock"
 
 
@@ -172,7 +172,7 @@ def install_set(place: Path, make: Callable[[Path], None]) -> None:
 
 
 def remove_unfinished(cache: Path) -> None:
-    """Remove what a killed attempt left; the lock is ours, so nobody is still working in it."""
+    """Remove what a killed attempt left; the lock is ours, so no process works in it."""
     for leftover in (*cache.glob(f"{gobuild.TEMPORARY}*"), *(cache / "control-plane").glob(f"{MAKING}*")):
         shutil.rmtree(leftover)
 

@@ -22,7 +22,9 @@ log = structlog.get_logger(__name__)
 
 
 class LocalLease:
-    """Nobody can take a job from this process; implements `ports.HeldLease`. `stop` ends it before its next commit."""
+    """No other process can take a job from this one; implements `ports.HeldLease`. `stop` ends it before its next
+    commit.
+    """
 
     def __init__(self, job: str, token: int, stop: threading.Event, progress: Callable[[int], None]) -> None:
         self._job = job

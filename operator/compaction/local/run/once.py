@@ -2,11 +2,11 @@
 
 The same decisions and the same data plane as in a cluster: the store is sensed by the same adapter, planned by the same
 planner, scheduled by the same scheduler; a job's life is the same state machine; rewrite, verification, fence and
-receipts are the worker's own. What is missing is only what nobody needs here: leases (nobody else can take a job while
+receipts are the worker's own. What is missing is not needed here: leases (no other process can take a job while
 this process lives; the fence still stops it should it be replaced) and objects to write to.
 
 A run ends when nothing is due any more. A target that has been compacted once is not planned again in the same run,
-unless one of its jobs failed: then it is planned anew without what is damaged, so that one bad source never holds back
+unless one of its jobs failed: then it is planned again without what is damaged, so that one bad source never holds back
 its siblings.
 """
 
@@ -70,7 +70,7 @@ class LocalRun:
 
     Args:
         open_runner: starts the engine; called once, and only when there is something to do.
-        watch: told about every change of a job, from several threads.
+        watch: called with every change of a job, from several threads.
         others: the jobs of others that are open now, by name, with a target of their own; their sources are left alone.
     """
 
@@ -99,10 +99,10 @@ class LocalRun:
         self._looks = 0
 
     def look(self, *, recover: bool = True) -> tuple[Reading, Plan]:
-        """Look at the store and plan. With `recover=False` nothing at all is changed.
+        """Scan the store and plan. With `recover=False` nothing is changed.
 
         Raises:
-            RootUnreadableError: the root cannot be looked at.
+            RootUnreadableError: the root cannot be scanned.
         """
         reading = self._sense(recover=recover)
         while new := reading.outdated - self._gone:
@@ -169,7 +169,7 @@ class LocalRun:
         approved = self._policy.metadata.annotations.get(ANNOTATION_APPROVE, "")
         if self._spec.approval is Approval.MANUAL and approved != plan.hash:
             raise PlanNotApprovedError(
-                f"plan {plan.hash} is not approved (spec.approval: Manual): look at it with --dry-run, then run with "
+                f"plan {plan.hash} is not approved (spec.approval: Manual): review it with --dry-run, then run with "
                 f"--approve {plan.hash}"
             )
 
@@ -224,7 +224,7 @@ class LocalRun:
     def _start(
         self, jobs: list[LocalJob], running: set[str], slots: int, submit: Callable[[LocalJob], object]
     ) -> float | None:
-        """Start what may start now; seconds until a look is due although nothing ended."""
+        """Start what may start now; seconds until a scan is due although no job ended."""
         now = _now()
         schedule = assign(
             [_queued(job) for job in jobs if job.is_waiting],
@@ -309,7 +309,7 @@ class LocalRun:
         self._watch(job)
 
     def _give_up(self) -> None:
-        """After an interrupt: nobody works on these jobs any more, and their sources are free for others."""
+        """After an interrupt: no process works on these jobs any more, and their sources are free for others."""
         for job in self._jobs.values():
             if job.status.fencing_token and job.state not in (JobState.SUCCEEDED, JobState.FAULTY):
                 self._retire(job)

@@ -26,7 +26,7 @@ def this_process() -> ThisProcess:
 
 
 def has_ended(pid: int, started: str) -> bool:
-    """The process of this pid and start is gone. One that cannot be looked at is not."""
+    """The process of this pid and start is gone. One that cannot be inspected is not."""
     mark = start_mark(pid)
     if mark is not None:
         return mark != started
@@ -40,7 +40,7 @@ def has_ended(pid: int, started: str) -> bool:
 
 
 def _place() -> str:
-    """This boot of this machine, and the namespace in which its pids count; empty where neither can be told."""
+    """This boot of this machine, and the namespace in which its pids count; empty where neither can be read."""
     boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     try:
         return f"{boot.read_text().strip()} {namespace.readlink()}"

@@ -1,7 +1,7 @@
-"""`compactor run --watch`: the coordinator's own decisions, carried out in this process, until somebody stops it.
+"""`compactor run --watch`: the coordinator's own decisions, carried out in this process, until a user stops it.
 
-The reconciler of the operator (reconcile/policy.py) decides: when the store is looked at, what is planned, which plan
-waits for approval, which job may start in which window and at what speed, what is parked, split or set aside, when
+The reconciler of the operator (reconcile/policy.py) decides: when the store is scanned, what is planned, which plan
+waits for approval, which job may start in which window and at what speed, what is parked, split or quarantined, when
 replaced data is deleted. Here its decisions meet objects in memory instead of an API server, and threads over one Spark
 application instead of workers. So everything a policy says holds here as it does in a cluster; what is lost with the
 process is its memory (cooldowns, parked jobs, totals), never data: claims and deletions are recorded in the store.
@@ -57,8 +57,8 @@ class LocalWatch:
         open_store: the store as a policy describes it; called again when the spec changes.
         open_runner: starts the engine; called when there is work, closed when it was idle for `workers.idleSeconds`.
         reread: the policy as it stands now, or None when it has not changed; called about once a second.
-        tell: is told what happens, in the thread of `run`.
-        progress: is told (job, bytes to copy, percent), in the thread of `run`.
+        tell: called with each message, in the thread of `run`.
+        progress: called with (job, bytes to copy, percent), in the thread of `run`.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class LocalWatch:
         self._workers.start(assignment, policy=self.objects.policy.metadata.name)
 
     def _give_up(self) -> None:
-        """Nobody works on these jobs any more, and their sources are free for others."""
+        """No process works on these jobs any more, and their sources are free for others."""
         for name, job in self.objects.jobs.items():
             if job.status.fencing_token and job.status.state not in _ENDED:
                 try:
@@ -232,7 +232,7 @@ class LocalWatch:
         if left > 0:
             return left
         self._workers.close()
-        self._say(News("WorkerStopped", "Spark was stopped: nothing was to be done for a while"))
+        self._say(News("WorkerStopped", "Spark was stopped: no job for a while"))
         return None
 
     # -- the store ----------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 Not a place for data of one's own: it does not sync, and its directory is removed with it. It listens on a Unix socket
 in that directory and nowhere else, and asks for a password made for the run. PostgreSQL refuses to run as root: root
-starts it as nobody, with a copy of the programs where nobody may not go. Its directory is therefore one in the place
-for temporary files, which everybody reaches and whose path is short enough for a socket.
+starts it as `nobody`, with a copy of the programs where `nobody` may not go. Its directory is therefore one in the
+place for temporary files, which everybody reaches and whose path is short enough for a socket.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def serve(scratch: Path, *, detached: bool = False) -> PostgresServer:
 
 
 def stop_postgres(process: ProcessId) -> None:
-    """End the server at once, whoever is connected: what it has is thrown away. Safe when it is gone."""
+    """End the server at once and close all connections: its data is discarded. Safe when it is gone."""
     if process.send(signal.SIGQUIT):
         wait_gone(process, timeout=STOP_SECONDS)
     process.stop()

@@ -108,7 +108,7 @@ def serve(directory: Path, program: Path, *, port: int, detached: bool = False) 
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has, at this moment."""
+    """A port of loopback that is free at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 

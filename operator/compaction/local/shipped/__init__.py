@@ -1,8 +1,8 @@
-"""Files of a checkout that are made from others: the dashboard, `install.yaml`, the links of alerts, and the table in
+"""Generated files of a checkout: the dashboard, `install.yaml`, the links of alerts, and the table in
 `docs/metrics.md`.
 
-`python -m compaction.local.shipped --write .` writes them, with `--check` it names those that differ. Whoever imports
-this room needs `shipped_files`; the resource definitions have a command of their own (`compactor crds`).
+`python -m compaction.local.shipped --write .` writes them, with `--check` it names those that differ. A module that
+imports this room needs `shipped_files`; the resource definitions have a command of their own (`compactor crds`).
 """
 
 from compaction.local.shipped.files import ShippedFile, drifted, shipped_files, write_files

@@ -1,4 +1,4 @@
-"""`make manifests` and `make check`: write the files of a checkout that are made from others, or say which differ."""
+"""`make manifests` and `make check`: write the generated files of a checkout, or say which differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
             for path in write_files(given.write, shipped_files()):
                 print(f"wrote {path}")
         elif different := drifted(given.check, shipped_files()):
-            print(f"error: not what they are made from says: {', '.join(map(str, different))}; run `make manifests`")
+            print(f"error: out of date: {', '.join(map(str, different))}; run `make manifests`")
             return 1
     except (CompactionError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

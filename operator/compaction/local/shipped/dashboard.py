@@ -98,12 +98,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "What is wrong": (
         Panel(
-            "Policies that need somebody",
+            "Policies that need action",
             {
                 standing('condition="Ready", status="False"'): f"{BY_POLICY} asks",
                 standing('condition="Stalled", status="True"'): f"{BY_POLICY} stalled",
             },
-            help="Ready is False: somebody has to act. Stalled: nothing goes on before.",
+            help="Ready is False: a user has to act. Stalled: nothing happens until then.",
         ),
         Panel("Reasons", {latest("compaction_policy_reason", "reason"): f"{BY_POLICY} {{{{reason}}}}"}),
         Panel(

@@ -20,7 +20,7 @@ METADATA: Final = Path("pyproject.toml")
 NAMESPACED: Final = Path("manifests/overlays/namespaced")
 
 INSTALL_HEADER: Final = """\
-# Everything for an operator that looks after the policies of the namespace compaction-system. Rendered from
+# Everything for an operator that manages the policies of the namespace compaction-system. Rendered from
 # manifests/overlays/namespaced by `make manifests`; docs/install.md says how it is used and how it is changed.
 #
 #   kubectl apply --server-side -f install.yaml
@@ -52,7 +52,7 @@ def rules(root: Path) -> str:
 
 
 def drifted(root: Path, files: Iterable[ShippedFile]) -> list[Path]:
-    """Those that are missing, or not what they are made from says.
+    """Those that are missing or out of date.
 
     Raises:
         ShippedFilesError: one cannot be made (says of which, and why).

@@ -14,7 +14,7 @@ LONGEST_CLAIM_PAUSE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a claim was refused, as what the job waits for. `terminal`: its sources are gone, as far as can be told."""
+    """Why a claim was refused, as what the job waits for. `terminal`: its sources are known to be gone."""
 
     reason: str
     message: str

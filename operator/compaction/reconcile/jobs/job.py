@@ -3,7 +3,7 @@
 Every function takes a status and returns a new one; states change through `planning.transitions` only. Invariants:
 
 * a report counts only with the token that was assigned last, and only once;
-* a job gets exactly `max_attempts` charged attempts; what was nobody's fault is not charged, but only
+* a job gets exactly `max_attempts` charged attempts; what is not the job's fault is not charged, but only
   `UNCHARGED_ATTEMPTS` times, so every job ends;
 * nothing is decided on a remote clock.
 """
@@ -51,7 +51,7 @@ def evolve(status: CompactionJobStatus, **changes: Any) -> CompactionJobStatus:
 
 
 def state_of(status: CompactionJobStatus) -> JobState:
-    """The job's state; one that nobody has looked at yet is Unassigned."""
+    """The job's state; one without a status is Unassigned."""
     return status.state or JobState.UNASSIGNED
 
 
@@ -251,11 +251,11 @@ def reopened(status: CompactionJobStatus, *, max_attempts: int, now: Moment, gen
 
 
 def retried(status: CompactionJobStatus, *, mark: str, why: str, now: Moment, generation: int) -> CompactionJobStatus:
-    """The status of a parked job that somebody wants to be tried again: its attempts begin anew.
+    """The status of a parked job whose retry was requested: its attempts are reset.
 
     `mark` is what is remembered of the annotation that asked for it.
     """
-    after = _eligible(status, f"{why}: its attempts begin anew", now=now, generation=generation)
+    after = _eligible(status, f"{why}: its attempts are reset", now=now, generation=generation)
     return evolve(after, failures=0, retried=mark, retried_token=token_of(status))
 
 

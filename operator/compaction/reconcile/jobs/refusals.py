@@ -20,7 +20,7 @@ from compaction.reconcile.teardown import owner_uid
 
 
 class Refusals:
-    """Which jobs make no sense for this policy and its store, as far as the last look knows. `reading` is that look, if
+    """Which jobs make no sense for this policy and its store, by the last scan. `reading` is that scan, if
     it was a good one with this spec.
     """
 
@@ -48,7 +48,7 @@ class Refusals:
         return Refusal(JobReason.INVALID_JOB, problem.message) if wrong else None
 
     def obsolete(self, steps: Iterable[JobStep]) -> list[DeleteJob]:
-        """Planned jobs that nobody is working on, for sources that are no longer there, or no longer of the policy's
+        """Planned jobs that no worker runs, for sources that are no longer there, or no longer of the policy's
         store.
         """
         deletions = []

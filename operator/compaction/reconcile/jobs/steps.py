@@ -64,7 +64,7 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class StepRules:
     """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or None;
-    `released` whether somebody has just ended the quarantine of one of its sources; `futile` why a retry of a parked
+    `released` whether the quarantine of one of its sources has just ended; `futile` why a retry of a parked
     job would change nothing, or "".
     """
 
@@ -181,7 +181,7 @@ def take_step(view: JobView, rules: StepRules, now: Moment) -> JobStep:
 
 
 def _reopen(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
-    """A parked job goes on when more attempts are allowed now, or when somebody asks for it."""
+    """A parked job goes on when more attempts are allowed now, or on request."""
     status, metadata = step.status, step.view.job.metadata
     if may_reopen(status, max_attempts=rules.max_attempts):
         after = reopened(status, max_attempts=rules.max_attempts, now=now, generation=metadata.generation)

@@ -1,4 +1,4 @@
-"""Parked jobs that need nobody: their work was planned again, and they are kept for the record only."""
+"""Parked jobs that need no action: their work was planned again, and they are kept for the record only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parked_for(status: CompactionJobStatus) -> str:
 def is_superseded(
     job: CompactionJob, quarantined: Iterable[QuarantinedSource], *, status: CompactionJobStatus | None = None
 ) -> bool:
-    """True for a parked job whose sources changed under it, and for one whose damaged sources are not set aside any
+    """True for a parked job whose sources changed under it, and for one whose damaged sources are not quarantined any
     more: they were replaced or released, and what is there now is planned. `status`: the job's, after this reconcile.
     """
     status = job.status if status is None else status

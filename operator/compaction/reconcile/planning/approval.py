@@ -1,4 +1,4 @@
-"""A plan in the policy's status: carried out, or waiting until somebody approves exactly this one.
+"""A plan in the policy's status: carried out, or waiting until a user approves exactly this one.
 
 Before the first job of an approved plan is created, the status names all of its jobs. So a coordinator that takes over
 in the middle knows what was approved, although it cannot make the same plan any more: some of its jobs have run.
@@ -66,7 +66,7 @@ def carried_out(
 
 
 def pending(before: PlanStatus | None, plan: Plan, now: Moment, *, policy: CompactionPolicy) -> PlanStatus:
-    """A plan that nobody has approved yet: with its jobs for whoever decides, and since when a plan waits."""
+    """A plan without approval: with its jobs for review, and since when a plan waits."""
     waited = before.waiting_since if before is not None and is_pending(before) else None
     same = before is not None and before.hash == plan.hash
     largest = sorted(plan.jobs, key=lambda job: (-job.gain_bytes, job.name))[:MAX_PLANNED_WORK]

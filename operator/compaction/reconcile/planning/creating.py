@@ -18,7 +18,7 @@ from compaction.reconcile.planning import approval
 from compaction.reconcile.timing import approved_hash
 
 CREATED_AT_ONCE: Final = 256
-"""So many jobs are created before the next look at everything: workers that are free meanwhile get the first of them,
+"""So many jobs are created before the next reconcile: workers that are free meanwhile get the first of them,
 and nothing is decided on a picture that is minutes old.
 """
 

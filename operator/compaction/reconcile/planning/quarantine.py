@@ -1,4 +1,4 @@
-"""Damaged sources that are set aside, so that their siblings can be compacted; and when that ends.
+"""Damaged sources that are quarantined, so that their siblings can be compacted; and when that ends.
 
 A source is quarantined with the identity of what the worker read. Once a scan of the store finds another one under the
 name (replaced, repaired) or none, the quarantine is over and the source is planned again

@@ -43,7 +43,7 @@ def plan_again(
     """A new plan to be carried out, when there is something new to plan from, and the memory of having planned.
 
     With a schedule a plan is made at its times only, and between them for what the last one still owes to the targets
-    `owed`; with approval: Manual it is only shown until somebody approves it.
+    `owed`; with approval: Manual it is only shown until a user approves it.
     """
     reading, now = snapshot.reading, snapshot.now
     if reading is None or not _is_new(reading, policy, memory) or _is_being_created(policy, memory):
@@ -88,7 +88,7 @@ def plan_again(
 
 def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Reading:
     """The scan without the targets that became due after the plan that waits for approval was made, while all of that
-    plan can still be done. Sources arrive all the time: else it would be another plan whenever somebody has read it.
+    plan can still be done. Sources arrive all the time: else it would be another plan after every review.
     They are in the next plan.
     """
     if policy.spec.approval is not Approval.MANUAL or memory.planning.generation != policy.metadata.generation:

@@ -53,11 +53,11 @@ def go_on(
     missing: frozenset[str],
     found: Plan,
 ) -> Memory | None:
-    """The memory with the jobs to create, and with what has to be sought at the next look; None when the rest is given
+    """The memory with the jobs to create, and with what has to be sought at the next scan; None when the rest is given
     up. While a job of the plan runs, what it leaves to another job of its target may not be seen yet.
     """
     reading, shown = snapshot.reading, memory.planning.plan or policy.status.plan
-    assert reading is not None, "a plan is made from a look"
+    assert reading is not None, "a plan is made from a scan"
     wanted = approved_hash(policy)
     jobs = tuple(job for job in found.jobs if job.name in missing)
     rest = missing - {job.name for job in jobs}

@@ -1,4 +1,5 @@
-"""The Events of a reconcile: what happened to the jobs, what was planned, what was set aside, who has to act."""
+"""The Events of a reconcile: what happened to the jobs, what was planned, what was quarantined, when a user has to
+act."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from compaction.reconcile.planning.quarantine import Release
 from compaction.reconcile.workers import skew
 
 RECOVERED: Final = "Recovered"
-"""A policy goes on after somebody had to act."""
+"""A policy goes on after a user had to act."""
 
 
 def of_plan(planned: Plan | None) -> list[Announce]:
@@ -30,7 +31,7 @@ def of_plan(planned: Plan | None) -> list[Announce]:
 
 
 def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> list[Announce]:
-    """Events on the policy, of what its status says for the first time: somebody has to act, or not any more; sources
+    """Events on the policy, of what its status says for the first time: a user has to act, or no longer; sources
     were quarantined; a measure has raised its alarm; workers are of another version.
     """
     events = of_standing(before.conditions, after.conditions)
@@ -38,7 +39,7 @@ def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
     for entry in after.quarantined:
         if (entry.target, entry.source) not in known:
             where = f"{entry.target}/{entry.source}"
-            events.append(Announce("Quarantined", f"{where} is set aside: {entry.message}", warning=True))
+            events.append(Announce("Quarantined", f"{where} is quarantined: {entry.message}", warning=True))
     events += _of_measures(before, after)
     events += skew.announced(before.conditions, after.conditions)
     return events
@@ -58,7 +59,7 @@ def of_release(release: Release, policy: CompactionPolicyStatus, steps: Iterable
 
 
 def of_standing(before: Conditions, after: Conditions) -> list[Announce]:
-    """One Event when somebody has to act, when it is for another cause, and when it is over."""
+    """One Event when a user has to act, when it is for another cause, and when it is over."""
     old, new = get_condition(before, ConditionType.READY), get_condition(after, ConditionType.READY)
     if new is None:
         return []

@@ -1,8 +1,8 @@
-"""When the debt is worked off, from what the newest jobs took; None where nobody can honestly say.
+"""When the debt is worked off, from what the newest jobs took; None where it is unknown.
 
-Nobody can while nothing runs: the store refuses a claim, no worker starts, a retry waits, no window is open. Where
-plans wait for a schedule or for somebody's approval the debt as a whole has no end that is known: there it is the jobs
-that exist whose end is told. Windows and the limit on bytes per second are taken into account.
+It is unknown while nothing runs: the store refuses a claim, no worker starts, a retry waits, no window is open. Where
+plans wait for a schedule or for approval the debt as a whole has no known end: there it is the jobs
+that exist whose end is estimated. Windows and the limit on bytes per second are taken into account.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ from compaction.reconcile.workers.skew import with_skew
 SOON_GAP: Final = 0.5
 SLOW_GAP: Final = 10.0
 LAZY_GAP: Final = 300.0
-"""When nothing but the time of the last look has changed."""
+"""When nothing but the time of the last scan has changed."""
 STALLED_AFTER_LAUNCHES: Final = 3
-"""So many failed launches in a row, and the policy says that someone has to act."""
+"""After so many failed launches in a row a user has to act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, st
     """What the policy does, when nothing keeps it from that: the spec is carried out, jobs first, then what is left."""
     reading, location = facts.reading, facts.policy.spec.store.location
     if reading is None or reading.generation != facts.policy.metadata.generation:
-        return PolicyReason.SENSING, f"{location} was not looked at yet with this spec"
+        return PolicyReason.SENSING, f"{location} has not been scanned with this spec yet"
     if facts.policy.spec.suspend:
         if counts.active:
             message = f"{plural(counts.active, 'job')} still run and no other one starts; {counts.queued} wait"
@@ -209,7 +209,7 @@ def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, st
         gain = kind_of(facts.policy.spec.store).nouns.gain
         return PolicyReason.COMPACTING, f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} {gain}"
     if any(at >= reading.started for at in facts.memory.finished.values()):
-        return PolicyReason.COMPACTING, f"jobs have finished since {location} was looked at; looking again"
+        return PolicyReason.COMPACTING, f"jobs have finished since the last scan of {location}; scanning again"
     return _settled(facts, debt)
 
 
@@ -232,7 +232,7 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
         return PolicyReason.SOURCES_QUARANTINED, _in_quarantine(facts)
     stuck = [step for step in facts.steps if step.state is JobState.FAULTY and not _explained(step)]
     if stuck:
-        message = f"{len(stuck)} jobs used up their attempts, first {stuck[0].name}: {last_reason(stuck[0])}; mend the "
+        message = f"{len(stuck)} jobs used up their attempts, first {stuck[0].name}: {last_reason(stuck[0])}; fix the "
         return (
             PolicyReason.JOBS_FAULTY,
             f"{message}cause, then retry them, raise limits.maxAttempts, or delete them",
@@ -253,12 +253,12 @@ def _unreadable(facts: Facts, problems: Sequence[TargetProblem]) -> tuple[str, s
 def _in_quarantine(facts: Facts) -> str:
     nouns, newest = kind_of(facts.policy.spec.store).nouns, facts.quarantined[-1]
     what = f"damaged {plural(2, nouns.source).removeprefix('2 ')}"
-    message = f"{len(facts.quarantined)} {what} are set aside, newest {newest.target}/{newest.source}: "
+    message = f"{len(facts.quarantined)} {what} are quarantined, newest {newest.target}/{newest.source}: "
     return f"{message}{newest.message}; {nouns.ends_quarantine} to end its quarantine"
 
 
 def _explained(step: JobStep) -> bool:
-    """Faulty jobs that need nobody: replanned, or their culprit is in quarantine."""
+    """Faulty jobs that need no action: replanned, or their culprit is in quarantine."""
     return last_reason(step) in (JobReason.SOURCES_CHANGED, JobReason.SOURCE_CORRUPT) or not step.status.attempts
 
 
@@ -275,7 +275,7 @@ def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
         return PolicyReason.AWAITING_SCHEDULE, awaited.message
     left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
     found = kind.scanned(scan) if scan is not None else "nothing"
-    return PolicyReason.SCHEDULED, f"{found} looked at, nothing to do now{left}"
+    return PolicyReason.SCHEDULED, f"{found} scanned, nothing is due{left}"
 
 
 def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> float | None:

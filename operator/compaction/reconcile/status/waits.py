@@ -41,7 +41,7 @@ def of_new_jobs(created: Sequence[PlannedJob]) -> Waits:
     """Jobs that are created with this decision or the next ones: the status counts them already."""
     if not created:
         return NO_WAITS
-    message = f"{plural(len(created), 'job')} planned just now: looked at next"
+    message = f"{plural(len(created), 'job')} planned just now: assignment follows"
     return {WaitReason.JUST_PLANNED: Wait(len(created), message, created[0].name)}
 
 
@@ -59,7 +59,7 @@ def when(moment: float) -> str:
 
 
 def of_plans(policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *, unplanned: int) -> Waits:
-    """What the next plan waits for: somebody's approval, or its time. `unplanned` targets have debt that is due."""
+    """What the next plan waits for: approval, or its time. `unplanned` targets have debt that is due."""
     if plan is not None and is_pending(plan):
         void = approved_hash(policy)
         named = printable(cut(void, MAX_TOLD))

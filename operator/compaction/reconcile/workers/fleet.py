@@ -30,7 +30,7 @@ DEAD_AFTER_LEASES: Final = 3.0
 FRESH: Final = 0.5
 """A worker renews three times per lease: one silent for half of it gets nothing new (it may be dead)."""
 OUTDATED: Final = "was started with other settings than spec.workers has now"
-GIVEN_BACK: Final = "is given back: another policy waits for one of the workers that all share (--max-workers)"
+GIVEN_BACK: Final = "is released: another policy waits for one of the shared workers (--max-workers)"
 _SETTINGS: Final = re.compile(r"-w-([0-9a-f]{4})-[0-9a-f]{5}$")
 HOPELESS: Final = 3
 """A worker that waited in vain for its image or pod counts as so many failed launches: the next one will, too."""
@@ -40,7 +40,7 @@ LONGEST_PAUSE: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The workers as far as scheduling cares, and what has to be done about the others.
+    """The workers that scheduling counts, and what has to be done about the others.
 
     `launching` counts workers that were started and have not announced themselves, `trouble` is what one of them waits
     for; `memory` has the launches brought up to date.
@@ -147,7 +147,7 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
 
 
 def _surplus(snapshot: Snapshot, held: Mapping[str, int], *, owner_uid: str, settings: str) -> frozenset[str]:
-    """The workers that are given back to other policies: those that end anyway, then those that wait for room or an
+    """The workers that are released to other policies: those that end anyway, then those that wait for room or an
     image, then those with the fewest jobs.
     """
     surplus = snapshot.allowance.surplus(holding(snapshot, snapshot.memory.workers.launches))
@@ -174,7 +174,9 @@ class _Survey:
 
 
 def _takes_jobs(worker: WorkerLease, process: WorkerProcess | None) -> bool:
-    """True for a live worker that stays: not one that was told to end, is being deleted or held back, or seems dead."""
+    """True for a live worker that stays: not one that got the order to end, is being deleted or held back, or seems
+    dead.
+    """
     if worker.stopping or worker.silence >= FRESH * worker.duration:
         return False
     return process is None or not (process.leaving or process.trouble is WorkerTrouble.QUEUED)

@@ -2,7 +2,7 @@
 had.
 
 It is doubled from what that pod had, so the same death seen twice raises it once; never beyond maxMemory. Drivers and
-executors learn apart. Kept in status, so that a restart does not begin the lesson anew.
+executors learn apart. Kept in status, so that a restart does not learn them again.
 """
 
 from __future__ import annotations

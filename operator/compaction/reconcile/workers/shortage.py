@@ -31,7 +31,7 @@ class Shortage:
     rates: Rates | None
 
     def worded(self, reason: WaitReason, schedule: Schedule) -> Worded:
-        """The reason as far as more is known here than in the scheduler, and the words for it."""
+        """The reason, where more is known here than in the scheduler, and its words."""
         limits = self.policy.spec.limits
         if reason is WaitReason.NO_FREE_SLOT:
             return self._slots()

@@ -1,7 +1,7 @@
 """Runs one BlockRewrite job: its blocks become one of the next level (or a few), in one commit of the index.
 
-Order: look at the claim; look at the sources, merge what is sound and prove it (`block_rounds`); commit with this
-attempt's token. A source that cannot be merged is set aside by the commit, and the others go on without it.
+Order: read the claim; read the sources, merge what is sound and prove it (`block_rounds`); commit with this
+attempt's token. A source that cannot be merged is quarantined by the commit, and the others go on without it.
 
 Invariants:
 
@@ -9,7 +9,7 @@ Invariants:
 * A commit whose answer is lost is repeated until it is known; a second one changes nothing.
 * However a run ends, no upload of this attempt stays that no block refers to (unless the process dies or nothing can be
   reached: then orphans are collected), except as the evidence of a proof that failed.
-* Without a sound source nothing is set aside: that is more likely the store's fault than that of all its blocks.
+* Without a sound source nothing is quarantined: that is more likely the store's fault than that of all its blocks.
 """
 
 from __future__ import annotations

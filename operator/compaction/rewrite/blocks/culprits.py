@@ -1,8 +1,8 @@
 """Sources that cannot be merged: which block an error is about, and what is wrong with it.
 
-A source may have been fine when it was registered and be gone, cut off, damaged or another object now. Whoever compacts
-it sets it aside under the reason given here and goes on with its siblings. What is about the store as a whole (access,
-no answer) is about no source.
+A source may have been fine when it was registered and be gone, cut off, damaged or another object now. The job that
+compacts it quarantines it under the reason given here and goes on with its siblings. What is about the store as a whole
+(access, no answer) is about no source.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compaction.stores.blocks.objects.store import Objects
 
 
 class SourceFault(StrEnum):
-    """Why a source is set aside; the reason that stands in the quarantine."""
+    """Why a source is quarantined; the reason that stands in the quarantine."""
 
     MISSING = "SourceMissing"
     CORRUPT = "SourceCorrupt"
@@ -63,7 +63,7 @@ def culprit_of(error: BlockStoreError | SecretError) -> Culprit | None:
 
 
 def read_source_footer(objects: Objects, block: Block) -> Footer | Culprit:
-    """The footer of a source, when the object is, as far as its size and footer tell, the one that was registered.
+    """The footer of a source, when the object is, by its size and footer, the one that was registered.
 
     Raises ObjectError for what is about the store as a whole.
     """

@@ -43,7 +43,7 @@ from compaction.stores.blocks.paths import parse_block_path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMerge:
     """What to merge. `outputs`: paths, in the order of the keys, at least one; as many ranges are made at most, so some
-    may stay unused. `said`: what outputs say of themselves, but for what tells them apart. `objects`: what was looked
+    may stay unused. `said`: what outputs say of themselves, but for what distinguishes them. `objects`: what was read
     at, by path of the source. `bytes_per_second`: what all tasks together may read and write.
     """
 
@@ -78,7 +78,7 @@ def merge_blocks(
     tag: str,
     done: Callable[[float], None] = lambda _: None,
 ) -> MergeOutcome:
-    """Run the tasks, a few at a time, while the lease is held; stops at the first failure. `done` is told by how much
+    """Run the tasks, a few at a time, while the lease is held; stops at the first failure. `done` gets how much
     what is done of the whole has grown, 0 to 1 in all, from any thread.
 
     Raises LeaseLostError when the lease is lost: then no task runs any more.

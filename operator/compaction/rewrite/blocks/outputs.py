@@ -59,8 +59,9 @@ def _block(store: BlockStore, work: BlockMerge, part: MergedPart) -> Block:
 def discard(store: BlockStore, paths: Iterable[str]) -> None:
     """Delete uploads of an attempt, those that it has committed after all (its answer was lost) excepted.
 
-    The index decides: what it condemns is no block and never will be, so a commit on its way is refused. Nobody else
-    has objects of these names: they are made of the attempt. What does not succeed is left to the orphan collector.
+    The index decides: what it condemns is no block and never will be, so a commit on its way is refused. No other
+    attempt has objects of these names: their names derive from the attempt. What does not succeed is left to the orphan
+    collector.
     """
     wanted = sorted(set(paths))
     if not wanted:

@@ -40,8 +40,8 @@ LONGEST_KEY: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is remembered of a commit: the receipt, the sources that were set aside, what was left out, and which order
-    replaced another one, both in words.
+    """What is remembered of a commit: the receipt, the sources that were quarantined, what was left out, and which
+    order replaced another one, both in words.
     """
 
     receipt: JobReceipt
@@ -67,7 +67,7 @@ class Proof:
 
 def proof_of(record: JobRecord) -> Proof:
     """What is remembered of a job that was committed. Of a receipt that this version cannot read, who and what is left:
-    the commit stands, whoever wrote it.
+    the commit stands, from whichever attempt.
     """
     try:
         return Proof.from_json(record.receipt or "")
@@ -120,7 +120,7 @@ def succeeded(proof: Proof, *, token: int) -> JobReport:
     """The job is done, by this attempt or an earlier one whose report was lost."""
     receipt = proof.receipt
     done = [format_merge(len(receipt.sources), len(receipt.outputs))]
-    done += [f"{len(proof.skipped)} set aside"] * bool(proof.skipped)
+    done += [f"{len(proof.skipped)} quarantined"] * bool(proof.skipped)
     done += [words for words in (proof.left_out, proof.order) if words]
     return JobReport(
         token=token,
@@ -133,8 +133,8 @@ def succeeded(proof: Proof, *, token: int) -> JobReport:
 
 
 def failed(failures: Sequence[MergeFailure], skipped: Sequence[SkippedSource], *, token: int) -> JobReport:
-    """The attempt has committed nothing, so nothing is set aside: culprits are evidence only, when they are the reason.
-    Servers that were away, and attempts that were replaced, are not charged.
+    """The attempt has committed nothing, so nothing is quarantined: culprits are evidence only, when they are the
+    reason. Servers that were away, and attempts that were replaced, are not charged.
     """
     worst, outcome, message = verdict(failures, worst_first=_WORST_FIRST)
     return JobReport(
@@ -148,5 +148,5 @@ def failed(failures: Sequence[MergeFailure], skipped: Sequence[SkippedSource], *
 
 
 def skipped_source(block: str, culprit: Culprit) -> SkippedSource:
-    """The line about a source that was set aside."""
+    """The line about a source that was quarantined."""
     return SkippedSource(source=block, reason=culprit.fault.value, message=culprit.message)

@@ -1,6 +1,6 @@
 """Merges the sources of one job, again without those that cannot be merged, until something can be committed.
 
-First all footers are looked at: what is missing, cut off or another object is known before anything is merged. When a
+First all footers are read: what is missing, cut off or another object is known before anything is merged. When a
 merge fails all the same, every source is read by itself (`block_examine`), so that all culprits are known after one
 failure. A source that a merge names although it reads well by itself gets a second chance, and is believed to be at
 fault when it is named again.
@@ -96,7 +96,7 @@ class Rounds:
         return None
 
     def _look(self, blocks: Sequence[Block]) -> list[Source]:
-        """The sources whose objects are there and what was registered, as far as footers tell."""
+        """The sources whose objects exist and, by their footers, are what was registered."""
         self.lease.ensure_held()
         with ThreadPoolExecutor(max(1, min(FOOTERS_AT_ONCE, len(blocks)))) as pool:
             found = list(pool.map(lambda block: read_source_footer(self.objects, block), blocks))
@@ -152,7 +152,7 @@ class Rounds:
         self.culprits[block.id] = culprit
 
     def _keep_evidence(self, work: BlockMerge) -> None:
-        """What does not read back as it should stays, for whoever looks into it."""
+        """An output that does not read back correctly is kept for inspection."""
         self.uploads.difference_update(work.outputs)
         kept = f"what was written stays until orphans are collected: {', '.join(work.outputs)}"
         self.failures = tuple(replace(failure, message=f"{failure.message}; {kept}") for failure in self.failures)

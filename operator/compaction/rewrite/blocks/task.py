@@ -47,10 +47,10 @@ from compaction.stores.pace import UNLIMITED, Pace
 class MergeTask:
     """One output: the rows of the sources, in their order (a later one wins a duplicate), within a range of keys.
 
-    `objects`: what was looked at, by path; another version of a source is not merged. `output`: path of the object to
-    write. `said`: what it says of itself, but for the fingerprint. `unsorted`: sources that turned out not to be sorted
-    as they say. `bytes_per_second`: this task's share of what the job may read and write. `tell` is told each row as it
-    is read, merged and proved.
+    `objects`: the objects that were read, by path; another version of a source is not merged. `output`: path of the
+    object to write. `said`: what it says of itself, but for the fingerprint. `unsorted`: sources that turned out not to
+    be sorted as they say. `bytes_per_second`: this task's share of what the job may read and write. `tell` gets each
+    row as it is read, merged and proved.
     """
 
     store: ObjectsPlace

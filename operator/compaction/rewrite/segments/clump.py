@@ -123,7 +123,7 @@ class ClumpAttempt(SegmentLogAttempt):
             log.info("entries re-written", output=receipt.output, entries=receipt.entries, first=receipt.first)
 
     def _clean_up(self) -> None:
-        """Nobody else has files of these names: they carry the attempt's token."""
+        """No other attempt has files of these names: they carry the attempt's token."""
         mine = job_key(self.job.name), self.token
         with suppress(OSError):
             for name in os.listdir(self.job.directory):

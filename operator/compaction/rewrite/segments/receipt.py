@@ -22,7 +22,7 @@ def combine(
     """One receipt for all that was committed (by whichever attempt); None when nothing was.
 
     `committed` by group key; `token` and `worker` are those of the attempt that asks. The receipt names the attempt
-    that committed last, which may be an earlier one. Bytes of obsolete segments count as reclaimed: they are given
+    that committed last, which may be an earlier one. Bytes of obsolete segments count as reclaimed: they are deleted
     back after the grace.
     """
     parts = [committed[key] for key in map(group_key, groups) if key in committed]

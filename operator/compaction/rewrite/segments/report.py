@@ -57,7 +57,7 @@ def report_of(
 
 
 def _skipped(failure: GroupFailure, identities: Mapping[str, str]) -> SkippedSource:
-    """The line about a damaged segment: it will be set aside. Whatever else failed is in the message only."""
+    """The line about a damaged segment: it will be quarantined. Other failures are in the message only."""
     segment = failure.segment or failure.sources[0]
     return SkippedSource(
         source=segment,
@@ -76,7 +76,7 @@ def as_count(number: int | None) -> int | None:
 
 def identities_of(directory: Path) -> dict[str, str]:
     """The files of a log by name, as they are before anything is read from them: what is found damaged later is one
-    of these, or was replaced since, and then its quarantine ends at the next look. Never the other way round.
+    of these, or was replaced since, and then its quarantine ends at the next scan. Never the other way round.
     """
     found = {}
     with suppress(OSError), os.scandir(directory) as entries:

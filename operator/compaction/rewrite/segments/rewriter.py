@@ -1,6 +1,6 @@
 """Runs one SegmentRewrite job: every group of one log from one plan, each committed as soon as it is ready.
 
-Order: settle what a crash left; look at the log as it is now; skip the groups this job has committed before (the fence
+Order: settle what a crash left; read the log as it is now; skip the groups this job has committed before (the fence
 keeps their receipts); rewrite the others as independent tasks; commit what has arrived together, each group by
 itself, under the log's lock and with this attempt's token; mark the obsolete segments; put the receipts together.
 
@@ -223,7 +223,7 @@ class SegmentAttempt(SegmentLogAttempt):
         return any(failure.reason in _END_THE_JOB for failure in self.failures)
 
     def _clean_up(self) -> None:
-        """Nobody else has files of these names: they carry the attempt's token."""
+        """No other attempt has files of these names: they carry the attempt's token."""
         for key in map(group_key, self.job.groups):
             with suppress(OSError):
                 fs.unlink_if_present(self.job.directory / partial_name(key, job=self.job.name, token=self.token))

@@ -1,9 +1,9 @@
 """A SparkApplication's driver without spark-submit: its properties file and arguments as options of `compactor worker`.
 
-An operator of SparkApplications submits in cluster mode: the driver's container is told `driver --properties-file FILE
+An operator of SparkApplications submits in cluster mode: the driver's container gets `driver --properties-file FILE
 --class ... MAIN ARGUMENTS`, and Spark's own image starts a JVM that starts Python. Here Python comes first, as in a
 driver pod made by this operator, because it must outlive the JVM: it renews leases, stops before a commit when it is
-told to end, and its exit code is the container's.
+asked to end, and its exit code is the container's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One thread, one event loop, one connection of its own (`connect` is called inside the thread). The rewriting happens in
 other processes (Spark's Python workers) and in threads that wait for them, so this loop is never starved; should it be
-after all, `JobLease` notices by itself, because deadlines are judged by whoever asks.
+after all, `JobLease` notices by itself, because deadlines are checked by the caller.
 """
 
 from __future__ import annotations

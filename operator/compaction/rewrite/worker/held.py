@@ -50,7 +50,7 @@ class JobLease:
 
     @property
     def taken(self) -> bool:
-        """True when someone else is known to hold the lease now (or it is gone): nobody waits for a report."""
+        """True when another worker is known to hold the lease now (or it is gone): no report is expected."""
         return self._taken
 
     @property

@@ -242,7 +242,7 @@ class LeaseKeeper:
             try:
                 await self._patience.answered(self._port.report(job_name, report))
             except LeaseLostError as error:
-                log.warning("nobody waits for the report", job=job_name, token=report.token, error=str(error))
+                log.warning("the report is no longer expected", job=job_name, token=report.token, error=str(error))
                 return False
             except PortUnavailableError as error:
                 log.warning("report not delivered yet", job=job_name, token=report.token, error=str(error))

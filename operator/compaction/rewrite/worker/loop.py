@@ -1,11 +1,11 @@
-"""The worker's main loop: announce, take what is assigned, run it in threads, report, leave when nobody needs it.
+"""The worker's main loop: announce, take what is assigned, run it in threads, report, exit when no job needs it.
 
 The engine (Spark) is up before `Worker.run` is called, so its start is never charged to a job's lease. A worker ends
 
 * idle: nothing assigned for `idle_seconds`;
 * on request: SIGTERM, or the coordinator's stop; running jobs stop before their next commit and say so;
-* because it must: its own lease is gone, nobody answers, the engine died, or its executors need more memory than they
-  have, which only another worker's can be given. Each has its own exit code.
+* because it must: its own lease is gone, the API server does not answer, the engine died, or its executors need more
+  memory than they have, which only another worker's can be given. Each has its own exit code.
 
 However it ends, what was committed stays committed and what was not is invisible: that is the store's doing, not the
 loop's.
@@ -77,7 +77,7 @@ _WHY = {
 
 LAST_WORDS: Final = "worker ends"
 EXIT_WORDS: Final[Mapping[int, str]] = {int(_EXITS[reason]): words for reason, words in _WHY.items()}
-"""What each exit code but 0 means: whoever sees only the code can say it."""
+"""What each exit code but 0 means, for readers who see only the code."""
 
 
 def start_thread(work: Callable[[], None], name: str) -> None:
@@ -188,7 +188,7 @@ class Worker:
             log.error("a job did not stop in time; its lease will expire", job=lease.job_name, token=lease.token)
 
     def _run_job(self, lease: JobLease) -> None:
-        """One job in its own thread: run, deliver the report, give the slot back."""
+        """One job in its own thread: run, deliver the report, release the slot."""
         structlog.contextvars.bind_contextvars(job=lease.job_name, token=lease.token)
         try:
             report = self._attempt(lease)

@@ -13,7 +13,7 @@ from compaction.rewrite.worker.held import Clock
 T = TypeVar("T")
 
 SILENCE_LIMIT = 4
-"""Lease durations without any answer after which a worker gives up: by then its jobs are someone else's."""
+"""Lease durations without any answer after which a worker gives up: by then its jobs belong to other workers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The adapter of block stores: `BlockStore` in the words of `StoreAdapter`.
 
-A look is cheap: the queue follows the index by its changes. Nothing is decided here; batches come from the queue, jobs
+A scan is cheap: the queue follows the index by its changes. Nothing is decided here; batches come from the queue, jobs
 from the planner, and what may be replaced by whom is the index's word.
 """
 
@@ -51,14 +51,14 @@ from compaction.stores.secrets import Secrets, reason_of
 log = structlog.get_logger(__name__)
 
 PATIENCE: Final = 10.0
-"""Seconds for which a look or a claim waits for a database that is away: the next one is not far."""
+"""Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""
 UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, IndexUnavailableError)
 
 
 class BlockStoreAdapter:
-    """Implements `StoreAdapter`. Keep it while the spec stays: it has the queue, which a new one has to read anew.
+    """Implements `StoreAdapter`. Keep it while the spec stays: it has the queue, which a new one has to read again.
 
-    `here`: the process that claims jobs where no cluster does; it gives signs of life from the first look that may
+    `here`: the process that claims jobs where no cluster does; it gives signs of life from the first scan that may
     change something until `close`.
     """
 
@@ -225,7 +225,7 @@ class BlockStoreAdapter:
 
     def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
         """See `StoreAdapter`. Expires, deletes what is due, collects orphans; `active` attempts are protected by their
-        claims, so nothing has to be told of them.
+        claims, so no one has to report them.
         """
         try:
             with self._store() as store:
@@ -298,7 +298,7 @@ class BlockStoreAdapter:
         return store
 
     def _let_go(self) -> None:
-        """Close what nobody uses any more."""
+        """Close what is no longer used."""
         if self._users:
             return
         if self._closed and self._opened is not None:

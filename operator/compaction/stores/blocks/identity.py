@@ -1,7 +1,7 @@
 """Which index belongs to which store: the same word is in the index and in an object beside the blocks.
 
 Without it, an index of another store, or a new and empty one after the database was lost, knows none of the objects,
-and whoever collects orphans would delete all of them. So a store is opened only with the index that it was made with.
+and an orphan collector would delete all of them. So a store is opened only with the index that it was created with.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDENTITY_PATH: Final = "_compaction/identity"
 """No path of a block: `_compaction/` has two parts, a block three (and a tenant may have this name)."""
 _LONGEST: Final = 100
 _AFTER: Final = "-after-"
-"""In the identity of an index that was made anew: which one it took the place of."""
+"""In the identity of a rebuilt index: the index that it replaced."""
 _WORD: Final = 26
 
 
@@ -60,7 +60,7 @@ def bind(objects: Objects, index: IndexDatabase) -> str:
 
 def begin_anew(objects: Objects, index: IndexDatabase) -> str:
     """Take an empty index for a store whose own was lost; returns the word for `finish_anew`. Until then store and
-    index do not belong together, so nobody uses an index that is half made. What an earlier call left in it is taken
+    index do not belong together, so a half-built index is never used. What an earlier call left in it is taken
     out.
 
     Raises:
@@ -72,9 +72,7 @@ def begin_anew(objects: Objects, index: IndexDatabase) -> str:
     word = f"{ULID()}{suffix}"
     ours = ensure_schema(index, identity=word)
     if ours == theirs:
-        reason = (
-            "the index is the one of this store: it is not lost. To make it anew, stop everything that uses it and "
-        )
+        reason = "the index is the one of this store: it is not lost. To rebuild it, stop everything that uses it and "
         raise IndexMismatchError(objects.url, index.name, f"{reason}name an empty database")
     if not ours.endswith(suffix) and index.read(head_version) != 0:
         reason = "the index is not empty, and not of this store: name an empty database"
@@ -85,10 +83,10 @@ def begin_anew(objects: Objects, index: IndexDatabase) -> str:
 
 def finish_anew(objects: Objects, index: IndexDatabase, word: str) -> None:
     """From now on the store is opened with this index, and with no other: not with the one that was lost either, should
-    it come back. Repeating is harmless. Raises IndexMismatchError: somebody else has begun anew since.
+    it come back. Repeating is harmless. Raises IndexMismatchError: another process has started to rebuild it since.
     """
     if index.read(_identity_of) != word:
-        raise IndexMismatchError(objects.url, index.name, "another process has begun to make the same index anew")
+        raise IndexMismatchError(objects.url, index.name, "another process has started to rebuild the same index")
     index.change(_begin_history)
     objects.put(IDENTITY_PATH, word.encode())
 
@@ -123,13 +121,13 @@ def read_identity(objects: Objects) -> str | None:
         raise IndexMismatchError(
             objects.url,
             "its index",
-            f"the object {IDENTITY_PATH} is damaged: restore it, or delete it and make the index anew",
+            f"the object {IDENTITY_PATH} is damaged: restore it, or delete it and rebuild the index",
         )
     return text
 
 
 def _write(objects: Objects, identity: str) -> str:
-    """The identity that the store has from now on: this one, or that of whoever came first."""
+    """The identity that the store has from now on: this one, or that of the process that came first."""
     try:
         objects.put(IDENTITY_PATH, identity.encode(), if_absent=True)
     except ObjectExistsError:

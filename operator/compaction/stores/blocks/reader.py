@@ -2,7 +2,7 @@
 
 A snapshot is a version of the index and a filter, nothing else: it may be sent to another process, and no transaction
 stays open while rows are read. Its objects stay readable for the grace, since a replaced block is deleted only after
-that; whoever reads longer gets SnapshotExpiredError, never a part of the rows without a word.
+that; a longer read gets SnapshotExpiredError, never a part of the rows without a word.
 
 Memory: one batch, and the pages of one row group; never the listing, however many blocks there are.
 """
@@ -61,7 +61,7 @@ class ReadableStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class BlockReader:
     """Reads a store. `columns`: only these, in this order; None is all. `time_column`: else the
-    one by which each block was registered, as far as that shows. `batch_rows`: rows of a batch at most.
+    one by which each block was registered, where that is known. `batch_rows`: rows of a batch at most.
     """
 
     store: ReadableStore
@@ -80,7 +80,7 @@ class BlockReader:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state after change `version`, seen through a filter. Safe for threads; each iteration begins anew."""
+    """The state after change `version`, seen through a filter. Safe for threads; each iteration starts again."""
 
     reader: BlockReader = field(repr=False)
     which: BlockFilter
@@ -120,7 +120,7 @@ class Snapshot:
                 yield _fitted(batch, target, block)
 
     def stream(self) -> pa.RecordBatchReader:
-        """The same for whoever takes a stream of Arrow: DuckDB, Polars, a writer of files."""
+        """The same for consumers of an Arrow stream: DuckDB, Polars, a writer of files."""
         schema = self.schema()
         return pa.RecordBatchReader.from_batches(schema, self.batches(schema))
 

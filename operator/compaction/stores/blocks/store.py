@@ -179,11 +179,11 @@ class BlockStore:
     # -- quarantine ---------------------------------------------------------------------------------------------------
 
     def quarantined(self) -> tuple[Quarantined, ...]:
-        """Blocks that are set aside, the oldest first."""
+        """Quarantined blocks, the oldest first."""
         return quarantine.quarantined(self.index)
 
     def set_aside(self, faults: Mapping[str, Fault], *, job: str | None = None) -> None:
-        """Set live blocks aside, by id. Raises UnknownBlockError."""
+        """Quarantine live blocks, by id. Raises UnknownBlockError."""
         quarantine.quarantine(self.index, faults, now=self.now(), job=job)
 
     def release(self, block: str) -> bool:

@@ -1,6 +1,6 @@
 """The queue of a store kept in step with its index: everything is read once, and from then on what has changed.
 
-The queue itself decides (stores/blocks/planning/queue.py); here it is told. Jobs hold their blocks: as long as
+The queue itself decides (stores/blocks/planning/queue.py); here it is fed. Jobs hold their blocks: as long as
 a job exists and has not succeeded, its blocks are in no other batch, whatever the index says of claims.
 """
 
@@ -66,7 +66,7 @@ class WaitingBlocks:
         return self._density[1]
 
     def conflicts(self) -> tuple[SchemaConflict, ...]:
-        """The blocks that their schemas keep apart, by tenant and columns, as of the queue's last look: most first."""
+        """The blocks that their schemas keep apart, by tenant and columns, as of the queue's last scan: most first."""
         if not self._classes.has_several:
             return ()
         found: dict[tuple[str, tuple[str, ...]], SchemaConflict] = {}

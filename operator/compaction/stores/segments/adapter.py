@@ -74,7 +74,7 @@ class SegmentLogsAdapter:
         self._offered: dict[Path, tuple[LogDebt, Candidate]] = {}
 
     def sense(self, request: SenseRequest) -> Sensed:
-        """See `StoreAdapter`. Logs that a crash left half-done are recovered first, and then looked at again."""
+        """See `StoreAdapter`. Logs that a crash left half-done are recovered first, and then read again."""
         started = request.asked
         quarantined = {Path(log): names for log, names in request.quarantined.items()}
         problems: list[TargetProblem] = []
@@ -156,7 +156,7 @@ class SegmentLogsAdapter:
                 return TargetProblem(root, PolicyReason.SENSE_FAILED, error.message)
 
     def _candidates(self, result: SenseResult, started: float) -> tuple[Candidate, ...]:
-        """What each log offers, made anew only for logs that were read anew."""
+        """What each log offers, computed again only for logs that were read again."""
         before, self._offered = self._offered, {}
         for log in _stopped(result):
             if log.needs_recovery or _out_of_range(log):
@@ -204,7 +204,7 @@ class SegmentLogsAdapter:
         return max((log.overdue(now, self._grace) for log in _stopped(result)), default=0.0)
 
     def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
-        """See `StoreAdapter`. Looks at the logs in which the last reading found something to delete."""
+        """See `StoreAdapter`. Reads the logs in which the last reading found something to delete."""
         deleted = freed = 0
         problems: list[TargetProblem] = []
         due: list[float] = []

@@ -150,7 +150,7 @@ def _term_at(directory: Path) -> int:
 def corrupt_entry(directory: Path, *, segment: int | str, record: int) -> CorruptedAt:
     """Invert one byte in the middle of a record's payload; `segment` is a number or a file name, `record` a position.
 
-    InvalidEntryError when the record does not exist or stores no CRC (nobody could notice).
+    InvalidEntryError when the record does not exist or stores no CRC (the damage could not be detected).
     """
     path = directory / (segment if isinstance(segment, str) else segment_name(segment))
     index = read_segment(path)

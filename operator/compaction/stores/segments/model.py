@@ -161,7 +161,7 @@ class SegmentIndex:
     def mark(self) -> str:
         """A mark of the content: CRC-32 of header and index (which holds a checksum of each payload), 8 hex digits.
 
-        Equal for copies of a file. It tells files apart that nobody forged; it proves nothing about payloads.
+        Equal for copies of a file. It distinguishes files that were not forged; it proves nothing about payloads.
         """
         crc = crc32(f"{self.version}/{self.max_count}/{self.count}".encode())
         for array in (self.idx, self.term, self.offset, self.length, self.crc):

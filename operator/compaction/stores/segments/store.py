@@ -152,7 +152,7 @@ class SegmentLogStore:
         Raises:
             OwnerRunningError: the log's owner is not known to be stopped, so nothing could be committed.
             SourcesChangedError: the newest snapshot is older than the plan's.
-            RecoveryBlockedError: what a crash left cannot be settled without somebody's decision.
+            RecoveryBlockedError: what a crash left cannot be settled without a user's decision.
             LiveSetUnknownError, CorruptSegmentError, ...: the log as a whole cannot be read.
         """
         directory = self.directory(log)
@@ -263,7 +263,7 @@ class SegmentLogStore:
         now: float | None = None,
     ) -> sweep.SweepReport:
         """Delete what was replaced longer than the grace ago. `active`: (job, token) of attempts that may be
-        running; None: nobody knows.
+        running; None: unknown.
         """
         return sweep.sweep(
             self.directory(log),

@@ -88,7 +88,7 @@ def sweep(
     holder: str = "sweeper",
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> SweepReport:
-    """Delete what is due. `active`: (job, token) of the attempts that may be writing now; None: nobody knows.
+    """Delete what is due. `active`: (job, token) of the attempts that may be writing now; None: unknown.
 
     Raises:
         NotALogDirectoryError, LockHeldError, LogNotReadableError, LogNotWritableError, StoreIOError, CorruptFenceError
@@ -141,7 +141,7 @@ def _begun(record: FenceRecord, now: float) -> FenceRecord:
 def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecord:
     """Symlinks without a tombstone (Ra's own, or from before the fence) begin their grace now, dangling ones too.
 
-    So do those that are not the link which was marked: somebody has replaced a file under that name again since.
+    So do those that are not the link which was marked: another process has replaced a file under that name since.
     A link that dangles here may not dangle for the owner, who may see the directory under another path.
     """
     known = {t.name: t.identity for t in record.tombstones if t.kind is TombstoneKind.LINKED}
@@ -158,7 +158,7 @@ def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecor
 def _dead_now(
     directory: Path, *, snapshot_index: int | None, live: LiveSet | None, indexes_missing: IndexesMissing
 ) -> dict[str, DeadSegment] | None:
-    """What is dead in the log as it is now; None when nobody can tell."""
+    """What is dead in the log as it is now; None when it is unknown."""
     try:
         return dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
     except LiveSetUnknownError:
@@ -220,7 +220,7 @@ def _orphan_partials(
 def _obsolete_maps(directory: Path, *, now: float, grace_seconds: float) -> list[Deleted]:
     """Maps of moved entries that only an older snapshot than the one in force needs, for as long as the grace.
 
-    No tombstone: nobody finds data by them any more, and what an owner does not read it does not miss. A map that
+    No tombstone: no reader finds data by them any more, and what an owner does not read it does not miss. A map that
     cannot be read stays.
     """
     names = moves_files(directory)

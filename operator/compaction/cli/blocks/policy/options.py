@@ -39,27 +39,27 @@ _OF_POLICIES: Final = {
     "grace": "--grace",
 }
 _POLICY_OPTIONS: Final = (
-    click.option("--all", "everything", is_flag=True, help="Also what waits for more blocks, or for its time."),
+    click.option("--all", "everything", is_flag=True, help="Include blocks that are not due yet."),
     click.option(
         "--levels",
         type=LevelsParameter(),
         metavar="COUNT:AGE,...",
-        help="Of each level: how many blocks are merged, and at which age fewer are. Default: 20:36s,10:12m,10:3h.",
+        help="Levels as COUNT:AGE: blocks merge at this count, or at this age. Default: 20:36s,10:12m,10:3h.",
     ),
     click.option("--span", type=DurationParameter(), help="Blocks are merged in windows of this width; default 3h."),
     click.option(
         "--sort-key",
         type=SortKeyParameter(),
         metavar="COLUMN,...",
-        help="How merged blocks are sorted. Default: as most bytes of their sources are, else by time.",
+        help="Sort order of merged blocks. Default: the order of most source bytes, else by time.",
     ),
-    click.option("--memory", metavar="BYTES", help="Memory of one merge at most, such as 512Mi (the default)."),
+    click.option("--memory", metavar="BYTES", help="Maximum memory of one merge, such as 512Mi (the default)."),
     click.option(
         "--deduplicate",
         "columns",
         metavar="COLUMN",
         multiple=True,
-        help="Of rows equal in these columns the last.",
+        help="Keep the last of the rows that are equal in these columns.",
     ),
     click.option("--grace", type=DurationParameter(), help="How long replaced blocks stay readable; default 10m."),
 )

@@ -1,6 +1,6 @@
 """A worker is killed in the middle of a job, as a machine that loses its power.
 
-It is stopped first and looked at then, so that it is known for sure that it had a job at the moment of its death.
+It is stopped (SIGSTOP) first and inspected then, so that it is certain that it had a job at the moment of its death.
 """
 
 from __future__ import annotations

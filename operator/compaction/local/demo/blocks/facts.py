@@ -18,7 +18,9 @@ _SPAN: Final = SPAN_HOURS * 3600 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """One look. `aside`: ids of quarantined blocks; `tombstones`: replaced blocks whose objects are not deleted yet."""
+    """One reading of the store. `aside`: ids of quarantined blocks; `tombstones`: replaced blocks whose objects are not
+    deleted yet.
+    """
 
     live: tuple[Block, ...]
     aside: frozenset[str] = frozenset()

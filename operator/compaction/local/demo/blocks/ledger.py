@@ -1,6 +1,6 @@
 """What was registered so far, counted by the writers from their own rows before they were uploaded.
 
-A registration and its entry are one step for whoever asks for an instant, so "all rows registered so far" is one exact
+A registration and its entry are one step for readers of an instant, so "all rows registered so far" is one exact
 number at each instant. Nothing that compacts knows of the ledger, so compaction goes on all the time.
 """
 

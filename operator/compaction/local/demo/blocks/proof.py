@@ -162,7 +162,7 @@ def _damage_is_named(story: Story) -> Check:
     sources = {source for one in story.receipts.values() for source in one.sources}
     holds = holds and story.lost not in sources
     fact = "; ".join(f"{one.source}: {one.reason}" for one in named) or "not named"
-    return Check("the damaged block, and only it, is set aside and named", holds, fact)
+    return Check("the damaged block, and only it, is quarantined and named", holds, fact)
 
 
 def _accident_did_no_harm(story: Story) -> Check:

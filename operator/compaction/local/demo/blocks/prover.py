@@ -89,7 +89,7 @@ class Prover:
             self.error = error
 
     def prove(self) -> Reading | None:
-        """One instant; None when the snapshot was no longer readable at the end, which readers are told.
+        """One instant; None when the snapshot was no longer readable at the end, which readers get as an error.
 
         Raises CompactionError: it could not be read at all.
         """

@@ -198,7 +198,7 @@ class _Play:
 
 
 def _settled(seen: Observation, facts: StoreFacts) -> bool:
-    """The last look of the operator came after the last job's end and found nothing left to do, nothing will become
+    """The last scan of the operator came after the last job's end and found nothing left to do, nothing will become
     due, and all that was replaced is deleted.
     """
     if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):

@@ -74,7 +74,7 @@ class Writer:
             self.error = error
 
     def upload(self) -> Written:
-        """One block that nobody registers (yet)."""
+        """One block that is not registered (yet)."""
         table = self._rows(time.time())
         block = str(ULID())
         path = block_path(self.tenant.name, SHARD, block)

@@ -77,7 +77,7 @@ def disk_bytes(directory: Path) -> int:
 
 
 def waiting(directory: Path) -> int:
-    """How many old names wait for the end of their grace, and files of unfinished attempts that nobody removed."""
+    """How many old names wait for the end of their grace, and files of unfinished attempts that were not removed."""
     names = {item.name for item in fence.read(directory).tombstones}
     names |= {path.name for path in directory.iterdir() if path.is_symlink() or path.suffix in UNFINISHED}
     return len(names)

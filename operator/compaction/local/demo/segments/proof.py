@@ -43,7 +43,7 @@ class LogProof:
 
     @property
     def claimed(self) -> int:
-        """Bytes that the receipts say were given back."""
+        """Reclaimed bytes, by the receipts."""
         return sum(receipt.bytes_reclaimed for receipt in self.receipts.values())
 
 

@@ -74,7 +74,7 @@ def _create_and_measure(root: Path) -> tuple[Scenario, list[LogFacts]]:
 
 
 def _settled(seen: Observation) -> bool:
-    """True when the last look of the operator came after the last job's end and found nothing left to do."""
+    """True when the last scan of the operator came after the last job's end and found nothing left to do."""
     if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):
         return False
     status = seen.policy.status

@@ -61,7 +61,9 @@ def _create(root: Path, seed: int, pattern: Pattern) -> Path:
 
 
 def _damage(directory: Path) -> CorruptedAt:
-    """Damage the first live entry of the chosen segment: a dead one would not be copied, so nobody had to notice."""
+    """Damage the first live entry of the chosen segment: a dead one would not be copied, so its damage could stay
+    unnoticed.
+    """
     log = open_log(directory)
     segment = log.segments[DAMAGED_SEGMENT]
     record = int(np.flatnonzero(log.live_mask(segment.idx))[0])

@@ -60,7 +60,9 @@ class BlockClaims:
             log.info("the end of this process is not written down", error=str(error))
 
     def _is_stray(self, record: JobRecord, *, age: int, waited: float) -> bool:
-        """Whether nobody works on it. A claim that was made since the jobs were counted is of one that was not yet."""
+        """Whether no process works on it. A claim younger than the count of jobs belongs to one that was not
+        counted.
+        """
         if age > waited and record.job in self._known:
             return True
         sign = sign_of(record.holder, self._here)

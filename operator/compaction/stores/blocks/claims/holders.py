@@ -1,8 +1,8 @@
-"""Whether somebody works on an open job, as far as it can be known from here.
+"""Whether a process works on an open job, by the evidence on this machine.
 
 A holder on this machine is judged by its process (pid and start time: a pid alone is used again); any other one by its
 silence. Claims of a cluster have no holder: its coordinator judges them by their Leases, and local runs leave them
-alone. Whoever is taken over although it lives loses its work and nothing else: its commit is refused.
+alone. A process that is taken over although it lives loses only its work: its commit is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sign(StrEnum):
 
     @property
     def is_gone(self) -> bool:
-        """Nobody works on the job, and a local run takes it over."""
+        """No process works on the job, and a local run takes it over."""
         return self in (Sign.DEAD, Sign.SILENT)
 
 
@@ -47,5 +47,5 @@ def sign_of(holder: HolderRecord | None, here: ThisProcess | None) -> Sign:
 
 
 def is_parked(job: JobRecord, sign: Sign, *, now: int) -> bool:
-    """Nobody seems to work on this open job, so its blocks wait for somebody who gives it up. `now`: microseconds."""
+    """No process seems to work on this open job; its blocks wait until it is released. `now`: microseconds."""
     return sign.is_gone or (sign is Sign.UNKNOWN and now - job.changed_at > STRAY_CLAIM)

@@ -249,7 +249,7 @@ def _lengths(array: pa.Array[Any]) -> npt.NDArray[np.int64]:
 
 
 def _repeats(array: pa.Array[Any]) -> bool:
-    """Whether it is cheaper to find equal texts than to hash each of them: a look at a sample."""
+    """Whether it is cheaper to find equal texts than to hash each of them, by a sample."""
     if len(array) < 4 * _SAMPLE or not _is_text(array.type) or pa.types.is_fixed_size_binary(array.type):
         return False
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):

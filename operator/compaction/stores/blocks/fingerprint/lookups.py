@@ -1,6 +1,7 @@
 """Lanes of values that lie in a dictionary: hashed once, then looked up by index.
 
-Both lanes of an entry lie side by side, so that looking up a row costs one access, not two: a quarter of all hashing.
+Both lanes of an entry lie side by side, so that the lookup of a row costs one access, not two: a quarter of all
+hashing.
 """
 
 from __future__ import annotations

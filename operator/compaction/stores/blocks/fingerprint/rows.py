@@ -4,7 +4,7 @@ Equal sets of rows (with multiplicity) have equal fingerprints, whatever their o
 number of batches or files they lie in, their encodings (dictionary or plain), columns added that are null throughout,
 and widened types (`lanes` says which). Different sets have different ones, up to chance: each row is hashed to 128
 bits, and the fingerprint is the number of rows and the sum of their hashes modulo 2^128, so fingerprints add up like
-the rows do. Not meant against somebody who chooses rows to deceive: the hash has no secret.
+the rows do. No protection against rows chosen to collide: the hash has no secret.
 
 A row's hash is a mix of the sums of its cells' lanes. A null adds nothing, which is what lets an added column of nulls
 change nothing; the mix ties the cells of a row together: two rows that swap a value do not have the same sum.

@@ -24,7 +24,8 @@ _ARRAYS: Final = 4 << 20
 
 
 def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> Fingerprint:
-    """The fingerprint of a Parquet file's rows; memory: a batch, and the pages of a row group. `moved` is told them.
+    """The fingerprint of a Parquet file's rows; memory: a batch, and the pages of a row group. `moved` is called with
+    them.
 
     Raises UnreadableBlockError.
     """

@@ -222,7 +222,9 @@ def _row_group(group: Struct, columns: list[Leaf], *, end: int) -> RowGroup:
 
 
 def _sorted_by(groups: list[Struct], columns: list[Leaf]) -> tuple[tuple[str, ...], bool]:
-    """What all row groups with rows declare alike, as far as it is ascending and of top columns; where nulls go."""
+    """What all row groups with rows declare alike, up to the first column that is descending or nested; where nulls
+    go.
+    """
     declared = {
         tuple((count(one, 1, "a sorting column"), one.get(2), one.get(3)) for one in structs(group, 4, "its order"))
         for group in groups

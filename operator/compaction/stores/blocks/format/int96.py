@@ -1,8 +1,8 @@
-"""INT96: how Spark writes timestamps unless it is told otherwise, in days and nanoseconds of the day.
+"""INT96: how Spark writes timestamps by default, in days and nanoseconds of the day.
 
 pyarrow reads it as 64-bit nanoseconds, which go from 1677 to 2262: 9999-12-31, a usual end of validity, would become
 another date without an error. Spark has microseconds, so its files are read in these and nothing is lost. Of other
-writers nobody knows, and they keep their nanoseconds.
+unknown writers, and they keep their nanoseconds.
 
 A merge writes INT96 again where its sources have nothing else: as 64-bit nanoseconds Spark could not read them at all.
 """

@@ -111,7 +111,7 @@ def decode(metadata: Mapping[str, str]) -> BlockMetadata:
 
 
 def ancestry(sources: Iterable[BlockMetadata]) -> tuple[str, ...]:
-    """The `ancestors` of a block that is made of these: generation by generation, up to `MAX_ANCESTORS`."""
+    """The `ancestors` of a block merged from these: generation by generation, up to `MAX_ANCESTORS`."""
     given = tuple(sources)
     near = (block for source in given for block in source.sources)
     far = (block for source in given for block in source.ancestors)

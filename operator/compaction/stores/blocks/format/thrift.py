@@ -2,7 +2,7 @@
 
 A Parquet footer is a struct in it. The library that reads Parquet makes about a kilobyte from as little as three bytes
 of a footer, recurses as deep as a schema is nested, and ends the process over some contradictions; so whatever a
-footer holds is looked at here first. A struct is a dict by field number, of int, bool, float, bytes, list and dict.
+footer holds is checked here first. A struct is a dict by field number, of int, bool, float, bytes, list and dict.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def retire(database: IndexDatabase, job: str, *, now: int, token: int | None = N
     Repeating is harmless, and so is retiring one that is unknown or committed. False: nothing was to be closed.
 
     `token`: only the claim with this token, `holder`: only one of this holder. Who was taken over and wakes up, or has
-    seen a claim that is no more, closes nobody else's.
+    seen a claim that is gone, never closes the claim of another.
     """
     mine = (JOBS.c.job == job) & (JOBS.c.state == JobState.CLAIMED)
     if token is not None:
@@ -245,7 +245,7 @@ def retire(database: IndexDatabase, job: str, *, now: int, token: int | None = N
 
 
 def job_record(database: IndexDatabase, job: str) -> JobRecord | None:
-    """What is remembered of a job, also its receipt: proof that it was committed, for whoever lost the answer."""
+    """What is remembered of a job, also its receipt: proof that it was committed, for a caller that lost the answer."""
 
     def body(connection: Connection) -> JobRecord | None:
         found = _records(connection, JOBS.c.job == job)
@@ -255,7 +255,7 @@ def job_record(database: IndexDatabase, job: str) -> JobRecord | None:
 
 
 def open_jobs(database: IndexDatabase) -> tuple[JobRecord, ...]:
-    """All jobs that hold a claim, by name: after a restart, those that nobody works on are to be retired."""
+    """All jobs that hold a claim, by name: after a restart, those without a process are to be retired."""
 
     def body(connection: Connection) -> tuple[JobRecord, ...]:
         return _records(connection, JOBS.c.state == JobState.CLAIMED)
@@ -264,7 +264,7 @@ def open_jobs(database: IndexDatabase) -> tuple[JobRecord, ...]:
 
 
 def _records(connection: Connection, which: ColumnElement[bool]) -> tuple[JobRecord, ...]:
-    """Jobs by name with their sources, in two queries however many there are: each look asks for all open ones."""
+    """Jobs by name with their sources, in two queries however many there are: each scan asks for all open ones."""
     joined = JOB_SOURCES.join(JOBS, JOBS.c.job == JOB_SOURCES.c.job)
     query = select(JOB_SOURCES.c.job, JOB_SOURCES.c.block).select_from(joined).where(which)
     sources: dict[str, list[str]] = {}

@@ -6,7 +6,7 @@ COMMITTED, so every later statement sees all that was committed before the lock 
 still holds when it commits, in both databases for the same reason, and a version that a reader sees includes all
 smaller ones. The price: changes per second are bounded by commits per second; writers register many blocks at once.
 
-A transaction whose connection was lost may have been committed. It is begun anew, so everything done here is
+A transaction whose connection was lost may have been committed. It starts again, so everything done here is
 idempotent.
 """
 
@@ -43,7 +43,7 @@ _POSTGRES: Final[dict[str, Any]] = {
 
 @dataclass(slots=True)
 class Change:
-    """A change under way: nobody else makes one. `version` is its number."""
+    """A change under way: no other can start. `version` is its number."""
 
     connection: Connection
     version: int

@@ -1,6 +1,6 @@
 """What an error of a database means: try again, or tell whom.
 
-Two questions only. Can the same transaction succeed when it is begun anew (a lost connection, a lock that was not given
+Two questions only. Can the same transaction succeed when it starts again (a lost connection, a lock that was not given
 in time, a server that restarts)? And what does a person need to know? Messages never hold credentials.
 """
 
@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from compaction.exceptions import BlockIndexError, IndexSchemaError, IndexUnavailableError
 
 _SQLITE_BUSY: Final = frozenset({5, 6, 15})
-"""SQLITE_BUSY, LOCKED, PROTOCOL: somebody else holds the lock."""
+"""SQLITE_BUSY, LOCKED, PROTOCOL: another process holds the lock."""
 _SQLITE_UNAVAILABLE: Final = frozenset({8, 10, 13, 14})
 """READONLY, IOERR, FULL, CANTOPEN: another try at once would end the same."""
 _POSTGRES_AGAIN: Final = ("08", "40", "53", "55P03", "57P0", "57014", "25006", "25P03", "58")
@@ -38,7 +38,7 @@ def display(url: URL) -> str:
 
 
 def may_succeed_again(error: SQLAlchemyError) -> bool:
-    """Whether the whole transaction should be begun anew."""
+    """Whether the whole transaction should start again."""
     if isinstance(error, PoolTimeoutError):
         return True
     if not isinstance(error, DBAPIError):

@@ -1,6 +1,6 @@
 """Processes that claim jobs without a cluster, and when each of them gave its last sign of life.
 
-In a cluster a job's Lease says whether somebody works on it. A local run (`compactor blocks compact`, `compactor run`)
+In a cluster a job's Lease says whether a worker runs it. A local run (`compactor blocks compact`, `compactor run`)
 has no Lease: it writes here who it is, and renews that from a thread of its own for as long as it lives. Silence is
 measured by the clock of the database, so that machines whose clocks differ agree; a clock that jumps costs work, never
 data, because what a taken-over holder commits is refused by its token.

@@ -1,6 +1,6 @@
 """What an attempt may work on: its claim as the index has it now.
 
-Whoever merges looks first, so that work whose result could not be committed is not begun. It proves nothing about
+A merge checks its claim first, so that work whose result could not be committed does not start. It proves nothing about
 later: the commit checks everything again.
 """
 

@@ -1,9 +1,9 @@
-"""Objects that no block refers to: outputs of attempts that never committed, uploads that nobody registered.
+"""Objects that no block refers to: outputs of attempts that never committed, uploads that were never registered.
 
 An object that the index does not know today may be registered or committed tomorrow, and the object deleted in between.
 So it is condemned first, in a change that finds it unknown: from then on no block can refer to it. Then it is deleted,
 then that is confirmed. The record is kept for a while after that: a result claimed before the deletion may have found
-the object while it was still there, and is refused; one claimed later has uploaded it anew, and is welcome.
+the object while it was still there, and is refused; one claimed later has uploaded it again, and is accepted.
 
 Who deletes compares the identity of the index (`schema.ensure_schema`) with the store's before: the wrong index knows
 nothing, and everything would be an orphan.

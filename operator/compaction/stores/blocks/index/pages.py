@@ -1,4 +1,4 @@
-"""The live blocks of one instant, a page at a time: nothing stays open and nobody remembers anything between two pages.
+"""The live blocks of one instant, a page at a time: nothing stays open and no state is kept between two pages.
 
 The instant is the version that the first page names. Which change made a block live and which one ended it is in its
 row, so every later page shows the same state, whatever was registered, replaced or deleted in between, and whichever

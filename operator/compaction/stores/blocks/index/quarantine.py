@@ -1,6 +1,6 @@
-"""Blocks that cannot be compacted: set aside with the reason, so that their siblings go on without them.
+"""Blocks that cannot be compacted: quarantined with the reason, so that their siblings go on without them.
 
-A quarantined block is still live: readers get it, and find it as it is. It is in no queue and no plan until somebody
+A quarantined block is still live: readers get it, and find it as it is. It is in no queue and no plan until a user
 releases it (the cause is gone: it waits at the end of the queue) or drops it (its rows are given up: it is deleted
 after the grace like any other).
 """
@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 class Quarantined(NamedTuple):
-    """A block that was set aside at `since`, by which job if by one."""
+    """A block that was quarantined at `since`, by which job if by one."""
 
     block: Block
     fault: Fault
@@ -39,10 +39,10 @@ class Quarantined(NamedTuple):
 
 
 def quarantine(database: IndexDatabase, faults: Mapping[str, Fault], *, now: int, job: str | None = None) -> None:
-    """Set live blocks aside; of one that is already, the newer reason stands. A claim on it stays.
+    """Quarantine live blocks; of one that is already, the newer reason stands. A claim on it stays.
 
     Raises:
-        UnknownBlockError: one of them is not live; none was set aside.
+        UnknownBlockError: one of them is not live; none was quarantined.
     """
 
     def body(change: Change) -> None:

@@ -57,7 +57,7 @@ class QueueReading:
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
     """What changed from one version to `version`: `entries` are in the queue now (new, or changed: take the newer one),
-    `left` are the ids of blocks that are in it no more, or never were while somebody looked.
+    `left` are the ids of blocks that are in it no more, or never were at the time of a scan.
     """
 
     version: int

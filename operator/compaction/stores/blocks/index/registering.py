@@ -84,7 +84,7 @@ def _refuse_condemned(change: Change, blocks: Sequence[Block]) -> None:
         if path is not None:
             raise BlockConflictError(
                 wanted[path],
-                f"{path} was collected as an orphan, because nobody registered it: upload it under a new id",
+                f"{path} was collected as an orphan, because it was never registered: upload it under a new id",
             )
 
 

@@ -2,7 +2,7 @@
 
 Every condition is checked in the change that relies on it, so none of them can cease to hold before it commits: each
 source is live and belongs to this job, claimed with this token; the sources are those that were claimed; the outputs
-are new and of the job's tenant, shard and level; no row was lost or invented, as far as the fingerprints in the index
+are new and of the job's tenant, shard and level; no row was lost or invented, by the fingerprints in the index
 tell.
 
 A repetition of what was committed (the answer got lost) returns the receipt again. Everything else that comes late is

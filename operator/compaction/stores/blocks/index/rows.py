@@ -1,7 +1,7 @@
 """Blocks as rows of the index, and what a block must be to become one.
 
 What is checked here is only what the index itself relies on; whether the object is what its row says is the business of
-whoever reads the object.
+the reader of the object.
 """
 
 from __future__ import annotations

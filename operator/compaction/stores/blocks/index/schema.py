@@ -16,8 +16,9 @@ _VERSION: Final[Select[Any]] = select(column("version_num")).select_from(table(V
 def ensure_schema(database: IndexDatabase, *, identity: str) -> str:
     """Make the tables, or bring them up to date; returns the identity of the index.
 
-    `identity`: given to an index that is new; one that exists keeps its own. Whoever deletes objects because the index
-    does not know them compares it with what is written beside the objects: the index of another store knows nothing.
+    `identity`: given to an index that is new; one that exists keeps its own. A caller that deletes objects because the
+    index does not know them compares it with what is written beside the objects: the index of another store knows
+    nothing.
 
     Raises:
         IndexSchemaError: the schema is of a newer version of this program.

@@ -142,7 +142,7 @@ JOB_SOURCES: Final = Table(
     Column("block", KEY_TEXT, nullable=False),
     PrimaryKeyConstraint("job", "block"),
 )
-"""What each job was claimed for. It outlives the claim on a block, so that a late result is told what became of it."""
+"""What each job was claimed for. It outlives the claim on a block, so that a late result learns what became of it."""
 
 HOLDERS: Final = Table(
     "holders",

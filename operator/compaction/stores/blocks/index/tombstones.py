@@ -7,7 +7,7 @@ without effect.
 
 What may be made of it: an output is of a higher level than its sources, of the same tenant and shard, and ended in a
 later change than they did. It is due only when no such source stands before it. So an object that is gone proves that
-all it was made of is gone, which is what an index made anew from the objects relies on (`rebuild`).
+all it was made of is gone, which is what an index rebuilt from the objects relies on (`rebuild`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Successor(NamedTuple):
 
 
 def successors(database: IndexDatabase, blocks: Sequence[str]) -> dict[str, tuple[Successor, ...]]:
-    """What those of `blocks` that were replaced were made into, as far as it was not deleted already.
+    """The outputs of those of `blocks` that were replaced, without the outputs that are deleted already.
 
     A commit is one change: it ends its sources and adds its outputs.
     """

@@ -105,10 +105,10 @@ class Budget:
         return max(_LEAST_ROWS, min(_MOST_ROWS, self.batch_bytes(runs) // self.row_bytes))
 
     def window_rows(self, runs: Sequence[Run], *, whole: bool) -> int:
-        """Rows of each run that a round looks at: half a batch. Where row groups are read whole, and so are there
+        """Rows of each run that a round reads: half a batch. Where row groups are read whole, and so are there
         anyway, as many that a quarter of the buffers comes out of a round if keys are spread alike over the runs: a
         large run beside small ones gives nearly all of it. Where all runs were sorted by us, a batch of each is there:
-        all of it, as far as a round can hold that.
+        all of it, up to what a round can hold.
         """
         at_once = max(1, open_at_once(runs))
         rows = 0

@@ -1,8 +1,8 @@
 """Texts as the dictionaries in which files have them: which can be read so, and which are the same one.
 
-pyarrow's reader copies the dictionary of a row group for each batch. Whoever keeps what it has learnt of a dictionary
-(its hashes, its codes) tells one by its memory: with a copy per batch it would learn it anew each time, which cost more
-than all the rest of hashing (5,000 names in batches of 8,192 rows).
+pyarrow's reader copies the dictionary of a row group for each batch. A caller that keeps what it computed for a
+dictionary (its hashes, its codes) recognizes one by its memory: with a copy per batch it would compute it each time,
+which cost more than all the rest of hashing (5,000 names in batches of 8,192 rows).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How each column is written: every encoding that its type can have is tried on a sample, compressed and as it is, and
 the cheapest of those that are about as small as the smallest wins.
 
-Measured on the case of `make bench` (blocks): a fifth fewer bytes than the defaults of Parquet's writers, at half the
+Measured with `make bench` (blocks): a fifth fewer bytes than the defaults of Parquet's writers, at half the
 CPU time, because a dictionary is not begun for a column that outgrows it.
 """
 
@@ -66,7 +66,7 @@ def candidates(kind: pa.DataType) -> tuple[str, ...]:
 
 
 def candidates_of(declared: pa.Field, *, coded: bool) -> tuple[str, ...]:
-    """The same for a column that readers are told is `declared`. `coded`: its values repeat, so nothing is tried.
+    """The same for a column that is `declared` to readers. `coded`: its values repeat, so nothing is tried.
 
     What is declared as a dictionary is read as one: pyarrow cannot do that with DELTA_BYTE_ARRAY, older versions of
     Polars can only where the values lie in one.
@@ -78,7 +78,7 @@ def candidates_of(declared: pa.Field, *, coded: bool) -> tuple[str, ...]:
 
 
 def choose(sample: pa.Table, declared: pa.Schema, *, level: int, int96: bool = False) -> dict[str, ColumnEncoding]:
-    """An encoding for each column of the sample, by name. `declared`: what readers are told that the columns are.
+    """An encoding for each column of the sample, by name. `declared`: the types that readers see.
     `int96`: timestamps are stored so, which is no number that differences could be taken of.
     """
     allowed = {field.name: _allowed(sample, field, declared, int96=int96) for field in sample.schema}

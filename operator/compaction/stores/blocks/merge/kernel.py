@@ -56,7 +56,7 @@ def merge(
     describe: Describe = lambda _: {},
     moved: Moved = nobody,
 ) -> MergeResult:
-    """Merge the inputs into `output`, a path or a binary file that the caller closes. `moved` is told each row twice:
+    """Merge the inputs into `output`, a path or a binary file that the caller closes. `moved` counts each row twice:
     when it is read, and when it is merged.
 
     Raises:

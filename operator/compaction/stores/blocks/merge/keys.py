@@ -104,8 +104,8 @@ def sorting_order(numbers: Words) -> npt.NDArray[np.int64]:
     """The order that sorts the numbers, stable.
 
     Number and position share a word, which is then sorted by value: several times as fast as an argsort. Where both do
-    not fit, the lowest bits of the number are left out and a second, stable pass over what is nearly sorted mends it.
-    What comes as a few ascending runs, as a round does, is merged rather than sorted: a third of the time.
+    not fit, the lowest bits of the number are left out and a second, stable pass over what is nearly sorted corrects
+    it. What comes as a few ascending runs, as a round does, is merged rather than sorted: a third of the time.
     """
     count = len(numbers)
     if count < 2:

@@ -39,7 +39,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What readers of Arrow are told that the columns are; `stored`: in the file's metadata. `int96`: timestamps are
+    """The types of the columns that Arrow's readers see; `stored`: in the file's metadata. `int96`: timestamps are
     stored so.
     """
 

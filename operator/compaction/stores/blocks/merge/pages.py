@@ -1,7 +1,7 @@
 """What it takes to have a file open page by page: its chunks as they are stored, and a page of each decompressed.
 
 A footer says how large a chunk is, not how large its pages are: most writers make pages of a mebibyte, some make one
-page of a whole chunk, and a page has at least one value however large that is. So the headers of all pages are looked
+page of a whole chunk, and a page has at least one value however large that is. So the headers of all pages are read
 at, which lie between them. This reads a file's large chunks once more, so it is done only where they would otherwise
 have to be taken whole, and inputs be spilled that need not be.
 """
@@ -18,7 +18,7 @@ from compaction.stores.blocks.format.thrift import FooterError, decode_front
 from compaction.stores.blocks.merge.footers import Footer, reading
 
 _SMALL: Final = 1 << 20
-"""Bytes of a chunk up to which it is not looked at: its pages are not smaller by much."""
+"""Bytes of a chunk up to which it is not checked: its pages are not smaller by much."""
 _HEADER: Final = 16 << 10
 """More than a page's header takes: it may hold the smallest and the largest text of the page."""
 _DICTIONARY: Final = 2
@@ -31,7 +31,7 @@ ReadAt = Callable[[int, int], bytes]
 def paged_bytes(footer: Footer) -> int:
     """Bytes of memory that the file takes at most while its row groups are read page by page, besides their rows.
 
-    A chunk whose pages cannot be told is taken whole: whoever reads it says what is wrong. Raises UnreadableBlockError.
+    A chunk whose pages cannot be found is taken whole: its reader reports what is wrong. Raises UnreadableBlockError.
     """
     groups = [footer.metadata.row_group(group) for group in footer.groups]
     with reading(footer.input.name):

@@ -1,6 +1,6 @@
 """The k-way merge: rounds, each of which emits what is certainly next and refills what has become short.
 
-A round looks at the next rows of each run, its *window*, and ranks their keys together. The *cut* is the smallest (last
+A round reads the next rows of each run, its *window*, and ranks their keys together. The *cut* is the smallest (last
 key of the window, number of the run) of the runs that have more behind it: no row from there on can be before it.
 Everything up to the cut is emitted, in the order of (key, run, row): stable, also across rounds.
 
@@ -122,7 +122,7 @@ class _Open:
 
 
 class Rounds:
-    """One merge of some runs. `window`: how many rows of each are looked at in a round; `window_bytes`: and what they
+    """One merge of some runs. `window`: how many rows of each are read in a round; `window_bytes`: and what they
     take at most, about. `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed
     width; where a few are very large, it is as few rows as that takes, one at least. `whole`: runs are read by row
     group, else a window at a time.

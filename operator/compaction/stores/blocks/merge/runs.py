@@ -60,7 +60,9 @@ class Run(Protocol):
 
 @dataclass(slots=True)
 class ParquetRun:
-    """A file. `known`: the fingerprint of its rows; None: it is computed while they are read. `moved` is told them."""
+    """A file. `known`: the fingerprint of its rows; None: it is computed while they are read. `moved` is called with
+    them.
+    """
 
     footer: Footer
     columns: Columns
@@ -132,7 +134,7 @@ class ParquetRun:
             raise UnreadableBlockError(self.name, f"{read} rows where the footer promises {self.footer.rows}")
 
     def _decoded(self, rows: int, *, whole: bool) -> Iterator[pa.RecordBatch]:
-        """Opened anew where a column outgrew its codes: its dictionaries would be decoded for nothing."""
+        """Opened again where a column outgrew its codes: its dictionaries would be decoded for nothing."""
         steady = SteadyDictionaries()
         left = list(self.footer.groups)
         while left:

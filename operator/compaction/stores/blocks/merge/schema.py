@@ -54,7 +54,7 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
 
 
 def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
-    """What readers are told that the columns of `merged` are: as all files that have them say, else as they are merged.
+    """The types of the columns of `merged` that readers see: as all files that have them say, else as they are merged.
 
     Texts with 64-bit offsets, views and dictionaries are stored alike, so the file's Arrow schema is all that tells
     them apart. The order of a dictionary's values is not kept, so it is not declared.

@@ -22,13 +22,13 @@ OWN_MEMORY: Final = 96 * MEBIBYTE
 
 
 Moved = Callable[[int], None]
-"""Is told numbers of rows as work on them is done."""
+"""Called with numbers of rows as work on them is done."""
 OpenFile = Callable[[], str | IO[bytes] | RawIOBase]
 """Gives a file to read: its path, or an open one that we close."""
 
 
 def nobody(rows: int) -> None:
-    """A `Moved` that tells nobody."""
+    """A `Moved` that reports nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class MergeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeInput:
-    """One Parquet file. `open` gives it anew each time: a path, or a seekable binary file that we close.
+    """One Parquet file. `open` returns it again each time: a path, or a seekable binary file that we close.
 
     `sort_key`: by what its rows are known to be sorted, empty when they are not; None: what its footer says.
     `fingerprint`: of its rows, when it is known; else it is computed while merging. `first`, `last`: only the rows

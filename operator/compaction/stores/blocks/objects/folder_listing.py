@@ -36,8 +36,8 @@ class ListedFile(NamedTuple):
 
 
 def files_below(root: Path, prefix: str, skipped: MutableMapping[str, str]) -> Iterator[ListedFile]:
-    """The files below `root/prefix`, by their paths below `root`, in no order that counts. `skipped` is told of every
-    entry that is passed over, and why.
+    """The files below `root/prefix`, by their paths below `root`, in no order that counts. `skipped` is called with
+    every entry that is passed over, and why.
 
     Raises ObjectAccessError, ObjectStoreUnavailableError: a folder cannot be read, and is named.
     """

@@ -30,7 +30,7 @@ class _Window:
 
 
 def kept_apart(queue: BlockQueue) -> tuple[Apart, ...]:
-    """By tenant and shard, as of the queue's last look. O(batches)."""
+    """By tenant and shard, as of the queue's last scan. O(batches)."""
     windows: dict[tuple[str, int, int], _Window] = {}
     for kin, number, count, alone in (*_waiting(queue), *_held(queue)):
         if kin.is_obsolete:

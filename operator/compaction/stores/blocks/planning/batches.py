@@ -9,7 +9,7 @@ at that moment. At the highest level it waits for company. One without rows does
 job drops it.
 
 Invariant (tests/stores/blocks/planning/test_properties.py): the batches are a function of the blocks that wait and of
-the time, not of when somebody looked or of what was here before. So a restart finds the batches that were there.
+the time, not of the time of a scan or of what was here before. So a restart finds the batches that were there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, Blo
 
 NEVER: Final = math.inf
 _NONE: Final = cast("list[QueuedBlock]", ())
-"""The blocks of all batches that have none, in one place: nobody can add to it."""
+"""The blocks of all batches that have none, in one place: it is immutable."""
 
 
 class Batch:
@@ -51,7 +51,7 @@ class Batch:
 
 class Group:
     """What may be merged with one another: `key` is a class and the number of a window. `settled`: time and number of
-    the last that happened; what comes later, but arrived before, is `late` and needs the group to be cut anew.
+    the last that happened; what comes later, but arrived before, is `late` and needs the group to be cut again.
     `limited`: a batch was closed because the next block would have been too much, so that it depends on that block.
     """
 
@@ -92,8 +92,8 @@ class Group:
 
 
 class Cutter:
-    """Cuts groups into batches and keeps their timers. `where` is told in which batch each block is, `on_ready` of
-    every batch that becomes ready.
+    """Cuts groups into batches and keeps their timers. `where` records in which batch each block is, `on_ready` is
+    called with every batch that becomes ready.
     """
 
     def __init__(self, rules: BlockRules, where: dict[str, Batch], on_ready: Callable[[Batch], object]) -> None:

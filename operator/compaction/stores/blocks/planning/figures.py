@@ -35,7 +35,7 @@ class QueueFigures:
 
 
 def figures_of(queue: BlockQueue, *, tenant: str | None = None) -> QueueFigures:
-    """As of the queue's last look; only of one tenant when it is given. O(batches)."""
+    """As of the queue's last scan; only of one tenant when it is given. O(batches)."""
     found: dict[tuple[int, str], Waits] = {}
     alone = 0
     for batch in queue.batches():

@@ -41,7 +41,7 @@ def offer(
 
     Args:
         now: epoch seconds, for the queue's timers.
-        sensed_at: monotonic seconds of the look that the queue's content is from.
+        sensed_at: monotonic seconds of the scan that the queue's content is from.
         existing: jobs of (level, tenant) that exist already.
     """
     with collector_paused():

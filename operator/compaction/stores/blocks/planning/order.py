@@ -3,7 +3,7 @@ come, first served.
 
 Whose turn it is: the tenant with the fewest jobs at the level, those counted that exist already; then the one whose
 next batch has been ready longest. So a tenant with a thousand batches waits for itself, and one with a single batch
-gets the next job that is made, however short the queue is.
+gets the next job that is created, however short the queue is.
 
 Invariants (tests/stores/blocks/planning/test_order.py): every ready batch comes exactly once; within a tenant in the
 order of `Batch.ready`; between two jobs of one tenant no other waits for more than one turn of each.

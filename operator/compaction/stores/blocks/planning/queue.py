@@ -1,6 +1,6 @@
 """The queue of blocks that wait to be compacted: what has come, what has gone, and what is ready now.
 
-It is told of changes only (`push`, `remove`, `hold`, `release`), so a look costs what has changed; a restart pushes
+It receives changes only (`push`, `remove`, `hold`, `release`), so a scan costs what has changed; a restart pushes
 everything once, in the order of arrival. The clock is passed in.
 
 * A block that is pushed waits in a batch (batches.py), or is left alone for a reason.
@@ -121,7 +121,7 @@ class BlockQueue:
             return sum(map(self.push, blocks))
 
     def remove(self, blocks: Iterable[str]) -> int:
-        """Blocks are gone: replaced, expired, dropped or set aside. The number of those that were known."""
+        """Blocks are gone: replaced, expired, dropped or quarantined. The number of those that were known."""
         wanted = list(blocks)
         known = len(self._take(wanted))
         for block in wanted:
@@ -183,7 +183,7 @@ class BlockQueue:
 
     @property
     def ready_size(self) -> int:
-        """How many batches are ready, as of the last look."""
+        """How many batches are ready, as of the last scan."""
         return self._lines.size
 
     @property
@@ -196,15 +196,15 @@ class BlockQueue:
         return self._cutter.next_due()
 
     def batches(self) -> Iterator[Batch]:
-        """Every batch with blocks, as of the last look, ready or not. O(batches)."""
+        """Every batch with blocks, as of the last scan, ready or not. O(batches)."""
         return (batch for group in self._groups.values() for batch in group.batches if batch.blocks)
 
     def place_of(self, block: str) -> Batch | HeldBatch | BlockReason | None:
-        """Where a block is, as of the last look: in a batch, with a job, or left alone for good; None: not known."""
+        """Where a block is, as of the last scan: in a batch, with a job, or left alone for good; None: not known."""
         return self._where.get(block) or self._held_by_id.get(block) or self._alone.get(block)
 
     def left_alone(self) -> tuple[LeftAlone, ...]:
-        """Why blocks are in no batch that is ready, as of the last look. O(batches)."""
+        """Why blocks are in no batch that is ready, as of the last scan. O(batches)."""
         counts = Counter(self._alone.values())
         examples: dict[BlockReason, str] = {}
         for block, reason in self._alone.items():

@@ -1,4 +1,5 @@
-"""What the queue of blocks is told: a block that waits, when a level is due, and the reasons for leaving a block alone.
+"""What the queue of blocks works with: a block that waits, when a level is due, and the reasons for leaving a block
+alone.
 
 Units: bytes; epoch seconds for `arrived`; microseconds (UTC) for times of data and for `span`; seconds for ages.
 

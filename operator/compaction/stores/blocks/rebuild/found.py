@@ -1,6 +1,6 @@
 """Blocks as they are found in a store, without any index: where they are, and what they say of themselves.
 
-Footers are read a few at a time. What is wrong with one object is told and no reason to stop; what is wrong with the
+Footers are read a few at a time. An error of one object is reported and no reason to stop; what is wrong with the
 store ends it, or blocks would be taken for damaged that are only out of reach.
 """
 

@@ -1,4 +1,4 @@
-"""The index made anew from the objects, when the database is lost.
+"""The index rebuilt from the objects, when the database is lost.
 
 What is promised: after it, readers see exactly the rows they saw before the loss, whenever the objects are as a crash
 at any moment left them (`lineage` says why). What no object tells, and so is not as it was:
@@ -60,8 +60,8 @@ class Rebuilt:
     """What came of it. `blocks` with their `rows` and `bytes` are live. `replaced`: objects of blocks that were
     replaced. `unused`: outputs that were never committed, or whose sources are taken instead. Both are orphans now, and
     collected as such, not before a week has passed. `unreadable`: path and reason; nothing is known of their rows.
-    `doubts`: what could not be told for certain. `foreign`: how many objects are no blocks by their path and in no
-    lake, and the first of them (`examples`). `left`: files of lakes that are not live; nobody will delete them.
+    `doubts`: what could not be decided for certain. `foreign`: how many objects are no blocks by their path and in no
+    lake, and the first of them (`examples`). `left`: files of lakes that are not live; the sweeper never deletes them.
     """
 
     blocks: int = 0
@@ -111,8 +111,8 @@ def rebuild_index(
 
 
 def _raise_tokens(index: IndexDatabase, now: int) -> None:
-    """Tokens count assignments and grow by one: seconds are above all of them, also those of an index that was made
-    anew before. Counted from 2020, and never more than half of what a Lease can hold, whatever the clock says.
+    """Tokens count assignments and grow by one: seconds are above all of them, also those of an index that was rebuilt
+    before. Counted from 2020, and never more than half of what a Lease can hold, whatever the clock says.
     """
     floor = min(max(0, now // SECOND - EPOCH), MOST_TOKENS)
     index.change(

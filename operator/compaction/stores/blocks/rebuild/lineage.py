@@ -1,4 +1,4 @@
-"""Which blocks live, told from what they say of each other alone: for the day on which the index is lost.
+"""Which blocks live, derived only from what they say of each other: for the day on which the index is lost.
 
 Pure decisions on plain data. A *set* is what one attempt at a job made of its sources: it was committed, or never
 lived. What is certain:
@@ -8,13 +8,13 @@ lived. What is certain:
 * Everything that a committed block was made of is dead. So all `ancestors` that anybody names are dead.
 * A block is replaced at most once. So of sets that have a source in common at most one was committed.
 * Nothing live was ever deleted. So what is missing is dead.
-* An object is deleted behind those it was made of (`index.tombstones`). So a set that lacks a part which nobody names,
+* An object is deleted after its own sources (`index.tombstones`). So a set that lacks a part which no block names,
   while one of its sources is still there, was never committed.
 
-What remains are sets of which nobody names a part. Where all sources are there, the set is left aside, committed or
+What remains are sets of which no block names a part. Where all sources are there, the set is skipped, committed or
 not: the sources hold the same rows, and are compacted once more. Where a source is gone, the set is taken for
 committed, or its rows would be missing. If such sets exclude each other, those are taken that account for every missing
-source, each once. When none do, a source was expired, dropped, or deleted by somebody else: then the choice may be
+source, each once. When none do, a source was expired, dropped, or deleted by another program: then the choice may be
 wrong, and is named as a doubt.
 """
 
@@ -54,7 +54,7 @@ class Relative(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`live`: ids that an index made anew holds. `dead`: those that were replaced. `unused`: outputs that were never
+    """`live`: ids that a rebuilt index holds. `dead`: those that were replaced. `unused`: outputs that were never
     committed, or whose sources are taken instead. `doubts`: sentences about what cannot be known.
     """
 
@@ -127,7 +127,7 @@ def _ancestors(sets: Sequence[_Set], blocks: Collection[Relative]) -> frozenset[
 
 
 def _proven(sets: Sequence[_Set], ancestors: frozenset[str], doubts: list[str]) -> list[_Set]:
-    """Sets of which somebody was made."""
+    """Sets from which another block was merged."""
     named = ancestors.union(*(one.sources for one in sets))
     found: list[_Set] = []
     used: set[str] = set()
@@ -143,7 +143,7 @@ def _proven(sets: Sequence[_Set], ancestors: frozenset[str], doubts: list[str]) 
 
 
 def _taken(sets: Sequence[_Set], dead: frozenset[str], known: Iterable[str], doubts: list[str]) -> list[_Set]:
-    """Of the sets that nobody was made of, those without which rows would be missing."""
+    """Of the sets from which no block was merged, those without which rows would be missing."""
     there = frozenset(known)
     candidates: list[Candidate] = []
     possible: list[_Set] = []

@@ -1,4 +1,4 @@
-"""Parquet files that somebody else has written: where they are in a store, and the id that such a file gets.
+"""Parquet files that other programs have written: where they are in a store, and the id that such a file gets.
 
 The id is made of the path and of the time of the object, so registering a file again finds it registered.
 """
@@ -37,7 +37,7 @@ def parquet_files(objects: Objects, folder: str) -> Iterator[ObjectInfo]:
 
 
 def is_parquet(path: str) -> bool:
-    """Whether a path is that of a Parquet file that somebody has finished, and none of ours."""
+    """Whether a path is that of a Parquet file that another program has finished, and none of ours."""
     if not path.endswith(SUFFIX) or path.startswith(OWN_FOLDER):
         return False
     # What other writers have not finished lies in folders such as _temporary; a tenant may begin with _ too.

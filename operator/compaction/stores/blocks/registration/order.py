@@ -164,14 +164,14 @@ def order_of_rows(
 
 
 def is_proved(footer: Footer, said: BlockMetadata) -> bool:
-    """Whether what is declared needs no look at the rows: we wrote it ourselves, or the bounds of the row groups prove
+    """Whether what is declared needs no read of the rows: we wrote it ourselves, or the bounds of the row groups prove
     it. (The merge compares rows in any case, and sorts first what is not in order.)
     """
     return said.sort_key is not None or not footer.sorted_by or footer.in_order()
 
 
 def order_of_footer(footer: Footer, said: BlockMetadata) -> FoundOrder:
-    """The order of a block whose rows nobody reads now: what it declares, which `is_proved`."""
+    """The order of a block whose rows are not read now: what it declares, which `is_proved`."""
     declared = declared_order(footer, said)
     if declared:
         return FoundOrder(declared, OrderSource.DECLARED, "declared")

@@ -2,14 +2,14 @@
 
 Invariants:
 
-* Only objects at paths of blocks (`paths`) are looked at; whatever else lies below the root is somebody else's.
+* Only objects at paths of blocks (`paths`) are checked; everything else below the root belongs to other programs.
 * Nothing is collected that an open claim may still commit: an object whose footer names a job with an open claim, and
   the token of that claim or a later one, stays, however old it looks. That matters: an attempt may upload for hours,
   and S3 dates an object by when its upload began.
 * Everything else must be older than a safety age, by the store's own clock on both sides: the time between the upload
   of a block and its registration is never longer.
 * What was there before index and store were bound to each other waits for a week after that: the index may have been
-  made anew by rules that a person wants to look at first.
+  rebuilt by rules whose result a user reviews first.
 * In a local folder, writes that never ended leave files that no listing shows (`name#1`); they go by the same age. What
   other stores keep of unfinished uploads cannot be listed through the library: a rule of the bucket has to end them.
 * An object is condemned first, so that it cannot become a block, then deleted, then that is confirmed
@@ -69,7 +69,7 @@ class OrphanSearch:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was deleted, with its bytes as far as they are known, and what could not be: path and reason."""
+    """What was deleted, with its bytes where they are known, and what could not be: path and reason."""
 
     objects: int
     bytes: int

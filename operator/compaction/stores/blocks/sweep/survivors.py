@@ -1,4 +1,4 @@
-"""Before the objects of replaced blocks are deleted: is what they were made into still there?
+"""Before the objects of replaced blocks are deleted: do the objects of their outputs still exist?
 
 Between a commit and the end of the grace anybody may have acted on the objects: a lifecycle rule, a person, a bucket
 that was restored to an earlier day, which has the sources again and not what was made of them. The index knows nothing
@@ -59,7 +59,7 @@ def _missing(objects: Objects, asked: Iterable[Successor]) -> dict[str, str]:
         except ObjectMissingError:
             return f"is not in the store ({one.path})"
         except ObjectError as error:
-            return f"cannot be looked at: {error.reason}"
+            return f"cannot be read: {error.reason}"
         return "" if size == one.bytes else f"has {size} bytes instead of {one.bytes} ({one.path})"
 
     ones = sorted(asked)

@@ -2,7 +2,7 @@
 
 Each new segment `n` follows the one before; every step is durable before the next begins:
 
-1. the partial files are renamed to `n.clump`: whoever finds one knows that a commit was begun;
+1. the partial files are renamed to `n.clump`: one that is found proves that a commit was begun;
 2. the maps are written as `<first new index>.moves`, with the digest of the output's index: not in force yet;
 3. `n.segment` becomes a hard link to `n.clump`, which fails if the name is taken: THE COMMIT POINT of this segment.
    Entries and map are in the log with one system call. Then the next segment, so that no index is ever left out;
@@ -55,7 +55,7 @@ def commit_clumps(
     Raises:
         StaleTokenError: `token` is not the one claimed last.
         SourcesChangedError: the log was appended to, a snapshot was taken, or an entry died.
-        LockLostError: the lock's file was deleted meanwhile; whoever holds the lock now settles what was begun.
+        LockLostError: the lock's file was deleted meanwhile; the current holder of the lock settles what was begun.
         NotALogDirectoryError, LockHeldError: nothing was committed.
         LogNotReadableError, LogNotWritableError, StoreIOError: the message says whether something was committed.
     """
@@ -184,7 +184,7 @@ def _publish(
 
 
 def _still_ours(directory: Path, clump: CopiedClump, marker: Path, moves: Moves, held: lock.HeldLock) -> None:
-    """The last look before the commit point: a lock that was lost and came back leaves its traces, an owner too."""
+    """The last check before the commit point: a lock that was lost and came back leaves its traces, an owner too."""
     held.verify()
     receipt = moves.receipt
     fence.check_token(fence.read(directory), directory, job=receipt.job, token=receipt.token)

@@ -2,8 +2,8 @@
 
 Every payload's CRC is checked while it is read, and each output is verified by reading it back. The copies have new
 indexes, one behind the other, and the term that the log ends with; length, payload and stored CRC stay. Like a
-compacted segment, an output is version 2 and exactly full, so nobody ever appends to it. Memory: what is read at once
-(4 MiB, or the largest payload) and its copy, beside what a look at the log holds. Whatever goes wrong, all partial
+compacted segment, an output is version 2 and exactly full, so no owner ever appends to it. Memory: what is read at once
+(4 MiB, or the largest payload) and its copy, beside what a reading of the log holds. Whatever goes wrong, all partial
 files are removed.
 """
 
@@ -83,7 +83,7 @@ class _Source:
 
 
 def task_of(log: LogState, plan: ClumpPlan, *, job: str, token: int) -> ClumpTask:
-    """The task of a plan that was made of this very look at the log."""
+    """The task of a plan that was created from this reading of the log."""
     return ClumpTask(
         directory=str(log.directory),
         job=job,
@@ -127,7 +127,7 @@ def copy_clumps(task: ClumpTask, *, pace: Pace = UNLIMITED) -> tuple[CopiedClump
 
 
 def discard(directory: Path, clumps: Sequence[CopiedClump]) -> None:
-    """Remove partial files: attempt-unique names, nobody else's. What cannot be removed is left to the sweeper."""
+    """Remove partial files: attempt-unique names. What cannot be removed is left to the sweeper."""
     for clump in clumps:
         with suppress(OSError):
             fs.unlink_if_present(directory / clump.partial)

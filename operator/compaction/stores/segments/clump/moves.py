@@ -232,7 +232,7 @@ def load_moves(path: Path) -> Moves:
 
 
 def moves_files(directory: Path) -> list[str]:
-    """Names of the maps in a log directory, in the order they were made."""
+    """Names of the maps in a log directory, in the order of their creation."""
     with storage_errors(directory):
         return sorted(name for name in os.listdir(directory) if parse_moves(name) is not None)
 
@@ -255,7 +255,7 @@ def read_moves(directory: Path) -> tuple[Moves, ...]:
 
 
 def resolve(maps: Iterable[Moves], index: int) -> int:
-    """Where the entry of `index` is after all maps, oldest first; the index itself when nobody moved it."""
+    """Where the entry of `index` is after all maps, oldest first; the index itself when it was not moved."""
     for moves in maps:
         moved = moves.resolve(index)
         index = index if moved is None else moved

@@ -1,15 +1,15 @@
 """Re-writing sparse live entries of a log whose owner is running: the owner appends, this module only asks and checks.
 
-Nobody else may append to a running owner's log: its last index, its segment list and its live set are in its memory,
-and in a cluster a copy is an entry only if the members agree on it (in Ra: a command of the state machine, which knows
-the old indexes). So the owner is a port with two questions, both of which it may refuse:
+No other process may append to a running owner's log: its last index, its segment list and its live set are in its
+memory, and in a cluster a copy is an entry only if the members agree on it (in Ra: a command of the state machine,
+which knows the old indexes). So the owner is a port with two questions, both of which it may refuse:
 
 1. `append`: copies of these entries, as entries of yours; answer with their indexes once they are in segments;
 2. `adopt`: speak of the new indexes from now on, and take a snapshot whose live set no longer has the old ones.
 
 Between the two the copies are read back and compared, and the map is written down, so that an owner which dies before
 it has adopted finds what it had appended. Nothing else of the log is changed by this module. At a death anywhere the
-old entries are live until the owner itself says otherwise; copies that nobody adopted die at its next snapshot.
+old entries are live until the owner itself says otherwise; copies that no owner adopted die at its next snapshot.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Appended:
 
 
 class LogOwner(Protocol):
-    """The process that owns a log, as far as re-writing needs it. Errors it raises pass through to the caller."""
+    """The process that owns a log, with what re-writing needs. Errors it raises pass through to the caller."""
 
     @property
     def directory(self) -> Path:

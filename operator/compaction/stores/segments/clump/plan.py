@@ -1,6 +1,6 @@
 """Which live entries are worth re-writing at the head of the log, and for the others, why not: pure decisions.
 
-A live set that became sparse is a long sequence of short ranges: memory for whoever holds it, seeks for whoever reads
+A live set that became sparse is a long sequence of short ranges: memory for its holder, seeks for its reader
 it, and segments that a few entries each keep alive. Copies of these entries behind the last index are neighbours, one
 range instead of many; the old ones die, and the ordinary phases reclaim them. The price is their bytes, written once
 more, and that the log's owner must learn the new indexes: so this is done on request only, never by a policy.

@@ -52,7 +52,7 @@ def settle_clump(directory: Path, name: str, *, held: lock.HeldLock | None) -> b
     """Finish (True) or discard (False) the commit that left the `.clump` file `name`; or why it can be neither, and
     then nothing is changed. OSError passes through.
 
-    CorruptMovesError: it was committed and its map cannot be read, so nobody knows what was moved; nothing is changed.
+    CorruptMovesError: it was committed and its map cannot be read, so it is unknown what was moved; nothing is changed.
     """
     if held is not None:
         held.verify()
@@ -72,7 +72,7 @@ def settle_clump(directory: Path, name: str, *, held: lock.HeldLock | None) -> b
     try:
         log = open_log(directory)
     except SegmentLogError as error:
-        return f"nobody can tell whether the log provides what is in it: {error}"
+        return f"cannot determine whether the log provides its content: {error}"
     found = _found(log, marker)
     if in_place or (found.copies and not found.others):
         return _finish(directory, name, marker, moves, log, found, held=held)
@@ -110,7 +110,7 @@ def _finish(
 def _why_needed(log: LogState, marker: SegmentIndex, moves: Moves) -> str:
     """Why the copies of a commit that did not happen must stay; empty when they can go."""
     if log.live is None or log.snapshot_index is None:
-        return "nobody knows what is live in the log"
+        return "the live set of the log is unknown"
     old = moves.old_set.without(moves.old_set.without(log.live))
     readable = [log.segment(ref.name).idx[log.readable(ref)] for ref in log.refs]
     lost = old.without(LiveSet.from_indexes(np.concatenate(readable))) if readable else old
@@ -201,7 +201,7 @@ def publish_live(directory: Path, maps: Sequence[Moves], *, held: lock.HeldLock 
     """Take the old indexes of maps of one commit out of the live set of the snapshot that they were moved under.
 
     Nothing is done when the owner has taken another snapshot since: that one says itself what is live. Nor when the
-    live set cannot be read any more: it is unknown then, and the log refused until somebody says what is live.
+    live set cannot be read any more: it is unknown then, and the log refused until a user states what is live.
     """
     newest, receipt = find_snapshots(directory).newest, maps[0].receipt
     if newest is None or newest.live is None:

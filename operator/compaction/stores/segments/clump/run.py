@@ -2,7 +2,7 @@
 
 What must hold before a single entry is appended from outside, and why (docs/adr/0100):
 
-* the owner is stopped, and whoever asks says so: its list of segments and its last index are in its memory;
+* the owner is stopped, and the caller says so: its list of segments and its last index are in its memory;
 * nothing of the log waits in a write-ahead log beside it, or the owner's next start would write other entries under the
   very indexes that the copies have;
 * the log has one member: the others of a cluster would hold other entries, or none, at those indexes;
@@ -101,7 +101,7 @@ def prepare_clump(
 
 
 def receipts_of(directory: Path, job: str) -> tuple[ClumpReceipt, ...]:
-    """What a job has committed, oldest first, as far as its maps have not been swept."""
+    """What a job has committed, oldest first, by the maps that have not been swept."""
     receipts = (load_moves(directory / name).receipt for name in moves_files(directory))
     return tuple(receipt for receipt in receipts if receipt.job == job)
 
@@ -112,7 +112,7 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
     if not owner_stopped:
         raise ClumpRefusedError(
             path,
-            "nobody says that the log's owner is stopped. Stop it, then say so with --owner-stopped "
+            "the log's owner is not known to be stopped. Stop it, then confirm it with --owner-stopped "
             "(in a job: ownerStopped: true); a running owner has to append the copies itself",
         )
     signs = look_for_owner(log.directory)
@@ -142,7 +142,7 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
 
 def _waiting_in(directory: Path) -> Path | None:
     """A write-ahead log beside the log's directory that mentions it (docs/design/segment-commit.md#a-running-owner: by
-    its id, the directory's name). That it may all be in segments already cannot be told without the owner.
+    its id, the directory's name). That it may all be in segments already cannot be decided without the owner.
     """
     directory = directory.resolve()
     uid = os.fsencode(directory.name)

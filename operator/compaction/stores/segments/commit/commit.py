@@ -88,7 +88,7 @@ def commit_groups(
     Raises, for all groups:
         StaleTokenError: `token` is not the one claimed last; this attempt's partial files are removed, nothing else.
         OwnerRunningError: the log's owner is not known to be stopped; the partial files are removed, nothing else.
-        LockLostError: the lock's file was deleted meanwhile; whoever holds the lock now settles what was begun.
+        LockLostError: the lock's file was deleted meanwhile; the current holder of the lock settles what was begun.
         NotALogDirectoryError, LockHeldError, UnwritableFenceError, LogNotReadableError, LogNotWritableError,
         StoreIOError: nothing was committed.
     """
@@ -218,7 +218,7 @@ class _Batch:
 
 
 def _discard(partial: Path) -> None:
-    """Attempt-unique name: nobody else's file. A failure to remove it leaves an orphan for the sweeper."""
+    """Attempt-unique name: no other attempt's file. A failure to remove it leaves an orphan for the sweeper."""
     with suppress(OSError):
         fs.unlink_if_present(partial)
 

@@ -1,6 +1,6 @@
 """Proofs by content: what one file holds of another, and what a log provides without a file.
 
-Asked before a name is replaced, or a file removed, of which nobody knows any more what it is: a commit without its
+Asked before a name is replaced, or a file removed, whose content is no longer known: a commit without its
 record, a restored copy, Ra's own half-done compaction. Everything here reads, nothing changes.
 """
 
@@ -21,7 +21,7 @@ def covers(log: LogState, leader: str, member: str) -> bool:
 
     The leader holds everything that must survive of what is read from the member now: index, term, the same bytes.
     False as well for what reaches above the snapshot, for the newest segment, and for a member that alone holds a live
-    entry which newer files hide. When nobody knows what is live, everything is.
+    entry which newer files hide. When the live set is unknown, everything is live.
     """
     present = {segment.name for segment in log.segments}
     if log.snapshot_index is None or not log.refs or member >= log.refs[-1].name or not {leader, member} <= present:
@@ -87,7 +87,7 @@ def same_payloads(one: SegmentIndex, rows: RowArray, other: SegmentIndex, other_
 def not_provided(log: LogState, segment: SegmentIndex) -> U64Array:
     """The indexes that must survive, that the file `segment` holds, and that the log does not provide.
 
-    `segment`: a file that is no part of the log. When nobody knows what is live, everything is.
+    `segment`: a file that is no part of the log. When the live set is unknown, everything is live.
     """
     held = segment.idx[segment.effective]
     if log.snapshot_index is None or log.live is not None:

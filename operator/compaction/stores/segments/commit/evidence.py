@@ -1,7 +1,7 @@
 """What recovery may do with a commit that a crash left half-done: decided from every file it would touch, one by one.
 
 Between a crash and the recovery anybody may have acted: the log's owner with a compaction of its own, another
-compactor, somebody who restored a directory. So no name is trusted. An intent says which file each name was: inode,
+compactor, a user who restored a directory. So no name is trusted. An intent says which file each name was: inode,
 size, modification time, and a mark of the content. (Not the device: some file systems have another at each mount.)
 
 * The lowest name is the intent's output, and a higher name is the very file that the intent recorded: it is replaced.
@@ -42,7 +42,7 @@ class Stays(StrEnum):
     CHANGED = "Changed"
     """It is no longer the file that the commit read."""
     NOT_COVERED = "NotCovered"
-    """Nobody recorded which file it was, and the output does not provably hold all that must survive of it."""
+    """No record says which file it was, and the output does not provably hold all that must survive of it."""
     HIDES_OUTPUT = "HidesOutput"
     """A segment that is none of the commit's lies below it, and hides the output from there on."""
 
@@ -127,7 +127,7 @@ def judge(directory: Path, compacting: str, intent: PendingCommit | None) -> Ver
 
 
 def likeness(path: Path, identity: FileIdentity, mark: str) -> Likeness:
-    """How the regular file under `path` compares with a recorded one. `mark` empty: nobody wrote one down."""
+    """How the regular file under `path` compares with a recorded one. `mark` empty: none was recorded."""
     found = regular_identity(path)
     if found is None or found.size != identity.size:
         return Likeness.OTHER
@@ -226,12 +226,12 @@ def _needed(directory: Path, compacting: str, lowest: str, intent: PendingCommit
 
 
 def why_needed(segment: SegmentIndex, log: LogState | None, error: str = "") -> str:
-    """Why a file beside the log must not be removed: it alone holds something live, or nobody can tell.
+    """Why a file beside the log must not be removed: it alone holds something live, or that is unknown.
 
     `log` None: it could not be read, as `error` says.
     """
     if log is None:
-        return f"nobody can tell whether the log provides what is in it: {error}"
+        return f"cannot determine whether the log provides its content: {error}"
     missing = coverage.not_provided(log, segment)
     if not missing.size:
         return ""

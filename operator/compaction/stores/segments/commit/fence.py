@@ -7,8 +7,8 @@ directory), changed only by the holder of the log's lock. Invariants:
 * receipts of jobs that are not retired are kept, so a repeated commit finds its own; of retired ones the newest
   `KEPT_RECEIPTS` are;
 * every name that will be deleted has a tombstone first;
-* the file stays small: what is kept for closed jobs is bounded, and jobs that nobody closes (their process was killed)
-  are closed when they are old or many. A record that would be too large is refused while the old one stands.
+* the file stays small: what is kept for closed jobs is bounded, and jobs that are never closed (their process was
+  killed) are closed when they are old or many. A record that would be too large is refused while the old one stands.
 
 The functions on records are pure; `read`, `write`, `claim`, `retire` and `high_water` touch the disk. What a record may
 contain is checked in both directions, see `fence_check`.
@@ -46,8 +46,8 @@ KEPT_MARKED: Final = 8
 """Closed jobs of which is still known what they marked for deletion: for a report that was lost."""
 KEPT_OPEN: Final = 64
 OPEN_SECONDS: Final = 7 * 86_400.0
-"""Claims that nobody closed count as closed beyond the newest KEPT_OPEN, and a week after they were made. A job that
-was alive after all is told that its token is stale, and claims a new one.
+"""Claims that were never closed count as closed beyond the newest KEPT_OPEN, and a week after their creation. A job
+that was alive after all gets the error that its token is stale, and claims a new one.
 """
 MAX_FENCE_BYTES: Final = 64 << 20
 SPARE_BYTES: Final = 8 << 20
@@ -106,7 +106,7 @@ def write(
 
     Raises:
         UnwritableFenceError: the record could not be read back, or has grown too large; the old one stands.
-        LockLostError: the lock was lost; the old record, or the one somebody else wrote, stands.
+        LockLostError: the lock was lost; the old record, or the one that another process wrote, stands.
     """
     data = _encoded(directory, record, spare=SPARE_BYTES if spare is None else spare)
     replace_file(directory / TEMPORARY_FILE, directory / FENCE_FILE, data, access=None, held=held)

@@ -19,7 +19,7 @@ the same inode.
 
 The lock is verified before each step that could destroy another's work, in case a person deletes its file while this
 process sleeps; right before each commit point the fence must still be, byte for byte, the one with these intents. Each
-name is looked at right before it is replaced: while this process slept, the log's owner may have started and compacted
+name is checked right before it is replaced: while this process slept, the log's owner may have started and compacted
 the log itself. A group whose sources changed before its commit point is not committed; one whose higher names changed
 behind it ends below the first that did, and its receipt says so.
 
@@ -58,7 +58,7 @@ def publish(
 
     Raises:
         UnwritableFenceError: nothing was changed.
-        LockLostError, StaleLogTokenError: somebody else has the lock, and settles what was begun.
+        LockLostError, StaleLogTokenError: another process has the lock, and settles what was begun.
     """
     # What is written after the commit points must fit as well.
     spare = fence.SPARE_BYTES + _TOMBSTONE_BYTES * sum(len(intent.receipt.linked) for intent in intents)
@@ -119,7 +119,7 @@ def _link(directory: Path, intent: PendingCommit, held: lock.HeldLock) -> Pendin
 
 
 def _still_ours(directory: Path, written: bytes, intent: PendingCommit, held: lock.HeldLock) -> None:
-    """The last look before a commit point: a lock that was lost and came back leaves its traces in the fence."""
+    """The last check before a commit point: a lock that was lost and came back leaves its traces in the fence."""
     held.verify()
     if not fence.stands(directory, written):
         fence.check_token(fence.read(directory), directory, job=intent.receipt.job, token=intent.receipt.token)

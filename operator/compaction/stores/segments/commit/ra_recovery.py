@@ -40,14 +40,14 @@ class RaOutcome(StrEnum):
     FINISHED = "Finished"
     """The leader holds every live entry of the other members: they are symlinks to it now."""
     UNPROVEN = "Unproven"
-    """The leader does not, or it cannot be told: the members stay files of their own."""
+    """The leader does not, or it is unknown: the members stay files of their own."""
     CLEANED = "Cleaned"
     """A group of one, or a marker that says nothing: only the marker had to go."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaRecovery:
-    """One marker: the leading segment, the group's members as far as the marker was readable, and what was done."""
+    """One marker: the leading segment, the group's members in the readable part of the marker, and what was done."""
 
     leader: str
     members: tuple[str, ...]
@@ -125,7 +125,7 @@ def _marker_bytes(path: Path) -> bytes:
 def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[Replacement, ...]:
     """The members that can become symlinks: all that are still regular files, if the leader covers them; else none.
 
-    All or nothing, and nothing when nobody knows what is live.
+    All or nothing, and nothing when the live set is unknown.
     """
     try:
         log = open_log(directory)

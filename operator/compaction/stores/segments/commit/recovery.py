@@ -7,7 +7,7 @@ would replace, and of each file that it would remove. Idempotent, and itself saf
 * A commit whose output is in place is finished up to the first name that is no longer the file it read; that one and
   everything above it stay. Its receipt then names what was replaced, and the fence's intent becomes that receipt.
 * Otherwise the intent is void, and `a-b-c.compacting` is removed unless it alone holds something live: then it stays,
-  and the log is reported until somebody has looked at it.
+  and the log is reported until a user has repaired it.
 * The commit point is made durable before the first source behind it is replaced.
 * Ra's marker `a.compaction_group`: see `ra_recovery`. Markers go first: to Ra, a marker without `.compacting` means
   "committed", which loses data (docs/design/segment-commit.md#windows-of-the-reference, W1).
@@ -57,7 +57,7 @@ class Stayed:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A file of a half-done compaction that recovery must not remove, and why: somebody has to look at it."""
+    """A file of a half-done compaction that recovery must not remove, and why: a user has to check it."""
 
     name: str
     reason: str
@@ -267,7 +267,7 @@ def _with_outcome(
 ) -> FenceRecord:
     """The fence after a group is settled: the intent becomes a receipt, or is void; links wait for their deletion.
 
-    Their grace begins now: until now they were files of their own to whoever reads the log.
+    Their grace begins now: until now they were files of their own to readers of the log.
     """
     links = links_of(directory, verdict.linked)
     if intent is not None:

@@ -68,7 +68,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make a regular file durable that somebody else wrote."""
+    """Make a regular file durable that another process wrote."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         sync(fd)

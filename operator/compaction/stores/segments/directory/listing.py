@@ -1,4 +1,4 @@
-"""Looking at names and files of a log directory without changing anything: small questions, answered by lstat."""
+"""Reading names and files of a log directory without changing anything: small questions, answered by lstat."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 Invariants:
 
-* the file is never deleted (a lock on a deleted file excludes nobody). Should a person do it all the same, the holder
-  notices: `HeldLock.verify` is asked before everything that could destroy another's work;
+* the file is never deleted (a lock on a deleted file excludes no process). Should a person do it all the same, the
+  holder notices: `HeldLock.verify` is asked before everything that could destroy another's work;
 * the lock ends with the process that took it, whatever children that process has;
-* what is written in the file only serves messages, never decisions, and is gone when the lock is free: whoever waits is
-  told which process to end, so it must not be one that has finished;
+* what is written in the file only serves messages, never decisions, and is gone when the lock is free: a waiting
+  process is pointed to the process to end, so it must not be one that has finished;
 * one directory, one file: a copy made by `cp -al` shares the file with its original and would share the lock, so who
   holds it puts a new file in its own directory's place (`_unshared`) and never writes into the shared one.
 
@@ -71,7 +71,7 @@ class HeldLock:
 
     def now(self) -> float:
         """Epoch seconds by the clock of the log's file system, which all processes and machines share that have it
-        mounted. Whoever waits for a grace that another one began must not compare with a clock of its own.
+        mounted. A process that waits for a grace that another one began must not compare with a clock of its own.
         """
         return fs.touch(self.fd)
 
@@ -141,7 +141,7 @@ def _release(fd: int) -> None:
 
 
 def _is_still(path: Path, fd: int) -> bool:
-    """Whether the locked file is the one under the name: someone may have moved it away while we waited."""
+    """Whether the locked file is the one under the name: another process may have moved it away while we waited."""
     try:
         theirs = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -152,8 +152,8 @@ def _is_still(path: Path, fd: int) -> bool:
 def _unshared(path: Path, fd: int) -> int:
     """The lock on a file that only this directory has; `fd` itself when that is so, or cannot be changed.
 
-    Safe: `fd` is locked and stands under the name, so nobody else holds this directory's lock or does the same here.
-    Who waits for the old file gets it, finds another one under the name, and begins anew.
+    Safe: `fd` is locked and stands under the name, so no other process holds this directory's lock or does the same
+    here. Who waits for the old file gets it, finds another one under the name, and starts again.
     """
     shared = os.fstat(fd)
     if shared.st_nlink <= 1:

@@ -132,7 +132,7 @@ def signs_in(system: Path, *, wals: tuple[str, ...]) -> OwnerSigns:
 
 
 def require_stopped(directory: Path, ownership: Ownership) -> None:
-    """OwnerRunningError unless the log's owner is stopped, or somebody says that it is."""
+    """OwnerRunningError unless the log's owner is stopped, or the caller says that it is."""
     if ownership is Ownership.STOPPED:
         return
     if doubt := doubt_of(look_for_owner(directory)):
@@ -181,7 +181,7 @@ def _mark(fd: int) -> tuple[Mark, str]:
 
 
 def _writers(fd: int) -> tuple[Writers, str]:
-    """By a read lease that is given back at once. An owner that starts at this moment waits for that, microseconds."""
+    """By a read lease that is released at once. An owner that starts at this moment waits for that, microseconds."""
     if sys.platform != "linux":
         return Writers.UNKNOWN, "only Linux tells"
     try:
@@ -201,7 +201,7 @@ def _writers(fd: int) -> tuple[Writers, str]:
 
 
 def _open_files() -> Iterator[tuple[str, str]]:
-    """(pid, path) of the open files of all processes that this one may look at."""
+    """(pid, path) of the open files of all processes that this one may inspect."""
     with suppress(OSError):
         for process in filter(str.isdecimal, os.listdir(_PROCESSES)):
             with suppress(OSError):

@@ -34,6 +34,6 @@ class IndexesMissing(StrEnum):
     """What a snapshot without its `indexes` file means (docs/design/segment-commit.md#windows-of-the-reference, W2)."""
 
     REFUSE = "Refuse"
-    """Unknown: plan nothing until somebody says what is live."""
+    """Unknown: plan nothing until a user states what is live."""
     TREAT_AS_EMPTY = "TreatAsEmpty"
     """Empty: only right when the log's owner keeps no live indexes."""

@@ -81,7 +81,7 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Unreferenced:
-    """A segment that can be deleted, its file size, and why nobody needs it."""
+    """A segment that can be deleted, its file size, and why no reader needs it."""
 
     name: str
     bytes: int
@@ -296,10 +296,10 @@ def _assemble(
 
 @dataclass(frozen=True, slots=True)
 class GroupRanges:
-    """What one look at a log says about a group, and of which files it says it: plain data, to be checked against.
+    """What one reading of a log says about a group, and of which files it says it: plain data, to be checked against.
 
-    `spans`: for each source the range that is read from it, None for one that nobody needs; `identities`: the
-    sources' files at that look; `carried`: the segments between them, all dead at that look.
+    `spans`: for each source the range that is read from it, None for one that no reader needs; `identities`: the
+    sources' files at that reading; `carried`: the segments between them, all dead at that reading.
     """
 
     spans: tuple[IndexRange | None, ...]
@@ -319,7 +319,7 @@ class GroupCheck:
 
     @property
     def segments(self) -> Mapping[str, SegmentIndex]:
-        """The indexes that were looked at, by name."""
+        """The indexes that were read, by name."""
         return {segment.name: segment for segment in self._log.segments}
 
     def ranges(self, sources: Iterable[str]) -> GroupRanges:

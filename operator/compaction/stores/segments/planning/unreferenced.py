@@ -30,7 +30,7 @@ from compaction.stores.segments.snapshot.seq import LiveSet
 
 @dataclass(frozen=True, slots=True)
 class DeadSegment:
-    """A segment that nobody needs, why, and which file it is."""
+    """A segment that no reader needs, why, and which file it is."""
 
     name: str
     reason: UnreferencedReason
@@ -41,7 +41,7 @@ def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
     """What is live at or below the snapshot that is in force; without any snapshot nothing is below it.
 
     "Treat as empty" speaks of one thing only: the directory's own snapshot, in force, without its `indexes` file. A
-    snapshot index that somebody gave without a live set, whatever the directory holds, is of a state that nobody
+    snapshot index that a caller gave without a live set, whatever the directory holds, is of a state that no caller
     described: LiveSetUnknownError, as for a missing file when the policy is to refuse.
     """
     if log.live is not None:
@@ -56,7 +56,7 @@ def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
 
 
 def compactable_refs(log: LogState) -> tuple[SegmentRef, ...]:
-    """The refs that a compaction may touch: all but the newest, as far as they end at or below the snapshot."""
+    """The refs that a compaction may touch: all but the newest, if they end at or below the snapshot."""
     if log.snapshot_index is None:
         return ()
     end = 0

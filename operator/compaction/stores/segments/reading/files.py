@@ -1,7 +1,8 @@
-"""One consistent look at all segment files of a directory, while compactions, sweeps and the owner go on changing it.
+"""One consistent reading of all segment files of a directory, while compactions, sweeps and the owner go on changing
+it.
 
-A look counts if the names are the same after it as before; else it is made again, and what did not change is not read
-again. (A directory that changes while it is listed may show a replaced name twice, or not at all.)
+A reading counts if the names are the same after it as before; else it is made again, and what did not change is not
+read again. (A directory that changes while it is listed may show a replaced name twice, or not at all.)
 """
 
 from __future__ import annotations

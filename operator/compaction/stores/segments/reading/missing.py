@@ -48,7 +48,7 @@ def missing_entries(log: LogState) -> Missing:
 
 
 def _count_readable(log: LogState, live: LiveSet) -> list[int]:
-    """How many live indexes are read from each segment. One without a gap needs no look at its records."""
+    """How many live indexes are read from each segment. One without a gap needs no read of its records."""
     counts = []
     for ref in log.refs:
         rows = log.readable(ref)

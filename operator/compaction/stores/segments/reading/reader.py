@@ -197,7 +197,7 @@ def picked_batches(picked: Iterable[tuple[SegmentIndex, RowArray]], pace: Pace, 
 def read_batches(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:
     """All readable records of a log in index order, as checked batches; `live_only` drops dead ones below the snapshot.
 
-    Compactions may go on meanwhile: where a file was replaced since the log was opened, the segments are looked at
+    Compactions may go on meanwhile: where a file was replaced since the log was opened, the segments are read
     again, and the scan goes on behind the last index it delivered: in order, nothing twice, nothing live left out. The
     snapshot and live set stay those of `log`; what died since may or may not appear.
 

@@ -34,7 +34,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogState:
-    """One look at a log directory.
+    """One reading of a log directory.
 
     `segments`: regular files in name order (= write order), header-only ones included. `orphans`: names of segments
     whose every record is hidden by newer files. `links`: symlink name -> target's base name.
@@ -77,7 +77,7 @@ class LogState:
         return self._refs_by_name.get(name)
 
     def live_unknown(self) -> LiveSetUnknownError:
-        """The error that says why nobody knows what is live."""
+        """The error that says why the live set is unknown."""
         own = self.snapshot is not None and self.snapshot.index == self.snapshot_index
         return LiveSetUnknownError(str(self.directory), None if own else self.snapshot_index)
 

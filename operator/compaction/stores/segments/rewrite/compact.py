@@ -1,9 +1,9 @@
 """Compacts many groups of one log in one process: rewrites side by side, commits of what is ready.
 
-The threads spend their time in system calls (reading, writing, syncing), which run beside each other; whoever computes
-holds the interpreter for a fraction of a millisecond. While they rewrite, the caller's thread commits what is ready,
-several groups together (`commit.commit_groups`): a commit costs six syncs and two writes of the whole fence, however
-many groups it has.
+The threads spend their time in system calls (reading, writing, syncing), which run beside each other; a thread that
+computes holds the interpreter for a fraction of a millisecond. While they rewrite, the caller's thread commits what is
+ready, several groups together (`commit.commit_groups`): a commit costs six syncs and two writes of the whole fence,
+however many groups it has.
 
 Invariants: at most one commit at a time; one group's failure holds back no other; however it ends, no partial file of
 this attempt stays, and no thread runs on. Memory: `threads` times that of one rewrite (`kernel`).
@@ -61,7 +61,7 @@ def compact_groups(
     threads: int = THREADS,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[GroupOutcome, ...]:
-    """Rewrite and commit `groups` (of a plan over one look at the log, `check`), each exactly once per job.
+    """Rewrite and commit `groups` (of a plan over one reading of the log, `check`), each exactly once per job.
 
     In the order of `groups`: a receipt, or the error that kept this group from being committed, its own (as of
     `kernel.rewrite_group`) or that of the commit it was to be part of (as of `commit.commit_groups`).
@@ -172,7 +172,7 @@ class _Attempt:
 def _kept_open(directory: Path, groups: list[RewrittenGroup], pool: ThreadPoolExecutor) -> Iterator[None]:
     """Sources stay open while they are replaced, and are closed by the pool.
 
-    The last one to let go of a replaced file frees its blocks: half a millisecond and more, which nobody should wait
+    The last one to let go of a replaced file frees its blocks: half a millisecond and more, which no caller should wait
     for under the log's lock.
     """
     opened = []

@@ -160,7 +160,7 @@ def _pick(
         segment = _read(path)
         pace(segment.data_start)
     if segment.identity != expected:
-        raise SourcesChangedError(f"{path}: no longer the file that was looked at")
+        raise SourcesChangedError(f"{path}: no longer the file that was read")
     if span is None:
         return _Picked(segment, np.empty(0, dtype=np.int64))
     first, last = span

@@ -1,6 +1,6 @@
 """A new segment that a rewrite makes under an attempt-unique name: its file, its index area, and its reading back.
 
-Version 2 and exactly full, so that nobody ever appends to it (docs/design/segment-files.md#appending). Whatever goes
+Version 2 and exactly full, so that no owner ever appends to it (docs/design/segment-files.md#appending). Whatever goes
 wrong before it was read back equal, the file is gone again.
 
 The proof that it reads back has two halves. Every byte of the file is read again, and their XXH3-128 is that of the

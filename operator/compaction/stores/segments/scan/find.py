@@ -1,6 +1,6 @@
 """Finds the directories that hold segment logs below a root, and lists only those again that have changed.
 
-Invariants: nothing outside the root is ever looked at (a symlink that leads out is refused, by name); nothing that
+Invariants: nothing outside the root is ever read (a symlink that leads out is refused, by name); nothing that
 cannot be read is passed over in silence.
 """
 
@@ -174,7 +174,7 @@ def _names(path: str, *, follow: bool) -> tuple[bool, list[str], list[tuple[str,
 
 
 def _may_lead_to_directory(link: os.DirEntry[str]) -> bool:
-    """Also when its target may not be looked at; not when it leads in a circle."""
+    """Also when its target may not be read; not when it leads in a circle."""
     try:
         return link.is_dir()
     except PermissionError:

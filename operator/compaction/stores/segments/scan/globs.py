@@ -5,7 +5,7 @@ So `**` matches the root itself as well, `*` only what lies directly below it, `
 `archive`.
 
 Matching takes at most (parts of the pattern) x (parts of the path) steps, whatever the two say: a pattern comes from
-whoever may write a policy, a name from whoever may make a directory, and neither may stop the coordinator.
+any user who may write a policy, a name from any who may create a directory, and neither may stop the coordinator.
 """
 
 from __future__ import annotations

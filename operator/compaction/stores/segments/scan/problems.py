@@ -1,4 +1,4 @@
-"""Why a log, or a directory in which logs may be, could not be looked at: as data, with the whole message."""
+"""Why a log, or a directory in which logs may be, could not be read: as data, with the whole message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compaction.stores.segments.directory.faults import storage_error
 
 
 class LogErrorReason(StrEnum):
-    """Why a log, or a directory in which logs may be, could not be looked at."""
+    """Why a log, or a directory in which logs may be, could not be read."""
 
     NOT_FOUND = "NotFound"
     NOT_A_DIRECTORY = "NotADirectory"
@@ -47,7 +47,7 @@ class LogError:
 
 
 def log_error(path: Path, error: SegmentLogError | OSError) -> LogError:
-    """The entry for a log, or a directory, that could not be looked at."""
+    """The entry for a log, or a directory, that could not be read."""
     reason, segment = LogErrorReason.LOG_INVALID, None
     match error:
         case LiveSetUnknownError():
@@ -81,7 +81,7 @@ def _os_message(path: Path, error: OSError) -> str:
 
 def unnameable(path: str) -> LogError:
     """An error for a directory that no resource can name: strings of the API are UTF-8, and so are jobs' sources; and
-    lines of output must not be written by whoever may make a directory.
+    lines of output must not be written by users who may create a directory.
     """
     said = printable(path)
     message = f"{said}: name is not valid UTF-8, or holds control characters: rename it"
@@ -97,7 +97,7 @@ def leads_out(root: Path, path: str) -> LogError | None:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             return None
     except PermissionError as error:
-        message = f"{said}: a symbolic link whose target may not be looked at ({error.strerror}): not followed"
+        message = f"{said}: a symbolic link whose target may not be read ({error.strerror}): not followed"
         return LogError(path=Path(said), reason=LogErrorReason.PERMISSION_DENIED, message=message)
     except OSError:
         return None  # it leads nowhere: dangling, in a circle, through a file

@@ -79,7 +79,7 @@ class LogDebt:
 
     def sweep_in(self, now: float, grace_seconds: float) -> float | None:
         """Seconds until a sweep has something to do; None without tombstones. At once when the clock was set back
-        since they were made: the sweep then lets their grace begin anew.
+        since their creation: the sweep then restarts their grace.
         """
         if self.oldest_tombstone_at is None:
             return None
@@ -118,7 +118,7 @@ class SenseSettings:
 
 @dataclass(slots=True)
 class _Known:
-    """A log as read last. `content`: what it was read from, file by file; `held`: the segments that were set aside."""
+    """A log as read last. `content`: what it was read from, file by file; `held`: the quarantined segments."""
 
     number: int
     held: frozenset[str]
@@ -137,7 +137,7 @@ class SenseCache:
     """What was found last below one root, under one set of settings: what has not changed is not read again.
 
     An unchanged log costs three `stat`s: of its directory, of its `snapshots`, of the newest `indexes`. One whose
-    newest snapshot is not whole is looked at file by file each time. `clock`: monotonic seconds.
+    newest snapshot is not whole is read file by file each time. `clock`: monotonic seconds.
     """
 
     def __init__(self, root: Path, settings: SenseSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -150,11 +150,11 @@ class SenseCache:
         self._looks = 0
 
     def begin(self) -> None:
-        """A look at everything begins."""
+        """A scan of everything starts."""
         self._looks += 1
 
     def debt_of(self, found: FoundLog, held: frozenset[str]) -> LogDebt:
-        """A log's debt, read anew only when something has changed. Errors as `sense_log`."""
+        """A log's debt, read again only when something has changed. Errors as `sense_log`."""
         known = self._known.get(found.path)
         if known is None or known.held != held:
             return self._read(found, held, content_of(found.path))
@@ -187,7 +187,7 @@ def sense_root(
     quarantined: Mapping[Path, frozenset[str]] | None = None,
     cache: SenseCache | None = None,
 ) -> SenseResult:
-    """Look at every log directory under `root` that the patterns select. `quarantined`: segment names by log directory.
+    """Scan every log directory under `root` that the patterns select. `quarantined`: segment names by log directory.
 
     Raises:
         GlobSyntaxError: a pattern is not one. Everything else is in the result's `errors`.

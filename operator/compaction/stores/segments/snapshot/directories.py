@@ -10,7 +10,7 @@ A missing `indexes` file means UNKNOWN, never empty: Ra does not write it for an
 files leaves the same picture, and taking it for empty loses every live entry
 (docs/design/segment-commit.md#windows-of-the-reference, W2).
 
-The owner deletes its older snapshots whenever it likes, and not at once: a look that found something missing or torn
+The owner deletes its older snapshots whenever it likes, and not at once: a reading that found something missing or torn
 counts only if nothing changed while it was made. Symbolic links are not followed, so nothing outside the log is read.
 """
 
@@ -105,7 +105,7 @@ def find_snapshots(directory: Path) -> SnapshotSearch:
 
     Raises:
         CorruptSnapshotError: `snapshots` is a symbolic link (never followed), or not a directory.
-        LogChangedError: the owner replaced its snapshots at every look.
+        LogChangedError: the owner replaced its snapshots at every reading.
     """
     root = directory / SNAPSHOTS
     for _ in range(LOOKS):

@@ -1,5 +1,5 @@
 """The indexes of the tables. Apart from them, because their conditions make SQLAlchemy import each dialect with all of
-its drivers: only whoever makes or compares tables needs them.
+its drivers: only the code that creates or compares tables needs them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ def _key() -> sa.types.TypeEngine[str]:
 
 
 def upgrade() -> None:
-    """Claims that exist are of nobody that is known, as those of a cluster are."""
+    """Existing claims have no known holder, as those of a cluster."""
     op.create_table(
         "holders",
         sa.Column("holder", _key(), nullable=False),
