@@ -6,19 +6,18 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import Outcome
-from compaction.exceptions import BlockClaimError, JobRefusedError, StaleTokenError
+from compaction.exceptions import BlockClaimError
 from compaction.stores.blocks.index.refusals import Refusal
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from crash.block_worker import start
 from crash.mortal_worker import Mortal, attempt, prepared
 from support.faults.index_faults import When
-from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, run
 from support.stores.block_stores import content, fill
@@ -104,40 +103,6 @@ def test_a_worker_that_slept_over_its_upload_changes_nothing(
     assert block_store.objects.head(made.path) == unchanged, "not even written again"
     assert content(block_store) == before
     assert orphans(block_store) == ()
-    assert_tidy(block_store)
-
-
-def test_attempts_that_race_commit_once(
-    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
-) -> None:
-    """Two coordinators hand the job out again and again, to workers that all go on as if they were the only one."""
-    ids = fill(block_store, range(6))
-    before = content(block_store)
-    job = job_of(connection, ids)
-
-    def take(token: int) -> tuple[int, str]:
-        store = BlockStore.open(connection)
-        try:
-            claim(store, job, token)
-        except (StaleTokenError, JobRefusedError) as error:
-            return token, type(error).__name__
-        finally:
-            store.close()
-        report = run(connection, job, engine, token=token, lease=FakeLease(token=token))
-        return token, report.reason
-
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(take, [1, 1, 2, 3, 3, 2, 4, 4]))
-    done = [token for token, result in results if result == JobReason.COMPLETED]
-    assert len(done) == 1, results
-    record = block_store.job(job.name)
-    assert record is not None
-    assert record.token == done[0]
-    allowed = {JobReason.COMPLETED, JobReason.STALE_TOKEN, "StaleTokenError", "BlockClaimError"}
-    assert {result for _, result in results} <= allowed, results
-    assert content(block_store) == before
-    assert orphans(block_store) == ()
-    check(block_store.index)
     assert_tidy(block_store)
 
 

@@ -17,44 +17,28 @@ from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import commit, fence, recovery
 from compaction.stores.segments.commit.records import RewrittenGroup
 from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import LogPlan, plan_log
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
-from support.stores.segment_logs import Content, content, leftovers, regular
+from support.stores.segment_logs import VARIED_LIMITS, Content, content, leftovers, regular, varied_log
 
 JOB = "policy-0123456789"
-LIMITS = SegmentLimits(max_entries=64, max_bytes=1_000_000)
 Way = Callable[..., None]
 """How the groups of a job are committed."""
-
-
-def _fill(directory: Path) -> None:
-    """Eleven segments: two dead, a group around a dead one and an orphan of an overwrite, two dense ones, a group."""
-    with LogWriter(directory, max_count=8) as log:
-        for index in range(1, 41):
-            log.append(index, 1, b"first %d" % index * 3)
-        for index in range(30, 75):
-            log.append(index, 2, b"second %d" % index * 5)
-    live = LiveSet.parse("17,20,30,33,41-48,50,59,60,63")
-    write_snapshot(directory, index=69, term=2, live=live)
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("template") / "log"
     directory.mkdir()
-    _fill(directory)
+    varied_log(directory)
     return directory
 
 
 def _plan(directory: Path) -> LogPlan:
     waiting = frozenset(t.name for t in fence.read(directory).tombstones)
-    return plan_log(open_log(directory), LIMITS, awaiting_deletion=waiting)
+    return plan_log(open_log(directory), VARIED_LIMITS, awaiting_deletion=waiting)
 
 
 def _rewritten(directory: Path, plan: LogPlan, *, token: int) -> Iterator[RewrittenGroup]:
@@ -64,7 +48,9 @@ def _rewritten(directory: Path, plan: LogPlan, *, token: int) -> Iterator[Rewrit
     done = {r.group for r in fence.read(directory).receipts if r.job == JOB}
     for group in plan.groups:
         if "-".join(name[:16] for name in group.sources) not in done:
-            yield kernel.rewrite_group(directory, sources=group.sources, live=live, limits=LIMITS, job=JOB, token=token)
+            yield kernel.rewrite_group(
+                directory, sources=group.sources, live=live, limits=VARIED_LIMITS, job=JOB, token=token
+            )
 
 
 def _one_by_one(directory: Path, groups: Iterator[RewrittenGroup], *, token: int, now: float) -> None:
@@ -126,14 +112,14 @@ def test_the_template_has_every_kind_of_work(fresh: Callable[[], Path]) -> None:
     assert any(left.reason == "DenseEnough" for left in plan.left_alone)
 
 
-@pytest.mark.parametrize("way", [_one_by_one, _together])
-def test_death_at_every_step_of_a_job(fresh: Callable[[], Path], way: Way) -> None:
+def test_death_at_every_step_of_a_job(fresh: Callable[[], Path]) -> None:
+    """Of groups that are committed one by one, as commands do it; workers commit them together (tests/conformance)."""
     directory = fresh()
     before, plan = content(directory), _plan(directory)
 
     def undisturbed() -> DyingFilesystem:
         with DyingFilesystem() as counter:
-            _attempt(directory, plan, 1, way)
+            _attempt(directory, plan, 1)
         _check_done(directory, plan, before)
         return counter
 
@@ -142,7 +128,7 @@ def test_death_at_every_step_of_a_job(fresh: Callable[[], Path], way: Way) -> No
     for number, when, name in deaths(calls):
         directory = fresh()
         with DyingFilesystem(at=number, when=when), pytest.raises(SuddenDeath):
-            _attempt(directory, plan, 1, way)
+            _attempt(directory, plan, 1)
         assert content(directory) == before, f"{when} {name}: not readable as it was left"
         recovery.recover(directory, now=1000.0)
         assert content(directory) == before, f"{when} {name}: not readable after recovery"

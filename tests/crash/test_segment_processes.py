@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import LockHeldError, StaleTokenError
+from compaction.exceptions import LockHeldError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import commit, fence, recovery
 from compaction.stores.segments.directory import lock
@@ -82,30 +82,6 @@ def test_a_killed_process_is_recovered_and_its_work_done_once(log: Path, call: s
     sweep.sweep(log, grace_seconds=600)
     assert leftovers(log) == []
     assert content(log) == before
-
-
-def test_a_zombie_commits_nothing_and_removes_only_its_own_file(log: Path) -> None:
-    """Attempt 1 pauses after its rewrite; attempt 2 claims, rewrites, commits; attempt 1 wakes."""
-    before = content(log)
-    fence.claim(log, job=JOB, token=1, holder="first")
-    zombie = rewrite(log, 1)
-    fence.claim(log, job=JOB, token=2, holder="second")
-    with pytest.raises(StaleTokenError, match="token 2 is claimed"):
-        commit.commit_group(log, job=JOB, token=1, group=zombie, holder="first")
-    assert leftovers(log) == []
-    second = rewrite(log, 2)
-    zombie_again = rewrite(log, 1)
-    receipt = commit.commit_group(log, job=JOB, token=2, group=second, holder="second")
-    with pytest.raises(StaleTokenError):
-        commit.commit_group(log, job=JOB, token=1, group=zombie_again, holder="first")
-    with pytest.raises(StaleTokenError):
-        commit.commit_unreferenced(log, job=JOB, token=1, names=[], holder="first")
-    assert fence.read(log).receipts == (receipt,)
-    assert leftovers(log) == []
-    assert content(log) == before
-    fence.retire(log, JOB)
-    with pytest.raises(StaleTokenError, match="no claim stands"):
-        commit.commit_group(log, job=JOB, token=2, group=second, holder="second")
 
 
 def test_a_stopped_process_wakes_after_another_has_committed(log: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import Outcome
 from compaction.api.job.resource import JobReceipt
-from compaction.exceptions import IndexUnavailableError, JobStoppedError, LeaseLostError
+from compaction.exceptions import IndexUnavailableError, LeaseLostError
 from compaction.kinds.blocks.kind import BLOCKS
 from compaction.rewrite.blocks.report import Proof
 from compaction.stores.blocks.format.footer import read_footer
@@ -200,63 +200,6 @@ def test_blocks_that_no_sort_order_is_known_of(
         assert (made.min_time, made.max_time) == (41, 90)
 
 
-@pytest.mark.parametrize("stopped", [False, True])
-def test_lease_that_is_lost_before_the_commit(
-    stopped: bool, connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
-) -> None:
-    ids = fill(block_store, range(3))
-    job = job_of(connection, ids)
-    for at in range(1, 100):
-        claim(block_store, job, at)
-        lease = Stopped(token=at, lose_at=at) if stopped else FakeLease(token=at, lose_at=at)
-        try:
-            report = run(connection, job, engine, token=at, lease=lease)
-        except (LeaseLostError, JobStoppedError):
-            assert {block.id for block in block_store.live().blocks} == set(ids)
-            assert orphans(block_store) == (), at
-        else:
-            assert report.outcome is Outcome.SUCCEEDED
-            break
-    assert at > 4, "in the end nobody asks any more: it is committed"
-
-
-class Stopped(FakeLease):
-    """Its worker is asked to stop where the lease would be lost."""
-
-    def ensure_held(self) -> None:
-        try:
-            super().ensure_held()
-        except LeaseLostError:
-            raise JobStoppedError("stopped by the test") from None
-
-
-def test_zombie_changes_nothing_and_touches_nothing_of_its_successor(
-    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
-) -> None:
-    """The zombie has uploaded; its successor commits; then the zombie goes on."""
-    ids = fill(block_store, range(4))
-    before = content(block_store)
-    job = job_of(connection, ids)
-    claim(block_store, job, 1)
-    seen: list[set[str]] = []
-
-    class Overtaken(FakeLease):
-        def ensure_held(self) -> None:
-            super().ensure_held()
-            if not seen and len(orphans(block_store)) == 1:
-                claim(block_store, job, 2)
-                assert run(connection, job, engine, token=2).outcome is Outcome.SUCCEEDED
-                seen.append(set(orphans(block_store)))
-
-    report = run(connection, job, engine, token=1, lease=Overtaken())
-    assert len(seen) == 1
-    assert len(seen[0]) == 1, "the upload of the zombie is another object"
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STALE_TOKEN, False)
-    assert content(block_store) == before
-    assert orphans(block_store) == (), "it has taken its own upload away"
-    assert_tidy(block_store)
-
-
 def test_commit_whose_answer_and_lease_are_lost_is_not_cleaned_away(
     connection: BlockStoreConnection,
     block_store: BlockStore,
@@ -286,20 +229,6 @@ def test_commit_whose_answer_and_lease_are_lost_is_not_cleaned_away(
     assert report.receipt is not None
     assert report.receipt.token == 1
     assert_tidy(block_store)
-
-
-def test_committed_job_that_is_run_again_reports_its_receipt(
-    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
-) -> None:
-    ids = fill(block_store, range(3))
-    job = job_of(connection, ids)
-    claim(block_store, job, 4)
-    first = run(connection, job, engine, token=4)
-    assert run(connection, job, engine, token=4) == first
-    again = run(connection, job, engine, token=5)
-    assert (again.outcome, again.receipt) == (Outcome.SUCCEEDED, first.receipt)
-    late = run(connection, job, engine, token=3)
-    assert late.reason == JobReason.STALE_TOKEN
 
 
 def test_receipt_that_nobody_can_read_any_more(

@@ -93,20 +93,6 @@ def test_receipt_survives_the_annotation(make_log: MakeLog, engine: ThreadEngine
     assert (parsed.token, parsed.outcome, parsed.reason) == (1, Outcome.SUCCEEDED, "Completed")
 
 
-def test_retry_finds_what_was_committed_and_reports_the_same_receipt(make_log: MakeLog, engine: ThreadEngine) -> None:
-    directory = make_log()
-    spec = job_spec(directory, limits=SMALL)
-    first = run(directory, engine, spec=spec)
-    names = sorted(os.listdir(directory))
-    fence.claim(directory, job="job-1", token=2, holder="test")
-    second = run(directory, engine, token=2, spec=spec)
-    assert first.receipt is not None
-    assert second.receipt is not None
-    assert second.outcome is Outcome.SUCCEEDED
-    assert second.receipt == first.receipt, "token and worker are those of the commit"
-    assert sorted(os.listdir(directory)) == names
-
-
 @dataclass
 class Server(FakeLease):
     """A Ra server that starts right before the commit whose check of the lease is the `starts_at`th."""
@@ -243,17 +229,6 @@ def test_missing_indexes_are_refused(make_log: MakeLog, engine: ThreadEngine) ->
     report = run(directory, engine, spec=spec)
     assert report.reason == SegmentReason.LIVE_SET_UNKNOWN
     assert not fence.read(directory).receipts
-
-
-@pytest.mark.parametrize("claimed", [2, 9])
-def test_zombie_commits_nothing(make_log: MakeLog, engine: ThreadEngine, claimed: int) -> None:
-    directory = make_log(claim=claimed)
-    before = sorted(os.listdir(directory))
-    report = run(directory, engine, token=1)
-    assert (report.reason, report.charged) == (JobReason.STALE_TOKEN, False)
-    assert sorted(n for n in os.listdir(directory) if n != lock.LOCK_FILE) == sorted(
-        n for n in before if n != lock.LOCK_FILE
-    )
 
 
 def test_attempt_fenced_off_half_way_commits_no_more(make_log: MakeLog) -> None:

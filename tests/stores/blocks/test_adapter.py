@@ -13,7 +13,7 @@ from sqlalchemy import delete
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicySpec
-from compaction.exceptions import ClaimRefusedError, StaleTokenError
+from compaction.exceptions import ClaimRefusedError
 from compaction.planning.reading import HeldJob
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, open_store
 from compaction.stores.blocks.index.quarantine import Fault
@@ -105,14 +105,10 @@ def test_blocks_of_a_job_are_offered_in_its_lane_only(ground: Ground) -> None:
     assert not again.outdated
 
 
-def test_a_claim_is_the_store_s(ground: Ground) -> None:
+def test_a_block_is_claimed_for_one_job_until_that_is_retired(ground: Ground) -> None:
     fill(ground.store, [1, 2, 3])
     job = ground.job(*(block_id(number) for number in (1, 2, 3)))
-    assert ground.adapter.high_water(job.target, "job") == 0
     ground.adapter.claim(job, job="job", token=3)
-    assert ground.adapter.high_water(job.target, "job") == 3
-    with pytest.raises(StaleTokenError):
-        ground.adapter.claim(job, job="job", token=3)
     with pytest.raises(ClaimRefusedError):
         ground.adapter.claim(job, job="other", token=1)
     ground.adapter.retire(job.target, "job")
@@ -254,22 +250,6 @@ def test_a_missing_secret_is_named(connection: BlockStoreConnection) -> None:
     assert "index" in problem.message
     (swept,) = adapter.sweep(active=frozenset()).problems
     assert "index" in swept.message
-
-
-def test_what_was_replaced_is_deleted_after_the_grace(ground: Ground) -> None:
-    fill(ground.store, [1])
-    commit(ground, ground.job(block_id(1)), "job", 1)
-    sensed = ground.look()
-    assert sensed.sweep_in is not None
-    assert sensed.overdue == 0
-    assert ground.adapter.sweep(active=frozenset()).deleted == 0
-    spec = {"store": {"blockStore": ground.store_spec}, "cleanup": {"delay": "0s"}}
-    impatient = open_store(CompactionPolicySpec.model_validate(spec), holder="test", secrets=ground)
-    with closing(impatient):
-        assert impatient.sense(SenseRequest(1, 1, 0.0)).sweep_in == 0
-        swept = impatient.sweep(active=frozenset())
-    assert (swept.deleted, swept.problems) == (1, ())
-    assert block_path("acme", 0, block_id(1)) not in {info.path for info in ground.store.objects.list()}
 
 
 def test_retention_ends_what_is_old(connection: BlockStoreConnection) -> None:

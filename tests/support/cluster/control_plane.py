@@ -51,11 +51,11 @@ def audited_control_plane(directory: Path, binaries: Binaries) -> Iterator[Contr
         yield with_definitions(running, binaries)
 
 
-def with_definitions(running: RunningControlPlane, binaries: Binaries) -> ControlPlane:
+def with_definitions(running: RunningControlPlane, binaries: Binaries, definitions: Path = DEFINITIONS) -> ControlPlane:
     """The control plane once our resource definitions are served, and discovery knows their short names."""
     plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
-    plane.kubectl("apply", "--server-side", "-f", str(DEFINITIONS))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(DEFINITIONS))
+    plane.kubectl("apply", "--server-side", "-f", str(definitions))
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(definitions))
     listed = ("api-resources", "--api-group=compaction.dev", "--output=name")
     eventually(lambda: len(plane.kubectl(*listed, check=False).stdout.split()) == 2, "discovery tells of them")
     return plane

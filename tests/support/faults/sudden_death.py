@@ -1,8 +1,8 @@
 """A process that dies at one system call: every mutating call of the store counted, one of them the last.
 
-The store makes all its changes through `compaction.stores.segments.directory.fs`; here each of its functions is
-wrapped. After the death every further call dies as well, so no `finally` tidies up: what is on the disk is what a
-killed process leaves.
+A store of files makes all its changes through one module of small functions (segment logs through
+`compaction.stores.segments.directory.fs`); here each of them is wrapped. After the death every further call dies as
+well, so no `finally` tidies up: what is on the disk is what a killed process leaves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Literal
 
 from compaction.stores.segments.directory import fs
@@ -32,28 +32,31 @@ class DyingFilesystem(AbstractContextManager["DyingFilesystem"]):
     """Kills (or fails, with `error`) at mutating call number `at` (0-based), before, after, or half-way through a
     write.
 
-    Without `at` it only counts: `calls` lists what was called. `lasting`: an error that does not go away.
+    Without `at` it only counts: `calls` lists what was called. `lasting`: an error that does not go away. `module`:
+    what the store writes through.
     """
 
     at: int | None = None
     when: When = "before"
     error: OSError | None = None
     lasting: bool = False
+    module: ModuleType = fs
     calls: list[str] = field(default_factory=list)
     dead: bool = False
     _original: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     def __enter__(self) -> DyingFilesystem:
         for name in MUTATING:
-            self._original[name] = getattr(fs, name)
-            setattr(fs, name, self._wrap(name))
+            if hasattr(self.module, name):
+                self._original[name] = getattr(self.module, name)
+                setattr(self.module, name, self._wrap(name))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for name, function in self._original.items():
-            setattr(fs, name, function)
+            setattr(self.module, name, function)
 
     def _wrap(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """`compactor operator` that starts light workers (`light_worker.py`): the operator itself is what users run.
 
-python light_operator.py [--task-seconds S] [--clock FILE] [--worker-clock FILE] operator ...
+python light_operator.py [--task-seconds S] [--clock FILE] [--worker-clock FILE] [--kind MODULE:ATTRIBUTE] operator ...
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from support.processes.light_worker import register_kind
 from support.time import skewed_clock
 
 WORKER = Path(__file__).with_name("light_worker.py")
@@ -22,9 +23,12 @@ def main() -> int:
     parser.add_argument("--task-seconds", type=float, default=0.0)
     parser.add_argument("--clock", type=Path)
     parser.add_argument("--worker-clock", type=Path)
+    parser.add_argument("--kind")
     options, command = parser.parse_known_args()
     if options.clock is not None:
         skewed_clock.install(options.clock)
+    if options.kind is not None:
+        register_kind(options.kind)
 
     from compaction.cli import main as cli
     from compaction.cli.cluster import operator
@@ -34,6 +38,8 @@ def main() -> int:
     light = [sys.executable, str(WORKER), "--task-seconds", str(options.task_seconds)]
     if options.worker_clock is not None:
         light += ["--clock", str(options.worker_clock)]
+    if options.kind is not None:
+        light += ["--kind", options.kind]
 
     def light_command(request: WorkerRequest) -> list[str]:
         full = worker_command(request)

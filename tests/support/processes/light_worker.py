@@ -1,8 +1,9 @@
 """`compactor worker` with threads in the place of Spark: everything else is the worker's own. Up in half a second.
 
-    python light_worker.py [--task-seconds S] [--clock FILE] worker ...
+    python light_worker.py [--task-seconds S] [--clock FILE] [--kind MODULE:ATTRIBUTE] worker ...
 
 `--task-seconds`: how long every group takes at least, so that a job can be met half-way. `--clock`: see `skewed_clock`.
+`--kind`: a kind of store that is registered first.
 """
 
 from __future__ import annotations
@@ -20,13 +21,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from support.time import skewed_clock
 
 
+def register_kind(name: str) -> None:
+    """The kind in a module becomes known to this process."""
+    from compaction.kinds.doors import Door
+    from compaction.kinds.registry import register
+
+    register(Door(name).open())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--task-seconds", type=float, default=0.0)
     parser.add_argument("--clock", type=Path)
+    parser.add_argument("--kind")
     options, command = parser.parse_known_args()
     if options.clock is not None:
         skewed_clock.install(options.clock)
+    if options.kind is not None:
+        register_kind(options.kind)
 
     from compaction.cli import main as cli
     from compaction.cli.cluster import worker

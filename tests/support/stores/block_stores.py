@@ -32,10 +32,18 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 @pytest.fixture(params=["folder", "s3"])
 def connection(request: pytest.FixtureRequest, tmp_path: Path) -> BlockStoreConnection:
     """How to reach an empty store of the test's own: a folder with SQLite, S3 with PostgreSQL."""
-    if request.param == "folder":
-        file = tmp_path / "index.db"
-        shutil.copyfile(request.getfixturevalue("_sqlite_template"), file)
-        return BlockStoreConnection(f"file://{tmp_path}/objects", f"sqlite:///{file}")
+    return empty_folder(request, tmp_path) if request.param == "folder" else empty_bucket(request)
+
+
+def empty_folder(request: pytest.FixtureRequest, place: Path) -> BlockStoreConnection:
+    """An empty store in a folder, with SQLite."""
+    file = place / "index.db"
+    shutil.copyfile(request.getfixturevalue("_sqlite_template"), file)
+    return BlockStoreConnection(f"file://{place}/objects", f"sqlite:///{file}")
+
+
+def empty_bucket(request: pytest.FixtureRequest) -> BlockStoreConnection:
+    """An empty store on S3, with PostgreSQL."""
     server: S3 = request.getfixturevalue("s3")
     postgres: PostgresServer = request.getfixturevalue("postgres")
     name = request.getfixturevalue("postgres_index")

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compaction.stores.segments.commit import commit, fence, recovery
 from compaction.stores.segments.directory.faults import storage_errors
@@ -17,9 +17,11 @@ from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.store import SegmentLogStore
 
+VARIED_LIMITS: Final = SegmentLimits(max_entries=64, max_bytes=1_000_000)
 Content = dict[int, tuple[int, str]]
 """Index -> (term, sha256 of the payload)."""
 
@@ -27,6 +29,19 @@ Content = dict[int, tuple[int, str]]
 def live_set(items: Iterable[int | list[int]]) -> LiveSet:
     """A live set as the manifests write it: integers and [low, high] pairs."""
     return LiveSet.from_ranges((i, i) if isinstance(i, int) else (i[0], i[1]) for i in items)
+
+
+def varied_log(directory: Path) -> None:
+    """Eleven segments: two dead, a group around a dead one and an orphan of an overwrite, two dense ones, a group. That
+    is what a plan with `VARIED_LIMITS` finds.
+    """
+    with LogWriter(directory, max_count=8) as log:
+        for index in range(1, 41):
+            log.append(index, 1, b"first %d" % index * 3)
+        for index in range(30, 75):
+            log.append(index, 2, b"second %d" % index * 5)
+    live = LiveSet.parse("17,20,30,33,41-48,50,59,60,63")
+    write_snapshot(directory, index=69, term=2, live=live)
 
 
 def append_random_steps(directory: Path, case: Mapping[str, Any], steps: Iterable[tuple[int, int, int]]) -> None:

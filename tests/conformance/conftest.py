@@ -1,0 +1,71 @@
+"""A harness for each kind of store, and the core over it: every test of the suite runs once for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.segments.directory import fs
+from conformance.core import Core
+from conformance.harness import Harness
+from conformance.harnesses.blocks import BlockHarness
+from conformance.harnesses.lines import LineHarness
+from conformance.harnesses.segments import SegmentHarness
+from conformance.lines import files
+from conformance.lines.registered import registered
+from support.processes.worker_ports import ThreadEngine
+from support.stores.block_stores import empty_bucket, empty_folder
+
+Open = Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Harness]]
+
+
+@contextmanager
+def segments(request: pytest.FixtureRequest, place: Path) -> Iterator[Harness]:
+    yield SegmentHarness(place / "logs")
+
+
+@contextmanager
+def blocks_in_a_folder(request: pytest.FixtureRequest, place: Path) -> Iterator[Harness]:
+    with _blocks(empty_folder(request, place)) as harness:
+        yield harness
+
+
+@contextmanager
+def blocks_on_s3(request: pytest.FixtureRequest, place: Path) -> Iterator[Harness]:
+    with _blocks(empty_bucket(request)) as harness:
+        yield harness
+
+
+@contextmanager
+def lines(request: pytest.FixtureRequest, place: Path) -> Iterator[Harness]:
+    with registered():
+        yield LineHarness(place / "lines")
+
+
+@contextmanager
+def _blocks(connection: BlockStoreConnection) -> Iterator[Harness]:
+    with closing(BlockStore.open(connection)) as books:
+        yield BlockHarness(connection, books)
+
+
+HARNESSES: tuple[Open, ...] = (segments, blocks_in_a_folder, blocks_on_s3, lines)
+
+
+@pytest.fixture(params=HARNESSES, ids=lambda one: one.__name__)
+def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+    """An empty store. Deaths are of processes, not of machines: nothing waits for the disk."""
+    for module in (fs, files):
+        monkeypatch.setattr(module, "sync", lambda fd: None)
+    with request.param(request, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def core(harness: Harness) -> Iterator[Core]:
+    """The tasks of an attempt run one after another, so that its calls come in one order."""
+    with closing(ThreadEngine(parallelism=1)) as engine, closing(Core(harness, engine)) as core:
+        yield core

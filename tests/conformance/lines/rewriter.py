@@ -1,0 +1,146 @@
+"""Runs one LineRewrite job: its files become one, in one commit of the record."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.resource import JobReceipt, SkippedSource
+from compaction.exceptions import CompactionError, StaleTokenError
+from compaction.rewrite.attempt import Attempt
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
+from compaction.rewrite.tasks import run_tasks
+from compaction.stores.secrets import Secrets
+from conformance.lines import files, record
+from conformance.lines.adapter import identity_of
+from conformance.lines.content import Merged, MergeTask, merge
+from conformance.lines.kind import sources_of
+from conformance.lines.record import LinesChangedError, LinesError
+
+
+class LineRewriter:
+    """Implements `JobRunner`."""
+
+    def __init__(self, engine: Engine, *, holder: str) -> None:
+        self._engine = engine
+        self._holder = holder
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        sources = sources_of(assignment.spec)
+        return LineAttempt(
+            name=assignment.job_name,
+            directory=Path(sources.path),
+            sources=sources.files,
+            worker=self._holder,
+            token=assignment.token,
+            lease=lease,
+            engine=self._engine,
+        ).run()
+
+
+def open_rewriter(engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner:
+    """See `ports.OpenRewriter`."""
+    return LineRewriter(engine, holder=holder)
+
+
+@dataclass(slots=True, kw_only=True)
+class LineAttempt(Attempt):
+    """See `Attempt`. Without a sound source nothing is committed."""
+
+    reported: ClassVar[tuple[type[CompactionError], ...]] = (LinesError, StaleTokenError)
+
+    name: str
+    directory: Path
+    sources: tuple[str, ...]
+    worker: str
+    receipt: JobReceipt | None = None
+    skipped: list[SkippedSource] = field(default_factory=list)
+    error: CompactionError | None = None
+
+    @property
+    def job_name(self) -> str:
+        return self.name
+
+    @property
+    def output(self) -> str:
+        return f"{self.tag}{record.MERGED}"
+
+    def _work(self) -> None:
+        self.lease.ensure_held()
+        found = record.read(self.directory)
+        found.check(self.directory, self.name, self.token)
+        if self.name in found.receipts:
+            # Committed before; what is missing is the report.
+            self.receipt = JobReceipt.model_validate(found.receipts[self.name])
+            return
+        identities = {name: identity_of(self.directory / name) for name in self.sources}
+        task = MergeTask(str(self.directory), self.sources, self.output)
+        with closing(run_tasks(merge, [task], engine=self.engine, lease=self.lease, tag=self.tag)) as arriving:
+            (merged,) = [result for arrived in arriving for _, result in arrived]
+        self.skipped = [
+            SkippedSource(source=name, reason=JobReason.SOURCE_CORRUPT, message=message, identity=identities[name])
+            for name, message in merged.damaged.items()
+        ]
+        self.lease.set_progress(99)
+        self.lease.ensure_held()
+        if merged.sources:
+            self._commit(merged)
+
+    def _commit(self, merged: Merged) -> None:
+        receipt = JobReceipt(
+            token=self.token,
+            worker=self.worker,
+            groups=1,
+            groups_committed=1,
+            sources=merged.sources,
+            outputs=(self.output,),
+            records=merged.records,
+            bytes_before=merged.bytes_before,
+            bytes_after=merged.bytes_after,
+            fingerprint_before=merged.before,
+            fingerprint_after=merged.after,
+        )
+        committed = record.commit(
+            self.directory,
+            job=self.name,
+            token=self.token,
+            sources=merged.sources,
+            output=self.output,
+            receipt=receipt.to_object(),
+        )
+        self.receipt = JobReceipt.model_validate(committed)
+
+    def _failed(self, error: CompactionError) -> None:
+        self.error = error
+
+    def _clean_up(self) -> None:
+        """The commit may have been carried out although its answer was lost: the record says so."""
+        with suppress(LinesError, OSError):
+            if self.output not in record.read(self.directory).outputs:
+                files.unlink(self.directory / self.output)
+
+    def _report(self) -> JobReport:
+        reason, outcome, message = JobReason.COMPLETED, Outcome.SUCCEEDED, "files merged"
+        match self.error:
+            case StaleTokenError():
+                reason, outcome = JobReason.STALE_TOKEN, Outcome.FAILED
+            case LinesChangedError():
+                reason, outcome = JobReason.SOURCES_CHANGED, Outcome.SKIPPED
+            case LinesError():
+                reason, outcome = JobReason.STORE_UNREADABLE, Outcome.FAILED
+            case _ if self.receipt is None:
+                reason, outcome, message = JobReason.SOURCE_CORRUPT, Outcome.FAILED, "no source can be read"
+        return JobReport(
+            token=self.token,
+            outcome=outcome,
+            reason=reason,
+            message=message if self.error is None else str(self.error),
+            charged=reason is not JobReason.STALE_TOKEN,
+            skipped=tuple(self.skipped),
+            receipt=self.receipt,
+        )

@@ -1,0 +1,40 @@
+"""One bad source never holds up its siblings, whatever the kind of store."""
+
+from __future__ import annotations
+
+from conformance.core import Core
+from conformance.harness import Harness
+
+
+def test_a_damaged_source_is_named_and_its_siblings_are_compacted(core: Core, harness: Harness) -> None:
+    job = core.filled(1)
+    harness.fill(2)
+    before = [harness.content(number) for number in (1, 2)]
+    group = max(core.kind.parts(job.spec).groups, key=len)
+    victim = group[0]
+    repair = harness.damage(job.target, victim)
+
+    jobs = core.compact()
+    named = [one for _, report in jobs for one in report.skipped]
+    assert {one.source for one in named} == {victim}
+    for one in named:
+        assert one.reason
+        assert victim in one.message
+    done = {(job.target, name) for job, report in jobs if report.receipt for name in report.receipt.sources}
+    siblings = {name for target, name in done if target == job.target}
+    assert siblings
+    assert siblings <= set(job.sources) - {victim}
+    assert len({target for target, _ in done}) == 2, "and the other target"
+    assert core.plan() == (), "it is not tried again and again"
+    assert harness.content(2) == before[1]
+    core.sweep_later()
+
+    # It is repaired: nothing of it was lost, and nothing of it was merged.
+    repair()
+    assert [harness.content(number) for number in (1, 2)] == before
+    released = frozenset((target, name) for target, names in core.quarantined.items() for name in names)
+    core.quarantined.clear()
+    reading = core.scan(released=released).reading
+    assert all(reading.identity(*one) == "" for one in released)
+    core.compact()
+    assert [harness.content(number) for number in (1, 2)] == before

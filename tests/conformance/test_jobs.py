@@ -1,0 +1,219 @@
+"""What every kind of store promises of scans, claims, attempts and receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+
+import pytest
+
+from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, Outcome
+from compaction.exceptions import ClaimRefusedError, CompactionError, JobStoppedError, LeaseLostError, StaleTokenError
+from conformance.core import Core, Job, succeeded
+from conformance.harness import Harness
+from support.processes.worker_ports import FakeLease
+
+ALL_CHECKS = 100
+"""More than any attempt asks for its lease."""
+
+
+def test_a_scan_finds_debt_and_none_after_compaction(core: Core, harness: Harness) -> None:
+    for number in (1, 2):
+        harness.fill(number)
+    before = [harness.content(number) for number in (1, 2)]
+    reading = core.scan().reading
+    assert (reading.problem, reading.problems) == (None, ())
+    store = core.policy.spec.store
+    assert core.kind.nothing_found(store, reading) is None
+    due = core.kind.due(store)
+    assert len(reading.candidates) == 2
+    for one in reading.candidates:
+        assert due(one)
+        assert one.target in reading.targets
+        assert one.debt_bytes > 0
+        assert one.debt_sources >= 3
+        assert one.sources
+    assert set(reading.measures) == {one.name for one in core.kind.measures}
+    assert core.scan().reading.says_the_same(reading), "a scan changes nothing"
+
+    assert [report.outcome for _, report in core.compact()] == [Outcome.SUCCEEDED] * 2
+    assert all(one.is_empty for one in core.scan().reading.candidates)
+    assert [harness.content(number) for number in (1, 2)] == before
+
+
+def test_a_claim_needs_a_larger_token_than_any_before(core: Core) -> None:
+    job = core.filled(1)
+    assert core.adapter.high_water(job.target, job.name) == 0
+    for token in (3, 7):
+        core.claim(job, token)
+        assert core.adapter.high_water(job.target, job.name) == token
+        for stale in (token, token - 1, 1):
+            with pytest.raises(StaleTokenError):
+                core.claim(job, stale)
+        assert core.adapter.high_water(job.target, job.name) == token
+    succeeded(core, job, core.attempt(job, 7))
+    assert core.adapter.high_water(job.target, job.name) == 7
+
+
+def test_a_zombie_commits_nothing(core: Core, harness: Harness) -> None:
+    job = core.filled(1)
+    before = harness.content(1)
+    core.claim(job, 4)
+    for stale in (1, 3):
+        is_stale(core.attempt(job, stale))
+        nothing_changed(core, harness, job, before)
+    # Nor one with a token that nobody gave it.
+    is_stale(core.attempt(job, 5))
+    nothing_changed(core, harness, job, before)
+    succeeded(core, job, core.attempt(job, 4))
+    assert harness.content(1) == before
+
+
+@dataclass
+class Watched(FakeLease):
+    """Something happens right after check number `at` of the lease (from 1)."""
+
+    at: int = 0
+    event: Callable[[], object] = int
+
+    def ensure_held(self) -> None:
+        super().ensure_held()
+        if self.checks == self.at:
+            self.event()
+
+
+def test_an_attempt_that_is_overtaken_at_any_check_changes_nothing_more(core: Core, harness: Harness) -> None:
+    """The successor has the job done while the zombie sleeps; then it wakes up and goes on."""
+    for number in range(1, ALL_CHECKS):
+        job = core.filled(number)
+        before = harness.content(number)
+        done: list[JobReport] = []
+        core.claim(job, 1)
+
+        def overtake(job: Job = job, done: list[JobReport] = done) -> None:
+            core.claim(job, 2)
+            done.append(core.attempt(job, 2))
+
+        zombie = core.attempt(job, 1, Watched(token=1, at=number, event=overtake))
+        assert harness.content(number) == before
+        assert harness.leftovers() == set(), "each has removed its own, and nothing of the other's"
+        if not done:
+            break
+        is_stale(zombie)
+        succeeded(core, job, done[0])
+    succeeded(core, job, zombie)
+    assert number > 2, "it asks before it works, and before it commits"
+    core.sweep_later()
+    assert (harness.replaced(), harness.leftovers()) == (set(), set())
+    assert harness.content(number) == before
+
+
+class Stopped(FakeLease):
+    """Its worker is asked to stop where the lease would be lost."""
+
+    def ensure_held(self) -> None:
+        try:
+            super().ensure_held()
+        except LeaseLostError:
+            raise JobStoppedError("stopped by the test") from None
+
+
+@pytest.mark.parametrize(("of", "error"), [(FakeLease, LeaseLostError), (Stopped, JobStoppedError)])
+def test_an_attempt_that_has_to_end_at_any_check_leaves_nothing(
+    core: Core, harness: Harness, of: type[FakeLease], error: type[CompactionError]
+) -> None:
+    for number in range(1, ALL_CHECKS):
+        job = core.filled(number)
+        before = harness.content(number)
+        core.claim(job, 1)
+        lease = of(token=1, lose_at=number)
+        with suppress(error):
+            report = core.attempt(job, 1, lease)
+            break
+        assert harness.content(number) == before
+        assert harness.leftovers() == set()
+        core.claim(job, 2)
+        report = core.attempt(job, 2)
+        assert report.receipt is not None
+        assert report.receipt.token == 2, "the first has not committed all of it"
+        succeeded(core, job, report)
+        assert harness.content(number) == before
+    succeeded(core, job, report)
+    assert number > 2, "it asks before it works, and before it commits"
+
+
+def test_nothing_is_committed_for_a_retired_job(core: Core, harness: Harness) -> None:
+    job = core.filled(1)
+    before = harness.content(1)
+    core.claim(job, 2)
+    for _ in range(2):
+        core.adapter.retire(job.target, job.name)
+        report = core.attempt(job, 2)
+        assert report.outcome is not Outcome.SUCCEEDED
+        assert report.receipt is None
+        nothing_changed(core, harness, job, before)
+    with pytest.raises(StaleTokenError):
+        core.claim(job, 2)
+    core.claim(job, 3)
+    succeeded(core, job, core.attempt(job, 3))
+    assert harness.content(1) == before
+
+
+def test_a_committed_job_that_is_run_again_reports_its_receipt(core: Core, harness: Harness) -> None:
+    """Its worker died before it could say so, or said it twice."""
+    job = core.filled(1)
+    before = harness.content(1)
+    core.claim(job, 2)
+    first = core.attempt(job, 2)
+    assert first.receipt is not None
+    assert (first.receipt.token, first.receipt.worker) == (2, "worker-2")
+    replaced = harness.replaced()
+    assert core.attempt(job, 2) == first
+    core.scan()
+    core.claim(job, 3)
+    again = core.attempt(job, 3)
+    assert (again.outcome, again.receipt) == (Outcome.SUCCEEDED, first.receipt), "it is that of the commit"
+    is_stale(core.attempt(job, 1))
+    succeeded(core, job, again)
+    assert (harness.content(1), harness.replaced(), harness.leftovers()) == (before, replaced, set())
+
+
+def test_attempts_that_race_commit_once(core: Core, harness: Harness) -> None:
+    """Two coordinators assign the job again and again, to workers that all go on as if they were the only one."""
+    job = core.filled(1)
+    before = harness.content(1)
+
+    def take(token: int) -> JobReport | None:
+        with closing(core.open()) as adapter:
+            try:
+                adapter.claim(job.spec, job=job.name, token=token)
+            except (StaleTokenError, ClaimRefusedError):
+                return None
+        return core.attempt(job, token)
+
+    with ThreadPoolExecutor(4) as pool:
+        reports = [one for one in pool.map(take, [1, 1, 2, 3, 3, 2, 4, 4]) if one is not None]
+    allowed = {JobReason.COMPLETED, JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED}
+    assert {one.reason for one in reports} <= allowed, reports
+    done = [one for one in reports if one.outcome is Outcome.SUCCEEDED]
+    assert len({one.receipt.model_dump_json() for one in done if one.receipt}) == 1, (
+        "whoever finds it done says what the first one said"
+    )
+    assert core.adapter.high_water(job.target, job.name) == 4
+    succeeded(core, job, done[0])
+    assert harness.content(1) == before
+    assert harness.leftovers() == set()
+    harness.check()
+
+
+def is_stale(report: JobReport) -> None:
+    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STALE_TOKEN, False)
+
+
+def nothing_changed(core: Core, harness: Harness, job: Job, before: object) -> None:
+    assert harness.content(1) == before
+    assert (harness.replaced(), harness.leftovers()) == (set(), set())
+    assert [one.name for one in core.plan()] == [job.name], "its work is still to be done"
