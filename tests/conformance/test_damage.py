@@ -28,13 +28,16 @@ def test_a_damaged_source_is_named_and_its_siblings_are_compacted(core: Core, ha
     assert core.plan() == (), "it is not tried again and again"
     assert harness.content(2) == before[1]
     core.sweep_later()
+    place = job.target, victim
+    damaged = core.scan().reading.identity(*place)
+    assert damaged
+    assert {one.identity for one in named} <= {damaged, ""}, "what was found damaged, where the attempt knows it"
 
     # It is repaired: nothing of it was lost, and nothing of it was merged.
     repair()
     assert [harness.content(number) for number in (1, 2)] == before
-    released = frozenset((target, name) for target, names in core.quarantined.items() for name in names)
+    repaired = core.scan(released=frozenset({place})).reading.identity(*place)
+    assert repaired != damaged, "which ends its quarantine"
     core.quarantined.clear()
-    reading = core.scan(released=released).reading
-    assert all(reading.identity(*one) == "" for one in released)
     core.compact()
     assert [harness.content(number) for number in (1, 2)] == before
