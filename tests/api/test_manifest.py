@@ -123,7 +123,7 @@ def test_every_problem_is_named_at_once() -> None:
         ("a: !!bool x", "not a value of type"),
         ("? [a, b]\n: c", "a key is a plain text"),
         ("? 2001-01-01\n: c", "a key is a plain text"),
-        ("x" * (MAX_TEXT + 1), "no file of policies"),
+        ("x" * (MAX_TEXT + 1), "not a file of policies"),
     ],
     ids=lambda value: value[:20],
 )

@@ -25,5 +25,5 @@ def test_what_is_no_duration_is_refused_with_the_form(written: str) -> None:
 def test_bounds_are_named() -> None:
     with pytest.raises(click.BadParameter, match="the shortest is 1s"):
         DurationParameter(least=1).convert("500ms", None, None)
-    with pytest.raises(click.BadParameter, match="no whole number of seconds"):
+    with pytest.raises(click.BadParameter, match="not a whole number of seconds"):
         DurationParameter(whole=True).convert("1.5", None, None)

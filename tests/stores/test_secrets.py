@@ -144,7 +144,7 @@ def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_value_that_is_no_text_is_named_and_not_shown(tmp_path: Path) -> None:
     mount(tmp_path, "store", {"a": VALUE.encode() + b"\xff"})
-    with pytest.raises(SecretError, match=r"^key a of Secret store: its value is no text") as caught:
+    with pytest.raises(SecretError, match=r"^key a of Secret store: its value is not UTF-8 text") as caught:
         DirectorySecrets(str(tmp_path)).read("store")
     assert VALUE not in repr(caught.value)
 

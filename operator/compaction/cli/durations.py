@@ -35,7 +35,7 @@ class DurationParameter(click.ParamType[Duration]):
         if found < self.least:
             self.fail(f"{written!r} is too short: the shortest is {self.least:g}s", param, ctx)
         if self.whole and not found.is_integer():
-            self.fail(f"{written!r} is no whole number of seconds", param, ctx)
+            self.fail(f"{written!r} is not a whole number of seconds", param, ctx)
         return found
 
 

@@ -151,7 +151,7 @@ class Election:
             elif self._standing is Standing.FOLLOWER:
                 await self._try_acquire()
         except ApiError as error:
-            _log.warning("election: the API server did not answer as hoped", error=str(error), standing=self.standing)
+            _log.warning("election: the request to the API server failed", error=str(error), standing=self.standing)
         if self._standing is Standing.LEADER and self._clock() >= self.deadline:
             self._lose("the renew deadline passed")
         self.stepped_at = self._clock()

@@ -29,7 +29,7 @@ _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _LONGEST: Final = 253
 _LOOKS: Final = 100
 """A version is replaced while it is read perhaps once; never so often."""
-_NOT_TEXT: Final = "its value is no text in UTF-8; write it again"
+_NOT_TEXT: Final = "its value is not UTF-8 text; write it again"
 
 
 class Secrets(Protocol):

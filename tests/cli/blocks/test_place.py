@@ -60,7 +60,7 @@ def test_no_store_is_wrong_usage() -> None:
 def test_a_registration_begins_no_store_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
     result = run("register", "x.parquet", "--tenant", "t", "--store", tmp_path / "typo")
     assert result.exit_code == 1
-    assert "there is no such folder" in result.stderr
+    assert "folder not found" in result.stderr
     assert not (tmp_path / "typo").exists()
 
 

@@ -62,7 +62,7 @@ def test_a_lake_is_said_to_be_whose_it_is(blocks: BlockCommands) -> None:
 
 def test_a_mistyped_folder_is_no_store(tmp_path: Path) -> None:
     commands = in_folder(tmp_path / "nothing")
-    assert "no such folder" in commands.fails("rebuild-index")
+    assert "folder not found" in commands.fails("rebuild-index")
     assert not (tmp_path / "nothing").exists()
 
 

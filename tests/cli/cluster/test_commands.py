@@ -247,7 +247,7 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert re.search(r"has waited 2m\d*s? for approval: kubectl compaction approve logs 4d5e -n ", shown)
     assert columns_of(editor.prints("status"))[0]["COST"] == "2Mi"
     assert "0000 is not the current plan" in editor.refused("approve", "logs", "0000")
-    assert "give the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
+    assert "pass the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
     declined = editor.run("approve", "logs", typed="n\n")
     assert (declined.returncode, "Approve it?" in declined.stdout) == (130, True)
     assert approved() == ""
@@ -324,7 +324,7 @@ def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: U
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other", "--watch")
     for name in ("../../../version", "logs?watch=true", "cpol/logs", "a b", ""):
-        assert "is no name of a CompactionPolicy" in editor.refused("status", name)
+        assert "is not the name of a CompactionPolicy" in editor.refused("status", name)
 
 
 def test_no_cluster_no_context_and_no_definitions_are_told_apart(

@@ -175,7 +175,7 @@ def test_no_value_shows_in_what_keeps_them(connection: Connection, namespace: st
 
 
 def test_a_value_that_is_no_text_is_named() -> None:
-    with pytest.raises(SecretError, match=r"^key a of Secret store: its value is no text"):
+    with pytest.raises(SecretError, match=r"^key a of Secret store: its value is not UTF-8 text"):
         secret_values("store", {"data": {"a": base64.b64encode(b"\xff\xfe").decode()}})
     assert secret_values("empty", {}) == {}
 

@@ -51,7 +51,7 @@ def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
 def documents_of(text: str, source: str) -> Iterator[Mapping[str, Any]]:
     """The objects in the text, those of a List one by one. Raises InvalidManifestError."""
     if len(text) > MAX_TEXT:
-        raise InvalidManifestError(f"{source}: larger than {MAX_TEXT} characters: this is no file of policies")
+        raise InvalidManifestError(f"{source}: larger than {MAX_TEXT} characters: this is not a file of policies")
     try:
         documents = list(yaml.load_all(text, Loader=BoundedLoader))
     except (yaml.YAMLError, RecursionError) as error:

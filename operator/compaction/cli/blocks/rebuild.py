@@ -67,7 +67,7 @@ def rebuild(
     """
     folder = place.folder
     if folder is not None and not folder.is_dir():
-        raise NoBlockStoreError(f"{folder}: there is no such folder")
+        raise NoBlockStoreError(f"{folder}: folder not found")
     place.check()
     objects = open_objects(place.url, options=place.connection.options)
     index = open_database(place.connection.index_url, patience=PATIENCE)

@@ -82,7 +82,7 @@ def register(
     """
     escape_tenant(tenant)
     if place.folder is not None and not place.folder.is_dir():
-        raise NoBlockStoreError(f"{place.folder}: there is no such folder: blocks are registered where they lie")
+        raise NoBlockStoreError(f"{place.folder}: folder not found: blocks are registered in place")
     rows: list[dict[str, Any]] = []
     errors: list[BlockFormatError | ObjectError] = []
     read = 0

@@ -27,7 +27,7 @@ class TimeParameter(click.ParamType[int]):
         try:
             return microseconds_of(str(value))
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time: {_HELP}", param, ctx)
+            self.fail(f"{value!r} is not a time: {_HELP}", param, ctx)
 
 
 def microseconds_of(text: str) -> int:

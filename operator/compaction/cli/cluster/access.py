@@ -140,7 +140,7 @@ class Cluster:
 
     async def _find(self, resource: Resource, model: type[Model], name: str) -> Model | None:
         if not _NAME.fullmatch(name):
-            raise ClusterCommandError(f'"{name}" is no name of a {resource.kind}: give its metadata.name, nothing else')
+            raise ClusterCommandError(f'"{name}" is not the name of a {resource.kind}: give its metadata.name only')
         try:
             body = await self._client.get(resource, name, namespace=self.namespace)
         except NotFoundError as error:

@@ -66,6 +66,6 @@ def plan_to_approve(policy: CompactionPolicy, wanted: str | None) -> PlanStatus 
 
 def _confirm(plan: PlanStatus) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"this is no terminal to ask at: give the hash ({plan.hash}) or --yes")
+        raise click.UsageError(f"cannot prompt (stdin is not a terminal): pass the hash ({plan.hash}) or --yes")
     show_work(plan)
     click.confirm("Approve it?", abort=True)

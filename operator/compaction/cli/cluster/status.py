@@ -90,7 +90,7 @@ def _warn(found: Mapping[str, Coordination], now: datetime) -> None:
     """Warn on stderr that tables are out of date when no operator updates them."""
     for namespace, one in sorted(found.items()):
         if one.is_missing:
-            click.echo(f"namespace {namespace}: {one.sentence(now)} What follows is as it was left.", err=True)
+            click.echo(f"namespace {namespace}: {one.sentence(now)} The table shows the last recorded state.", err=True)
 
 
 async def _watch(cluster: Cluster, name: str | None, target: Target, output: OutputFormat) -> None:

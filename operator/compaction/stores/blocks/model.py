@@ -50,7 +50,7 @@ class Fingerprint:
         """The inverse of `str`. Raises ValueError."""
         rows, colon, digest = text.partition(":")
         if not (colon and rows.isascii() and rows.isdecimal() and len(digest) == DIGEST_BITS // 4):
-            raise ValueError(f"{text!r} is no fingerprint: <rows>:<32 hexadecimal digits>")
+            raise ValueError(f"{text!r} is not a fingerprint: <rows>:<32 hexadecimal digits>")
         return cls(int(rows), int(digest, 16))
 
 

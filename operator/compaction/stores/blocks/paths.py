@@ -40,7 +40,7 @@ def block_path(tenant: str, shard: int, block: str) -> str:
     if not 0 <= shard <= MAX_SHARD:
         raise ValueError(f"shard {shard} is not in 0..{MAX_SHARD}")
     if not ULID_TEXT.fullmatch(block):
-        raise ValueError(f"{block!r} is no ULID in upper case")
+        raise ValueError(f"{block!r} is not a ULID in upper case")
     return f"{shard_prefix(tenant, shard)}/{block}{SUFFIX}"
 
 
@@ -54,7 +54,7 @@ def escape_tenant(tenant: str) -> str:
     try:
         data = tenant.encode()
     except UnicodeEncodeError:
-        raise InvalidTenantError(f"tenant {tenant!r} is no text that can be written in UTF-8") from None
+        raise InvalidTenantError(f"tenant {tenant!r} cannot be written in UTF-8") from None
     parts = [
         chr(byte) if _PLAIN.match(bytes([byte])) or (byte == 0x2E and position) else f"={byte:02X}"
         for position, byte in enumerate(data)

@@ -52,7 +52,7 @@ def options_of_file(path: Path) -> Mapping[str, str]:
     with path.open("rb") as file:
         data = file.read(MAX_TEXT + 1)
     if len(data) > MAX_TEXT:
-        raise StoreOptionsError(f"{path}: larger than {MAX_TEXT} bytes: this is no file of options")
+        raise StoreOptionsError(f"{path}: larger than {MAX_TEXT} bytes: this is not a file of options")
     try:
         document = yaml.load(data.decode(), Loader=BoundedLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

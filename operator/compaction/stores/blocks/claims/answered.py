@@ -41,7 +41,7 @@ class BlockClaims:
         claimed = store.open_jobs()
         for record in claimed:
             if record.job not in jobs and self._is_stray(record, age=now - record.changed_at, waited=waited):
-                log.warning("the claim of a job that is no more is given up", job=record.job, token=record.token)
+                log.warning("the claim of a deleted job is released", job=record.job, token=record.token)
                 store.retire(record.job, token=record.token)
         self._known &= {*jobs, *(record.job for record in claimed)}
 

@@ -251,7 +251,7 @@ def _metadata(footer: Struct) -> dict[str, str]:
         try:
             ours[key.decode()] = value.decode()
         except (UnicodeDecodeError, AttributeError):
-            raise FooterError(f"its metadata {key!a} is no text") from None
+            raise FooterError(f"its metadata {key!a} is not text") from None
     return ours
 
 

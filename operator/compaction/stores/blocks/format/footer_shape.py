@@ -73,7 +73,7 @@ def structs(value: Struct, number: int, what: str) -> list[Struct]:
     """A list of structs; empty when the field is not there. Raises FooterError."""
     found = value.get(number, [])
     if not isinstance(found, list) or any(type(one) is not dict for one in found):
-        raise FooterError(f"{what} is no list of structs")
+        raise FooterError(f"{what} is not a list of structs")
     return found
 
 

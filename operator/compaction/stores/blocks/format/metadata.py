@@ -123,7 +123,7 @@ def _number(given: Mapping[str, str], key: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < MAX_NUMBER):
-        raise ValueError(f"{PREFIX}{key} is no number")
+        raise ValueError(f"{PREFIX}{key} is not a number")
     return int(text)
 
 
@@ -136,7 +136,7 @@ def _names(given: Mapping[str, str], key: str) -> tuple[str, ...] | None:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise ValueError(f"{PREFIX}{key} is no list of texts")
+        raise ValueError(f"{PREFIX}{key} is not a list of texts")
     return tuple(value)
 
 

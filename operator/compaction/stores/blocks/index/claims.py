@@ -133,7 +133,7 @@ def _check_form(job: str, token: int, sources: tuple[str, ...], output_level: in
     if len(set(sources)) != len(sources):
         raise _refused(job, Refusal.MALFORMED, "it names a source twice")
     if output_level is not None and not 1 <= output_level <= MAX_LEVEL:
-        raise _refused(job, Refusal.MALFORMED, f"there is no level {output_level} for outputs")
+        raise _refused(job, Refusal.MALFORMED, f"outputs cannot have level {output_level}")
 
 
 def _check_token(database: IndexDatabase, change: Change, before: Row[Any] | None, job: str, token: int) -> None:

@@ -72,5 +72,5 @@ def translated(error: SQLAlchemyError, index: str) -> BlockIndexError:
     if code in _SQLITE_UNAVAILABLE:
         return IndexUnavailableError(index, f"{words}: see to the file, its directory and the space on its disk")
     if may_succeed_again(error):
-        return IndexUnavailableError(index, f"the database did not do it in time ({words}); repeating is safe")
+        return IndexUnavailableError(index, f"the database did not answer in time ({words}); repeating is safe")
     return BlockIndexError(index, f"the database refused: {words}")

@@ -48,7 +48,7 @@ def created_at(block_id: str) -> int:
     try:
         parsed = ULID.from_str(block_id)
     except ValueError as error:
-        raise InvalidBlockError(block_id, f"its id is no ULID ({error})") from error
+        raise InvalidBlockError(block_id, f"its id is not a ULID ({error})") from error
     if str(parsed) != block_id:
         raise InvalidBlockError(block_id, f"its id is not written as ULIDs are: {parsed}")
     return int(parsed.milliseconds) * 1000

@@ -86,7 +86,7 @@ def schema_of_text(text: str) -> pa.Schema:
     try:
         return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(text, validate=True)))
     except (binascii.Error, pa.ArrowException, OSError) as error:
-        raise ValueError(f"it is no schema: {error}") from error
+        raise ValueError(f"it is not a schema: {error}") from error
 
 
 @dataclass(slots=True)

@@ -186,7 +186,7 @@ def _possible(receipt: ClumpReceipt) -> bool:
 def _of_runs(receipt: ClumpReceipt, runs: list[tuple[int, int, int]], file: str) -> Moves:
     for number, (low, high, new) in enumerate(runs):
         if not 0 <= low <= high < new <= MAX_INDEX - (high - low):
-            raise CorruptMovesError(file, f"line {number + 2} is no run of old indexes and a larger new one")
+            raise CorruptMovesError(file, f"line {number + 2} is not a run of old indexes and a larger new one")
     table = np.array(runs, dtype=np.uint64).reshape(-1, 3)
     return Moves(receipt=receipt, old=table[:, 0], count=table[:, 1] - table[:, 0] + np.uint64(1), new=table[:, 2])
 
@@ -204,7 +204,7 @@ def _fault(moves: Moves, runs: list[tuple[int, int, int]]) -> str | None:
     if int(ends[-1]) > receipt.snapshot_index or receipt.first <= receipt.snapshot_index:
         return f"it does not lead from below snapshot {receipt.snapshot_index} to above it"
     if receipt.output and SEGMENT_NAME.fullmatch(receipt.output) is None:
-        return "its output is no segment's name"
+        return "its output is not the name of a segment"
     return None
 
 

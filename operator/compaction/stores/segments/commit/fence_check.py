@@ -65,7 +65,7 @@ def _faults(record: FenceRecord) -> Iterator[str]:
 def _time(what: str, seconds: float) -> Iterator[str]:
     # Written so that NaN is refused as well.
     if not _EARLIEST <= seconds <= _LATEST:
-        yield f"has a time for {what} that is no finite time of the calendar: {_brief(seconds)}"
+        yield f"has a time for {what} that is not a finite time of the calendar: {_brief(seconds)}"
 
 
 def _counts(what: str, *counts: int) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _counts(what: str, *counts: int) -> Iterator[str]:
 
 def _tombstone(tombstone: Tombstone) -> Iterator[str]:
     if SEGMENT_NAME.fullmatch(tombstone.name) is None:
-        yield f"has a tombstone for {_brief(tombstone.name)}, which is no segment's name"
+        yield f"has a tombstone for {_brief(tombstone.name)}, which is not the name of a segment"
         return
     what = f"the tombstone of {tombstone.name}"
     yield from _time(what, tombstone.since)

@@ -76,7 +76,9 @@ class LiveSet:
                 raise LiveSetSyntaxError(f"{part.strip()[:40]!r} is neither an index nor a range: write 1-5,9,20-30")
             low, high = int(match[1]), int(match[2] or match[1])
             if low > high or high > MAX_INDEX:
-                raise LiveSetSyntaxError(f"{part.strip()[:40]!r} is no range of indexes 0..{MAX_INDEX}, low end first")
+                raise LiveSetSyntaxError(
+                    f"{part.strip()[:40]!r} is not a range of indexes 0..{MAX_INDEX}, low end first"
+                )
             pairs.append((low, high))
         try:
             return cls.from_ranges(pairs)
