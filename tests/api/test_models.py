@@ -10,8 +10,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from compaction.api.enums import JobState, Launcher
-from compaction.api.job.resource import Attempt, CompactionJob, CompactionJobStatus, JobReceipt, SkippedSource
+from compaction.api.enums import JobState, LauncherType
+from compaction.api.job.resource import AttemptStatus, CompactionJob, CompactionJobStatus, JobReceipt, SkippedSource
 from compaction.api.manifests.policies import load_policies
 from compaction.api.names import name_stem
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus, DebtStatus, TargetError
@@ -35,7 +35,7 @@ def test_a_policy_has_its_defaults() -> None:
     assert (spec.limits.max_concurrent_jobs, spec.limits.max_bytes_per_job) == (4, 1 << 30)
     thresholds = spec.store.segment_logs.thresholds
     assert (thresholds.debt_bytes, thresholds.debt_segments) == (0, 1)
-    assert (spec.workers.max, spec.workers.slots, spec.workers.launcher) == (1, 2, Launcher.AUTO)
+    assert (spec.workers.max, spec.workers.slots, spec.workers.launcher) == (1, 2, LauncherType.AUTO)
     assert spec.store.name == "SegmentLogs"
     assert spec.store.segment_logs is not None
     assert spec.store.segment_logs.include == ("**",)
@@ -134,7 +134,7 @@ def test_status_strings_for_people_follow_the_numbers() -> None:
 
 
 def test_a_full_job_status_survives_the_round_trip() -> None:
-    attempt = Attempt(token=1, worker="logs-w-abcde", started_at=NOW, charged=True, message="y" * 9000)
+    attempt = AttemptStatus(token=1, worker="logs-w-abcde", started_at=NOW, charged=True, message="y" * 9000)
     receipt = JobReceipt(
         token=1, worker="logs-w-abcde", sources=(SEGMENT_1,), bytes_before=10, seconds=0.25, committed_at=NOW
     )
@@ -144,7 +144,7 @@ def test_a_full_job_status_survives_the_round_trip() -> None:
 
 
 def test_status_lists_stay_within_their_bounds() -> None:
-    attempts = tuple(Attempt(token=number, worker="w", started_at=NOW) for number in range(1, 41))
+    attempts = tuple(AttemptStatus(token=number, worker="w", started_at=NOW) for number in range(1, 41))
     kept = CompactionJobStatus(attempts=attempts).attempts
     assert [kept[0].token, kept[-1].token, len(kept)] == [9, 40, 32]
     errors = tuple(TargetError(target=f"/data/{number}", reason="PermissionDenied") for number in range(200))

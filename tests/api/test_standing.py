@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import ConditionType, PolicyReason
-from compaction.api.policy.standing import STANDING, Standing, conditions_for, standing_of
+from compaction.api.policy.standing import STANDING, PolicyStanding, conditions_for, standing_of
 from compaction.kinds.registry import all_kinds, policy_standing
 from support.cluster.argo import health
 from support.cluster.kstatus import KStatus, Verdict, argo_sync, flux_wait, kstatus, kubectl_wait
@@ -22,10 +22,10 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 CONCLUSIONS = {
     # kstatus, Flux's wait, Argo CD's health, `kubectl wait --for=condition=Ready`
-    Standing.WORKING: (KStatus.CURRENT, Verdict.PASSES, "Healthy", Verdict.PASSES),
-    Standing.APPLYING: (KStatus.IN_PROGRESS, Verdict.WAITS, "Progressing", Verdict.WAITS),
-    Standing.ASKING: (KStatus.IN_PROGRESS, Verdict.WAITS, "Suspended", Verdict.WAITS),
-    Standing.STALLED: (KStatus.FAILED, Verdict.FAILS, "Degraded", Verdict.WAITS),
+    PolicyStanding.WORKING: (KStatus.CURRENT, Verdict.PASSES, "Healthy", Verdict.PASSES),
+    PolicyStanding.APPLYING: (KStatus.IN_PROGRESS, Verdict.WAITS, "Progressing", Verdict.WAITS),
+    PolicyStanding.ASKING: (KStatus.IN_PROGRESS, Verdict.WAITS, "Suspended", Verdict.WAITS),
+    PolicyStanding.STALLED: (KStatus.FAILED, Verdict.FAILS, "Degraded", Verdict.WAITS),
 }
 
 REASONS = [*PolicyReason, *(reason for kind in all_kinds() for reason in kind.words.policies)]
@@ -95,4 +95,4 @@ def test_a_standing_leaves_nothing_of_the_one_before(before: PolicyReason, after
 
 
 def test_only_a_standing_of_its_own_is_ready_and_an_unknown_reason_is_a_store_that_cannot_be_used() -> None:
-    assert standing_of("NoSuchBucket") is Standing.STALLED
+    assert standing_of("NoSuchBucket") is PolicyStanding.STALLED

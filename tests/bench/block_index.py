@@ -16,7 +16,7 @@ from compaction.stores.blocks.index.claims import claim
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.queue import read_changes, read_queue
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
 from compaction.stores.blocks.index.schema import ensure_schema
 from compaction.stores.blocks.model import Block
 from support.stores.block_index import NOON, a_block, output_of
@@ -67,7 +67,7 @@ def _jobs(database: IndexDatabase, blocks: list[Block], jobs: int) -> Iterator[F
     """Claims and commits beside the hundred thousand that wait."""
     groups = [blocks[start : start + FAN_IN] for start in range(0, jobs * FAN_IN, FAN_IN)]
     results = [
-        Replacement(f"job-{number}", 1, tuple(b.id for b in group), (output_of(1_000_000 + number, group),), "{}")
+        BlockReplacement(f"job-{number}", 1, tuple(b.id for b in group), (output_of(1_000_000 + number, group),), "{}")
         for number, group in enumerate(groups)
     ]
     version = read_queue(database).version

@@ -14,7 +14,7 @@ from itertools import count, groupby
 from bench.harness import Curve, Fact, Race, Side, Workspace, most_seconds, sample
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.planning.triggers import Trigger
+from compaction.planning.triggers import PlanTrigger
 from compaction.stores.blocks.planning.offers import offer
 from compaction.stores.blocks.planning.queue import BlockQueue
 from compaction.stores.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
@@ -22,7 +22,7 @@ from compaction.stores.blocks.planning.rules import BlockClass, BlockRules, Queu
 RULES = BlockRules()
 NOW = 1_800_000_000.0
 """Long after all blocks came: whatever has company is ready."""
-PLANNER = Planner("blocks", "2f5dcd5e-0000-4000-8000-000000000000", PlanLimits(1 << 60, 1 << 60), Trigger())
+PLANNER = Planner("blocks", "2f5dcd5e-0000-4000-8000-000000000000", PlanLimits(1 << 60, 1 << 60), PlanTrigger())
 NEWS = 1000
 CLASSES = {(tenant, shard): BlockClass(f"tenant-{tenant:02d}", shard) for tenant in range(100) for shard in range(8)}
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harness import Fact, Workspace
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.rewrite.blocks.job import PART_BYTES
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.spark.settings import SparkSettings
@@ -56,7 +56,7 @@ class Store:
             began = time.perf_counter()
             report = run(connection, job, engine)
             seconds = time.perf_counter() - began
-            assert report.outcome is Outcome.SUCCEEDED, report.message
+            assert report.outcome is ReportOutcome.SUCCEEDED, report.message
             outputs = [block for block in store.live().blocks if block.level == 1]
             for block in outputs:
                 (self.directory / "objects" / block.path).unlink()

@@ -13,7 +13,7 @@ from compaction.api.enums import JobState
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
 from compaction.planning.scheduler import QueuedJob, Schedule, WorkerSlots, assign
-from compaction.planning.triggers import Trigger
+from compaction.planning.triggers import PlanTrigger
 
 SEGMENTS_PER_LOG = 100
 GROUP = 8
@@ -57,7 +57,7 @@ def planner() -> Planner:
         policy_name="logs",
         owner_uid="2f5dcd5e-0000-4000-8000-000000000000",
         limits=LIMITS,
-        trigger=Trigger(),
+        trigger=PlanTrigger(),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.harness import Curve, Fact, Race, Side, Target, Workspace
 from bench.sensor import build
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.local.programs.spark_archive import ensure_archive
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.spark import settings as spark_settings
@@ -52,7 +52,7 @@ def batch(root: Path, template: Path, *, jobs: int) -> Callable[[SparkEngine], N
     def one(engine: SparkEngine, log: Path) -> None:
         fence.claim(log, job="job-1", token=1, holder="bench")
         report = SegmentRewriter(engine, holder="bench").run(assignment(job_spec(log), token=1), FakeLease(token=1))
-        assert report.outcome is Outcome.SUCCEEDED, report.message
+        assert report.outcome is ReportOutcome.SUCCEEDED, report.message
 
     def run(engine: SparkEngine) -> None:
         with ThreadPoolExecutor(SLOTS) as pool:

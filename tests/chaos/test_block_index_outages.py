@@ -20,13 +20,13 @@ from compaction.stores.blocks.index.claims import claim, high_water, open_jobs
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_index import NOON, blocks_of, check, empty_postgres, output_of
 
 SOURCES = blocks_of(*range(4))
 IDS = tuple(block.id for block in SOURCES)
-RESULT = Replacement("job", 1, IDS, (output_of(100, SOURCES),), "{}")
+RESULT = BlockReplacement("job", 1, IDS, (output_of(100, SOURCES),), "{}")
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -149,11 +149,11 @@ def test_compactors_that_are_killed(index_url: str) -> None:
     """Processes are killed again and again wherever they are; every row is there at every moment, and once."""
     database = open_database(index_url)
     register(database, blocks_of(*range(120)), now=NOON)
-    whole = reduce(add, (block.fingerprint for block in live_blocks(database).blocks), Fingerprint())
+    whole = reduce(add, (block.fingerprint for block in live_blocks(database).blocks), RowFingerprint())
 
     def rows_are_all_there() -> int:
         blocks = live_blocks(database).blocks
-        assert reduce(add, (block.fingerprint for block in blocks), Fingerprint()) == whole
+        assert reduce(add, (block.fingerprint for block in blocks), RowFingerprint()) == whole
         return len(blocks)
 
     with subprocess.Popen(

@@ -11,7 +11,7 @@ import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.local.servers.postgres import PostgresServer
 from compaction.rewrite.blocks.attempt import COMMIT_PATIENCE, BlockAttempt
 from compaction.rewrite.blocks.place import objects_place
@@ -67,7 +67,7 @@ def test_requests_that_stumble(stack: Stack, engine: ThreadEngine, fault: Fault)
     claim(stack.store, job, 1)
     for method in ("PUT", "GET", "HEAD"):
         stack.objects.plan(fault, method=method)
-    assert run(stack.remote, job, engine).outcome is Outcome.SUCCEEDED
+    assert run(stack.remote, job, engine).outcome is ReportOutcome.SUCCEEDED
     assert content(stack.store) == before
     assert orphans(stack.store) == ()
 
@@ -82,12 +82,16 @@ def test_a_store_that_stays_busy_is_not_the_jobs_fault(stack: Stack, engine: Thr
         stack.objects.plan(fault, times=ALL, method=method)
         report = run(stack.remote, job, engine, token=token)
         stack.objects.clear()
-        assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STORE_UNREADABLE, False)
+        assert (report.outcome, report.reason, report.charged) == (
+            ReportOutcome.FAILED,
+            JobReason.STORE_UNREADABLE,
+            False,
+        )
         assert content(stack.store) == before
         assert stack.store.quarantined() == (), "a store that is away says nothing about its blocks"
         assert orphans(stack.store) == ()
     claim(stack.store, job, 3)
-    assert run(stack.remote, job, engine, token=3).outcome is Outcome.SUCCEEDED
+    assert run(stack.remote, job, engine, token=3).outcome is ReportOutcome.SUCCEEDED
     assert content(stack.store) == before
     assert_tidy(stack.store)
 
@@ -101,7 +105,7 @@ def test_answers_with_half_of_the_bytes_accuse_nobody(stack: Stack, engine: Thre
     stack.objects.plan(Fault.PASS, times=9, method="GET")
     stack.objects.plan(Fault.SHORT, method="GET")
     report = run(stack.remote, job, engine)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     assert report.skipped == ()
     assert content(stack.store) == before
     assert_tidy(stack.store)
@@ -124,7 +128,7 @@ def test_the_answer_to_the_commit_gets_lost(stack: Stack, engine: ThreadEngine, 
 
     report = run(stack.remote, job, engine, lease=Cutting())
     assert stack.index.cuts == 1
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     assert content(stack.store) == before
     assert orphans(stack.store) == ()
     check(stack.store.index)
@@ -166,7 +170,7 @@ def attempt_through_an_outage(stack: Stack, engine: ThreadEngine, *, seconds: fl
 
 def test_a_minute_without_the_database(stack: Stack, engine: ThreadEngine) -> None:
     report, waited = attempt_through_an_outage(stack, engine, seconds=60)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     assert waited == 60
     (made,) = stack.store.live().blocks
     assert made.rows == 300
@@ -176,12 +180,12 @@ def test_a_minute_without_the_database(stack: Stack, engine: ThreadEngine) -> No
 def test_a_database_that_does_not_come_back_is_not_the_jobs_fault(stack: Stack, engine: ThreadEngine) -> None:
     report, waited = attempt_through_an_outage(stack, engine, seconds=10 * COMMIT_PATIENCE)
     stack.index.come_back()
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STORE_UNREADABLE, False)
+    assert (report.outcome, report.reason, report.charged) == (ReportOutcome.FAILED, JobReason.STORE_UNREADABLE, False)
     assert waited >= COMMIT_PATIENCE
     blocks = stack.store.live().blocks
     assert [block.rows for block in blocks] == [100] * 3
     assert len(orphans(stack.store)) == 1, "nobody could be asked whether it was committed"
     job = job_of(stack.remote, [block.id for block in blocks])
     claim(stack.store, job, 2)
-    assert run(stack.remote, job, engine, token=2).outcome is Outcome.SUCCEEDED
+    assert run(stack.remote, job, engine, token=2).outcome is ReportOutcome.SUCCEEDED
     assert_tidy(stack.store)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.kinds.kind import Kind
@@ -156,7 +156,7 @@ class Core:
 
 def succeeded(core: Core, job: Job, report: JobReport) -> None:
     """The job is done, and its receipt names and proves all of it."""
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     receipt = report.receipt
     assert receipt is not None
     assert {*receipt.sources, *receipt.obsolete} == set(job.sources)

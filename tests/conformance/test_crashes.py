@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from conformance.core import Core, Job, succeeded
 from conformance.harness import Fault, Harness, Strike
 
@@ -53,7 +53,7 @@ def test_lost_answer_at_every_call(core: Core, harness: Harness) -> None:
             report = core.attempt(job, 1)
         assert harness.content(number) == contents[number], strike
         assert harness.leftovers() == set(), strike
-        if report.outcome is not Outcome.SUCCEEDED:
+        if report.outcome is not ReportOutcome.SUCCEEDED:
             assert not harness.survives(strike), strike
             assert (report.reason, report.charged) == (JobReason.STORE_UNREADABLE, harness.charged), strike
         is_finished(core, harness, job, strike)
@@ -66,7 +66,7 @@ def is_finished(core: Core, harness: Harness, job: Job, strike: Strike) -> None:
     assert core.adapter.high_water(job.target, job.name) == 1
     core.claim(job, 2)
     report = core.attempt(job, 2)
-    assert report.outcome is Outcome.SUCCEEDED, f"{strike}: {report.message}"
+    assert report.outcome is ReportOutcome.SUCCEEDED, f"{strike}: {report.message}"
     succeeded(core, job, report)
     harness.check()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.exceptions import ClaimRefusedError, CompactionError, JobStoppedError, LeaseLostError, StaleTokenError
 from conformance.core import Core, Job, succeeded
 from conformance.harness import Harness
@@ -39,7 +39,7 @@ def test_a_scan_finds_debt_and_none_after_compaction(core: Core, harness: Harnes
     assert set(reading.measures) == {one.name for one in core.kind.measures}
     assert core.scan().reading.says_the_same(reading), "a scan changes nothing"
 
-    assert [report.outcome for _, report in core.compact()] == [Outcome.SUCCEEDED] * 2
+    assert [report.outcome for _, report in core.compact()] == [ReportOutcome.SUCCEEDED] * 2
     assert all(one.is_empty for one in core.scan().reading.candidates)
     assert [harness.content(number) for number in (1, 2)] == before
 
@@ -152,7 +152,7 @@ def test_nothing_is_committed_for_a_retired_job(core: Core, harness: Harness) ->
     for _ in range(2):
         core.adapter.retire(job.target, job.name)
         report = core.attempt(job, 2)
-        assert report.outcome is not Outcome.SUCCEEDED
+        assert report.outcome is not ReportOutcome.SUCCEEDED
         assert report.receipt is None
         nothing_changed(core, harness, job, before)
     with pytest.raises(StaleTokenError):
@@ -175,7 +175,7 @@ def test_a_committed_job_that_is_run_again_reports_its_receipt(core: Core, harne
     core.scan()
     core.claim(job, 3)
     again = core.attempt(job, 3)
-    assert (again.outcome, again.receipt) == (Outcome.SUCCEEDED, first.receipt), "it is that of the commit"
+    assert (again.outcome, again.receipt) == (ReportOutcome.SUCCEEDED, first.receipt), "it is that of the commit"
     is_stale(core.attempt(job, 1))
     succeeded(core, job, again)
     assert (harness.content(1), harness.replaced(), harness.leftovers()) == (before, replaced, set())
@@ -198,7 +198,7 @@ def test_attempts_that_race_commit_once(core: Core, harness: Harness) -> None:
         reports = [one for one in pool.map(take, [1, 1, 2, 3, 3, 2, 4, 4]) if one is not None]
     allowed = {JobReason.COMPLETED, JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED}
     assert {one.reason for one in reports} <= allowed, reports
-    done = [one for one in reports if one.outcome is Outcome.SUCCEEDED]
+    done = [one for one in reports if one.outcome is ReportOutcome.SUCCEEDED]
     assert len({one.receipt.model_dump_json() for one in done if one.receipt}) == 1, (
         "whoever finds it done says what the first one said"
     )
@@ -210,7 +210,7 @@ def test_attempts_that_race_commit_once(core: Core, harness: Harness) -> None:
 
 
 def is_stale(report: JobReport) -> None:
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STALE_TOKEN, False)
+    assert (report.outcome, report.reason, report.charged) == (ReportOutcome.FAILED, JobReason.STALE_TOKEN, False)
 
 
 def nothing_changed(core: Core, harness: Harness, job: Job, before: object) -> None:

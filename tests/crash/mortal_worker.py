@@ -15,7 +15,7 @@ from compaction.exceptions import ObjectStoreUnavailableError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.place import objects_place
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.faults.index_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine
@@ -36,13 +36,13 @@ class Mortal(Interrupted):
 
     def __enter__(self) -> Mortal:
         super().__enter__()
-        original = Objects._try
+        original = ObjectStorage._try
 
-        def attempt(objects: Objects, path: str, call: Callable[[], Any]) -> Any:
+        def attempt(objects: ObjectStorage, path: str, call: Callable[[], Any]) -> Any:
             words = call.__qualname__.split(".")
             return self._request(f"objects {words[1]}", path, lambda: original(objects, path, call))
 
-        self._stack.enter_context(patch.object(Objects, "_try", attempt))
+        self._stack.enter_context(patch.object(ObjectStorage, "_try", attempt))
         return self
 
     def _request(self, name: str, path: str, run: Callable[[], Any]) -> Any:

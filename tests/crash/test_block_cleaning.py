@@ -14,7 +14,7 @@ import pytest
 
 from compaction.exceptions import ObjectMissingError
 from compaction.stores.blocks.identity import IDENTITY_PATH
-from compaction.stores.blocks.index.retention import Retention
+from compaction.stores.blocks.index.retention import RetentionPeriods
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
@@ -26,7 +26,7 @@ from support.stores.block_histories import attempt, compact
 from support.stores.block_index import NOON, SECOND, block_id, check, clear, tables
 from support.stores.block_stores import fill, upload
 
-RETENTION = Retention(tenants={"brief": DAY * SECOND})
+RETENTION = RetentionPeriods(tenants={"brief": DAY * SECOND})
 LATER = NOON + 2 * DAY * SECOND
 MUCH_LATER = LATER + REMEMBERED + 1
 

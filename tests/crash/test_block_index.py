@@ -18,8 +18,8 @@ from compaction.stores.blocks.index.orphans import condemn, confirm_gone, forget
 from compaction.stores.blocks.index.quarantine import Fault as BlockFault
 from compaction.stores.blocks.index.quarantine import drop, quarantine, release
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
-from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, failed, forget_blocks
 from support.faults.index_faults import Death, Fault, Interrupted, When, interruptions
 from support.stores.block_index import NOON, SECOND, blocks_of, check, clear, output_of, tables
@@ -28,7 +28,7 @@ BLOCKS = blocks_of(*range(6))
 IDS = tuple(block.id for block in BLOCKS)
 SOURCES, REST = IDS[:3], IDS[3:]
 BAD = {IDS[2]: BlockFault("Corrupt", "bad"), REST[0]: BlockFault("Missing", "404")}
-RESULT = Replacement("job", 5, SOURCES[:2], (output_of(100, BLOCKS[:2]),), "{}", skipped={SOURCES[2]: BAD[IDS[2]]})
+RESULT = BlockReplacement("job", 5, SOURCES[:2], (output_of(100, BLOCKS[:2]),), "{}", skipped={SOURCES[2]: BAD[IDS[2]]})
 LATER = NOON + SECOND
 FAR = NOON + 800 * 86_400 * SECOND
 
@@ -86,7 +86,7 @@ OPERATIONS = (
     Operation("quarantine", _claimed, lambda i: quarantine(i, BAD, now=LATER)),
     Operation("release", _quarantined, lambda i: release(i, REST[0], now=LATER)),
     Operation("drop", _quarantined, lambda i: drop(i, REST[0], now=LATER)),
-    Operation("expire", _quarantined, lambda i: expire(i, Retention(default=SECOND), now=FAR)),
+    Operation("expire", _quarantined, lambda i: expire(i, RetentionPeriods(default=SECOND), now=FAR)),
     Operation("confirm", _committed, lambda i: confirm(i, SOURCES, now=LATER)),
     Operation("failed", _committed, lambda i: failed(i, {SOURCES[0]: "503"}, now=LATER)),
     Operation("forget blocks", _swept, lambda i: forget_blocks(i, before=LATER)),

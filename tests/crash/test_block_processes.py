@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.exceptions import BlockClaimError
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from crash.block_worker import start
 from crash.mortal_worker import Mortal, attempt, prepared
@@ -34,7 +34,9 @@ def engine() -> Iterator[ThreadEngine]:
 def calls(connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine) -> list[str]:
     """The steps of an attempt at two blocks."""
     counting = Mortal(block_store.index)
-    assert attempt(connection, prepared(connection, block_store, 0), engine, counting).outcome is Outcome.SUCCEEDED
+    assert (
+        attempt(connection, prepared(connection, block_store, 0), engine, counting).outcome is ReportOutcome.SUCCEEDED
+    )
     return counting.calls
 
 
@@ -72,7 +74,7 @@ def test_a_killed_worker_is_followed_by_one_that_ends_the_job(
         except BlockClaimError:
             committed.append(job)
         report = run(connection, job, engine, token=2)
-        assert report.outcome is Outcome.SUCCEEDED
+        assert report.outcome is ReportOutcome.SUCCEEDED
         assert report.receipt is not None
         assert report.receipt.token == (1 if job in committed else 2)
         assert content(block_store) == before
@@ -93,7 +95,7 @@ def test_a_worker_that_slept_over_its_upload_changes_nothing(
         assert os.WIFSTOPPED(status)
         claim(block_store, job, 2)
         second = run(connection, job, engine, token=2)
-        assert second.outcome is Outcome.SUCCEEDED
+        assert second.outcome is ReportOutcome.SUCCEEDED
         (made,) = [block for block in block_store.live().blocks if block.tenant == job.tenant]
         unchanged = block_store.objects.head(made.path)
         os.kill(process.pid, signal.SIGCONT)
@@ -115,8 +117,8 @@ def test_two_coordinators_cannot_give_one_block_to_two_jobs(
     claim(block_store, one, 1)
     with pytest.raises(BlockClaimError) as refused:
         claim(block_store, other, 1)
-    assert refused.value.reason == Refusal.SOURCE_CLAIMED
+    assert refused.value.reason == IndexRefusal.SOURCE_CLAIMED
     assert run(connection, other, engine).reason == JobReason.SOURCES_CHANGED
-    assert run(connection, one, engine).outcome is Outcome.SUCCEEDED
+    assert run(connection, one, engine).outcome is ReportOutcome.SUCCEEDED
     assert content(block_store) == before
     assert len(block_store.live().blocks) == 3

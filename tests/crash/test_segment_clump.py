@@ -18,7 +18,7 @@ import pytest
 from compaction.exceptions import CorruptMovesError, SegmentLogError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.clump.moves import read_moves
-from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.clump.plan import ClumpOptions
 from compaction.stores.segments.clump.run import clump_log, receipts_of
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.format.writer import LogWriter
@@ -32,7 +32,7 @@ from support.stores.ra_owner import RaOwner
 from support.stores.segment_logs import leftovers
 
 JOB = "clump-by-hand"
-REQUEST = ClumpRequest(shorter_than=3, min_ranges=2)
+REQUEST = ClumpOptions(shorter_than=3, min_ranges=2)
 LIMITS = SegmentLimits(max_entries=6, max_bytes=1_000_000)
 SPARSE = (1, 2, 7, 12, 13, 20, 27, 33, 41, 47, 48)
 

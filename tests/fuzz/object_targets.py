@@ -15,7 +15,7 @@ from kubernetes.config import kube_config
 from pydantic import TypeAdapter, ValidationError
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome, parse_report
+from compaction.api.job.report import JobReport, ReportOutcome, parse_report
 from compaction.api.job.resource import CompactionJob, JobReceipt, SkippedSource
 from compaction.api.manifests.policies import load_policies
 from compaction.api.manifests.secrets import load_secrets
@@ -269,7 +269,7 @@ LEASE: Final = {
 }
 REPORT: Final = JobReport(
     token=3,
-    outcome=Outcome.FAILED,
+    outcome=ReportOutcome.FAILED,
     reason=JobReason.SOURCE_CORRUPT,
     message="bad",
     skipped=(SkippedSource(source="0000000000000001.segment", index=4, offset=99, reason="SourceCorrupt"),),

@@ -11,15 +11,15 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from compaction.exceptions import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
-from compaction.stores.segments.clump.moves import ClumpReceipt, Moves, decode_moves, encode_moves
+from compaction.stores.segments.clump.moves import MoveReceipt, Moves, decode_moves, encode_moves
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.ra_recovery import settle_marker
 from compaction.stores.segments.commit.records import (
-    Claim,
     FenceRecord,
     GroupReceipt,
+    JobClaim,
     PendingCommit,
-    Tombstone,
+    SegmentTombstone,
     TombstoneKind,
 )
 from compaction.stores.segments.directory import lock
@@ -146,14 +146,16 @@ def _receipt() -> GroupReceipt:
 
 
 def _fence_seeds() -> tuple[bytes, ...]:
-    tombstone = Tombstone(segment_name(2), TombstoneKind.LINKED, since=1.7e9, job="job-a", token=2, identity=IDENTITY)
+    tombstone = SegmentTombstone(
+        segment_name(2), TombstoneKind.LINKED, since=1.7e9, job="job-a", token=2, identity=IDENTITY
+    )
     pending = PendingCommit(
         group="0000000000000001-0000000000000002",
         partial="0000000000000001-0000000000000002.job-a.2.partial",
         identity=IDENTITY,
         receipt=_receipt(),
     )
-    claim = Claim(token=2, holder="worker", claimed_at=1.7e9, unreferenced=(tombstone,))
+    claim = JobClaim(token=2, holder="worker", claimed_at=1.7e9, unreferenced=(tombstone,))
     full = FenceRecord(
         floor=1, jobs={"job-a": claim}, receipts=(_receipt(),), intents=(pending,), tombstones=(tombstone,)
     )
@@ -170,7 +172,7 @@ def _fence(data: bytes, directory: Path) -> None:
 
 
 def _moves_seeds() -> tuple[bytes, ...]:
-    receipt = ClumpReceipt(
+    receipt = MoveReceipt(
         job="job-a",
         token=2,
         holder="worker",

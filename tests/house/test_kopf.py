@@ -7,4 +7,4 @@ from house.sources import Module
 
 def test_two_modules_import_kopf(modules: list[Module]) -> None:
     importers = [module.name.rpartition(".")[2] for module in modules if "kopf" in module.imports]
-    assert sorted(importers) == ["shell", "term"]
+    assert sorted(importers) == ["handlers", "term"]

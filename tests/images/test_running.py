@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from compaction.api.job.report import Outcome, parse_report
+from compaction.api.job.report import ReportOutcome, parse_report
 from compaction.api.names import (
     ANNOTATION_REPORT,
     ANNOTATION_VERSION,
@@ -188,7 +188,7 @@ def test_a_worker_rewrites_a_log_with_its_own_account_and_ends_when_told(
         report = parse_report(eventually(reported, "the report", timeout=600))
         container.terminate()
         assert container.wait(120) == WorkerExit.TERMINATED, container.output
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert report.token == 3
     assert content(log) == before
     assert len([*log.glob("*.segment")]) <= segments

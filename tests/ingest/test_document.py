@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import BlockIndexError, IndexUnavailableError, TokenReviewUnavailableError
-from compaction.ingest.messages import Outcome, Problem
+from compaction.ingest.messages import Problem, RegistrationOutcome
 from compaction.ingest.openapi import document
-from compaction.ingest.server import IngestServer, Limits
+from compaction.ingest.server import IngestServer, RequestLimits
 from compaction.stores.blocks.index.tombstones import forget_blocks
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.depth import examples
@@ -66,7 +66,7 @@ def test_the_document_is_whole(endpoint: Endpoint) -> None:
     assert set(references(found)) <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
     schemas = found["components"]["schemas"]
     assert schemas["Problem"]["enum"] == [problem.value for problem in Problem]
-    assert schemas["Outcome"]["enum"] == [outcome.value for outcome in Outcome]
+    assert schemas["Outcome"]["enum"] == [outcome.value for outcome in RegistrationOutcome]
     for name, schema in schemas.items():
         assert "description" in schema, name
         assert schema.get("additionalProperties") is False or "enum" in schema, name
@@ -134,7 +134,7 @@ def test_every_answer_of_the_document_is_given(
 ) -> None:
     """What is documented and never happens would be a promise that nobody keeps."""
     options: dict[str, Any] = {"secrets": {"writer": SECRET}, "tenants": {"secret:writer": ["acme"]}}
-    limits = Limits(body_seconds=0.2)
+    limits = RequestLimits(body_seconds=0.2)
     with serving(store, lambda: gate(tmp_path, **options), limits=limits) as endpoint:
         block = {"tenant": "acme", "shard": 0}
         endpoint.register({"path": upload(store, 1)} | block)
@@ -196,7 +196,7 @@ def test_too_many_requests_at_once_are_told_to_come_back(
         raise IndexUnavailableError("index", "away")
 
     monkeypatch.setattr("compaction.ingest.server.page", slow)
-    with serving(store, lambda: gate(tmp_path), limits=Limits(in_flight=1)) as endpoint:
+    with serving(store, lambda: gate(tmp_path), limits=RequestLimits(in_flight=1)) as endpoint:
         first = threading.Thread(target=endpoint.list)
         first.start()
         begun.wait()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compaction.stores.blocks.index.tombstones import forget_blocks
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from compaction.stores.blocks.store import BlockStore
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import NOON, block_id
@@ -46,7 +46,7 @@ def test_a_block_is_listed_as_it_is(endpoint: Endpoint, block_store: BlockStore)
     fill(block_store, [1])
     (block,) = block_store.live().blocks
     (found,) = endpoint.list().body["blocks"]
-    assert Fingerprint.parse(found.pop("fingerprint")) == block.fingerprint
+    assert RowFingerprint.parse(found.pop("fingerprint")) == block.fingerprint
     assert found == {
         "id": block_id(1), "tenant": "acme", "shard": 0, "level": 0, "path": block.path, "minTime": 100,
         "maxTime": 199, "rows": 100, "bytes": block.bytes, "sortKey": ["service", "time"],

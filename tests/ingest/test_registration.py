@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from compaction.ingest.server import Limits
+from compaction.ingest.server import RequestLimits
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.paths import block_path
@@ -216,7 +216,7 @@ def test_a_huge_body_is_refused_before_it_is_read(endpoint: Endpoint) -> None:
 
 
 def test_a_body_that_never_ends_is_given_up(block_store: BlockStore, tmp_path: Path) -> None:
-    limits = Limits(body_seconds=0.2)
+    limits = RequestLimits(body_seconds=0.2)
     with serving(block_store, lambda: gate(tmp_path), limits=limits) as endpoint:
         answer = endpoint.call("POST", "/v1/blocks", b"{", headers={"Content-Length": "100"})
     assert (answer.status, answer.code) == (408, "TooSlow")

@@ -16,7 +16,7 @@ from compaction.kinds.registry import KINDS, any_fate, fate_of, kind_named, kind
 from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
 from compaction.planning.planner import JobInventory, PlanLimits, PlannedJob, Planner
-from compaction.planning.triggers import Trigger
+from compaction.planning.triggers import PlanTrigger
 from support.cluster.manifests import block_job_object, block_policy_object, job_object, policy_object
 
 POLICIES = {
@@ -37,7 +37,7 @@ def planned(kind: Kind) -> PlannedJob:
     groups = tuple(GroupCandidate(one, one, 100, 50, divisible=parts.divisible) for one in parts.groups)
     count = sum(len(one.sources) for one in groups)
     candidate = Candidate(spec.target, "", parts.base_version, groups, (), 100, count, sensed_at=0.0)
-    planner = Planner("policy", "uid", PlanLimits(1 << 40, 10), Trigger())
+    planner = Planner("policy", "uid", PlanLimits(1 << 40, 10), PlanTrigger())
     (job,) = planner.plan([candidate], {}, JobInventory(), now=0.0).jobs
     return job
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from compaction.kube.client.api import ApiClient, Obj
-from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.config import ApiConnection, load_connection
 
 T = TypeVar("T")
 
@@ -17,12 +17,12 @@ class RunWithClient(Protocol):
 
 
 @pytest.fixture
-def connection(control_plane: Any) -> Connection:
+def connection(control_plane: Any) -> ApiConnection:
     return load_connection(control_plane.kubeconfig)
 
 
 @pytest.fixture
-def with_client(connection: Connection) -> RunWithClient:
+def with_client(connection: ApiConnection) -> RunWithClient:
     """`with_client(work)` runs `await work(client)` in a loop of its own."""
 
     def run(work: Callable[[ApiClient], Awaitable[T]], **options: Any) -> T:

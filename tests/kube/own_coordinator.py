@@ -11,12 +11,12 @@ from typing import Any
 
 from compaction.exceptions import ApiUnavailableError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiCall, ApiClient, Obj
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventRecorder
 from compaction.kube.informer.cache import ObjectCache
+from compaction.kube.informer.handlers import Feed
 from compaction.kube.informer.queue import WorkQueue
-from compaction.kube.informer.shell import Feed
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
@@ -161,7 +161,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(connection: Connection, namespace: str, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(connection: ApiConnection, namespace: str, tmp_path: Path) -> AsyncIterator[Bench]:
     calls: list[ApiCall] = []
     root = tmp_path / "ra"
     root.mkdir()

@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from compaction.api.job.resource import JobReceipt
 from compaction.kinds.blocks.kind import BLOCKS
 from compaction.kube.client.api import COMPACTION_JOBS
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import SECRETS
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from kube.own_coordinator import Bench, bench
@@ -44,7 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> BlockStoreConnectio
 
 @pytest.fixture
 def on_bench(
-    connection: Connection, namespace: str, tmp_path: Path, place: BlockStoreConnection
+    connection: ApiConnection, namespace: str, tmp_path: Path, place: BlockStoreConnection
 ) -> Callable[[Test], None]:
     async def main(test: Test) -> None:
         store = await asyncio.to_thread(BlockStore.open, place)

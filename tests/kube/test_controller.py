@@ -16,12 +16,12 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import ApiUnavailableError, ConflictError
 from compaction.kube import controller
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiClient, Obj
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import Resource
 from compaction.kube.informer.queue import LONGEST_STALE_PAUSE, stale_pause
 from compaction.kube.release import OWN_VERSION
 from compaction.reconcile.actions import Decision
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.planning import creating
 from compaction.reconcile.policy import reconcile
 from compaction.stores.adapter import Sensed, SenseRequest
@@ -37,7 +37,7 @@ from support.stores.ra_system import killed, running
 pytestmark = pytest.mark.apiserver
 
 
-def run(connection: Connection, namespace: str, tmp_path: Path, test: Callable[[Bench], Awaitable[None]]) -> None:
+def run(connection: ApiConnection, namespace: str, tmp_path: Path, test: Callable[[Bench], Awaitable[None]]) -> None:
     async def main() -> None:
         async with bench(connection, namespace, tmp_path) as made:
             await test(made)
@@ -47,7 +47,7 @@ def run(connection: Connection, namespace: str, tmp_path: Path, test: Callable[[
 
 
 @pytest.fixture
-def on_bench(connection: Connection, namespace: str, tmp_path: Path) -> Callable[..., None]:
+def on_bench(connection: ApiConnection, namespace: str, tmp_path: Path) -> Callable[..., None]:
     return lambda test: run(connection, namespace, tmp_path, test)
 
 
@@ -515,7 +515,7 @@ def test_an_unchanged_store_is_looked_at_and_not_decided_on(
     decided, asked = [0], [0]
     sense = SegmentLogsAdapter.sense
 
-    def counted(snapshot: Snapshot) -> Decision:
+    def counted(snapshot: PolicySnapshot) -> Decision:
         decided[0] += 1
         return reconcile(snapshot)
 

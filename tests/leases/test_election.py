@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import AlreadyExistsError, ApiUnavailableError, ConflictError, NotFoundError
-from compaction.leases.election import Election, ElectionSettings, Standing, make_identity
+from compaction.leases.election import Election, ElectionSettings, ElectionState, make_identity
 from compaction.leases.record import Lease, LeaseRecord
 from support.depth import examples
 
@@ -118,7 +118,7 @@ def test_a_follower_waits_one_whole_duration_of_silence_then_takes_over(port: Le
     step(two)
     assert two.is_leader()
     assert two.epoch == 1
-    assert one.standing is Standing.LOST
+    assert one.standing is ElectionState.LOST
 
 
 def test_renewals_keep_transitions_and_acquire_time(port: LeaseInMemory, clock: Clock) -> None:
@@ -160,7 +160,7 @@ def test_leadership_ends_at_the_deadline_even_if_nobody_is_awake(port: LeaseInMe
     clock.now = one.deadline - 0.001
     assert one.is_leader()
     clock.now = one.deadline
-    assert one.standing is Standing.LOST
+    assert one.standing is ElectionState.LOST
 
 
 def test_after_the_deadline_nothing_is_renewed_and_the_loss_is_final(port: LeaseInMemory, clock: Clock) -> None:
@@ -171,7 +171,7 @@ def test_after_the_deadline_nothing_is_renewed_and_the_loss_is_final(port: Lease
     step(one)
     step(one)
     assert len(port.writes) == writes
-    assert one.standing is Standing.LOST
+    assert one.standing is ElectionState.LOST
     assert asyncio.run(one.release()) is False
     assert len(port.writes) == writes
 
@@ -190,7 +190,7 @@ def test_api_errors_are_survived_until_the_deadline(port: LeaseInMemory, clock: 
     port.fail = "before"
     clock.now += 10.0
     step(one)
-    assert one.standing is Standing.LOST
+    assert one.standing is ElectionState.LOST
 
 
 def test_a_renewal_whose_answer_got_lost_is_recognised_and_continued(port: LeaseInMemory, clock: Clock) -> None:
@@ -227,7 +227,7 @@ def test_another_holder_means_lost_at_once(port: LeaseInMemory, clock: Clock) ->
     asyncio.run(port.replace(port.lease.with_record(stolen)))
     clock.now += 2.0
     step(one)
-    assert one.standing is Standing.LOST
+    assert one.standing is ElectionState.LOST
 
 
 def test_a_deleted_lease_means_lost(port: LeaseInMemory, clock: Clock) -> None:
@@ -236,7 +236,7 @@ def test_a_deleted_lease_means_lost(port: LeaseInMemory, clock: Clock) -> None:
     port.lease = None
     clock.now += 2.0
     step(one)
-    assert one.standing is Standing.LOST
+    assert one.standing is ElectionState.LOST
 
 
 def test_a_released_lease_is_taken_at_the_next_look_with_one_more_transition(port: LeaseInMemory, clock: Clock) -> None:
@@ -304,6 +304,6 @@ def test_never_two_leaders(schedule: list[tuple[int, float, str | None, float]])
         if candidates[who].epoch != was:
             epochs.append(candidates[who].epoch)
         assert sum(election.is_leader() for election in candidates) <= 1
-        if candidates[who].standing is Standing.LOST:
+        if candidates[who].standing is ElectionState.LOST:
             candidates[who] = candidate(port, f"c{who}-{len(epochs)}", clock)  # it would be restarted
     assert epochs == sorted(set(epochs))

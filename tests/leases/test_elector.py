@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.exceptions import ApiUnavailableError, ConflictError, NotFoundError
-from compaction.leases.election import ElectionSettings, Standing
+from compaction.leases.election import ElectionSettings, ElectionState
 from compaction.leases.elector import HARD_EXIT_CODE, Deadman, Elector
 from compaction.leases.record import Lease, LeaseRecord
 
@@ -108,7 +108,7 @@ def test_losing_contact_means_losing_the_lease_once_and_for_all(shared: SharedLe
     assert one.elected.wait(GENEROUS)
     shared.broken.set()
     assert one.lost.wait(GENEROUS)
-    assert one.elector.standing is Standing.LOST
+    assert one.elector.standing is ElectionState.LOST
     shared.broken.clear()
     two = Candidate(shared, "two")
     assert two.elected.wait(GENEROUS)

@@ -20,7 +20,7 @@ from compaction.planning.candidates import (
 )
 from compaction.planning.paths import relative_to
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.planning.triggers import TargetHistory, Trigger, cooldown_left
+from compaction.planning.triggers import PlanTrigger, TargetHistory, cooldown_left
 
 NOW = 10_000.0
 
@@ -44,8 +44,10 @@ def candidate(path: str = "/ra/a", groups: int = 1, obsolete: int = 0, **more: o
     return replace(base, **more)  # type: ignore[arg-type]
 
 
-def planner(*, max_bytes: int = 1000, queued: int = 100, trigger: Trigger | None = None, uid: str = "uid") -> Planner:
-    return Planner("policy", uid, PlanLimits(max_bytes, queued), trigger or Trigger())
+def planner(
+    *, max_bytes: int = 1000, queued: int = 100, trigger: PlanTrigger | None = None, uid: str = "uid"
+) -> Planner:
+    return Planner("policy", uid, PlanLimits(max_bytes, queued), trigger or PlanTrigger())
 
 
 def plan(
@@ -97,7 +99,7 @@ class TestJobs:
         assert len({result.hash for result in variants}) == len(variants)
 
     def test_a_long_policy_name_gives_a_valid_name(self) -> None:
-        long = Planner("a" * 39 + "." + "b" * 20, "uid", PlanLimits(1, 1), Trigger())
+        long = Planner("a" * 39 + "." + "b" * 20, "uid", PlanLimits(1, 1), PlanTrigger())
         (job,) = plan(candidate(), using=long).jobs
         assert job.name.startswith("a" * 39 + "-")
 
@@ -106,20 +108,24 @@ class TestLeftOut:
     @pytest.mark.parametrize(
         ("change", "trigger", "history", "reason"),
         [
-            ({"groups": ()}, Trigger(), None, LeftOutReason.NOTHING_TO_GAIN),
-            ({}, Trigger(is_due=lambda one: one.debt_bytes >= 51), None, LeftOutReason.BELOW_THRESHOLD),
-            ({}, Trigger(is_due=lambda one: one.debt_sources >= 2), None, LeftOutReason.BELOW_THRESHOLD),
-            ({}, Trigger(is_due=lambda one: one.debt_bytes >= 50 and one.debt_sources >= 1), None, None),
-            ({}, Trigger(suspended=True), None, LeftOutReason.SUSPENDED),
-            ({}, Trigger(), TargetHistory(has_unfinished_job=True), LeftOutReason.JOB_UNFINISHED),
-            ({}, Trigger(), TargetHistory(finished_monotonic=100.0), LeftOutReason.SCAN_OUTDATED),
-            ({}, Trigger(), TargetHistory(finished_monotonic=99.0), None),
-            ({}, Trigger(cooldown=60), TargetHistory(finished_at=NOW - 59), LeftOutReason.COOLDOWN),
-            ({}, Trigger(cooldown=60), TargetHistory(finished_at=NOW - 60), None),
+            ({"groups": ()}, PlanTrigger(), None, LeftOutReason.NOTHING_TO_GAIN),
+            ({}, PlanTrigger(is_due=lambda one: one.debt_bytes >= 51), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, PlanTrigger(is_due=lambda one: one.debt_sources >= 2), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, PlanTrigger(is_due=lambda one: one.debt_bytes >= 50 and one.debt_sources >= 1), None, None),
+            ({}, PlanTrigger(suspended=True), None, LeftOutReason.SUSPENDED),
+            ({}, PlanTrigger(), TargetHistory(has_unfinished_job=True), LeftOutReason.JOB_UNFINISHED),
+            ({}, PlanTrigger(), TargetHistory(finished_monotonic=100.0), LeftOutReason.SCAN_OUTDATED),
+            ({}, PlanTrigger(), TargetHistory(finished_monotonic=99.0), None),
+            ({}, PlanTrigger(cooldown=60), TargetHistory(finished_at=NOW - 59), LeftOutReason.COOLDOWN),
+            ({}, PlanTrigger(cooldown=60), TargetHistory(finished_at=NOW - 60), None),
         ],
     )
     def test_reasons(
-        self, change: dict[str, object], trigger: Trigger, history: TargetHistory | None, reason: LeftOutReason | None
+        self,
+        change: dict[str, object],
+        trigger: PlanTrigger,
+        history: TargetHistory | None,
+        reason: LeftOutReason | None,
     ) -> None:
         result = plan(
             replace(candidate(), **change),  # type: ignore[arg-type]
@@ -135,7 +141,7 @@ class TestLeftOut:
         assert (row.reason, row.count, row.example) == ("DenseEnough", 2, "/ra/a/1.segment")
 
     def test_a_clock_that_jumped_back_never_prolongs_a_cooldown(self) -> None:
-        assert cooldown_left(Trigger(cooldown=60), TargetHistory(finished_at=NOW + 9999), now=NOW + 60) == 0
+        assert cooldown_left(PlanTrigger(cooldown=60), TargetHistory(finished_at=NOW + 9999), now=NOW + 60) == 0
 
     def test_a_job_that_exists_is_not_planned_again(self) -> None:
         name = plan(candidate()).jobs[0].name

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.planning.triggers import Trigger
+from compaction.planning.triggers import PlanTrigger
 
 LIMIT = 3
 
@@ -36,7 +36,7 @@ class Queue:
     parked: int = 0
 
     def planned(self, candidates: int, *, limit: int = LIMIT) -> Plan:
-        planner = Planner("policy", "uid", PlanLimits(max_bytes_per_job=1000, max_jobs_queued=limit), Trigger())
+        planner = Planner("policy", "uid", PlanLimits(max_bytes_per_job=1000, max_jobs_queued=limit), PlanTrigger())
         inventory = JobInventory(evictable=tuple(f"f{i}" for i in range(self.parked)), queue_size=self.size)
         return planner.plan([candidate(number) for number in range(candidates)], {}, inventory, now=10_000.0)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.planning.sharing import Claim, Grant, share_out, shares
+from compaction.planning.sharing import Grant, SharedDemand, share_out, shares
 
 LIMITS = st.integers(0, 40)
 WANTS = st.lists(st.integers(0, 20), max_size=30)
-LINES = st.lists(st.builds(Claim, st.integers(0, 20), st.integers(0, 20)), max_size=30)
+LINES = st.lists(st.builds(SharedDemand, st.integers(0, 20), st.integers(0, 20)), max_size=30)
 
 
 @given(LIMITS, WANTS)
@@ -47,7 +47,7 @@ def test_the_size_of_the_limit_does_not_matter(limit: int, wants: list[int]) -> 
 
 
 @given(LIMITS, LINES)
-def test_what_is_held_and_what_may_be_taken_stay_below_the_limit(limit: int, line: list[Claim]) -> None:
+def test_what_is_held_and_what_may_be_taken_stay_below_the_limit(limit: int, line: list[SharedDemand]) -> None:
     grants = share_out(limit, line)
     held = sum(claim.holds for claim in line)
     most = sum(max(claim.holds, grant.may_hold) for claim, grant in zip(line, grants, strict=True))
@@ -58,10 +58,12 @@ def test_what_is_held_and_what_may_be_taken_stay_below_the_limit(limit: int, lin
 
 
 @given(LIMITS, LINES)
-def test_as_much_is_given_back_as_others_lack(limit: int, line: list[Claim]) -> None:
+def test_as_much_is_given_back_as_others_lack(limit: int, line: list[SharedDemand]) -> None:
     """After it everybody can have their share; nobody gives anything back for nothing."""
     grants = share_out(limit, line)
-    left = [Claim(claim.wants, min(claim.holds, grant.may_keep)) for claim, grant in zip(line, grants, strict=True)]
+    left = [
+        SharedDemand(claim.wants, min(claim.holds, grant.may_keep)) for claim, grant in zip(line, grants, strict=True)
+    ]
     after = share_out(limit, left)
     assert [grant.share for grant in after] == [grant.share for grant in grants]
     for claim, grant in zip(left, after, strict=True):
@@ -73,14 +75,14 @@ def test_as_much_is_given_back_as_others_lack(limit: int, line: list[Claim]) -> 
 
 
 def test_a_policy_that_was_alone_gives_half_back() -> None:
-    assert share_out(4, [Claim(4, 4), Claim(10, 0)]) == (Grant(2, 2, 2), Grant(2, 0, 0))
-    assert share_out(4, [Claim(4, 3), Claim(10, 0)]) == (Grant(2, 2, 2), Grant(2, 1, 1))
+    assert share_out(4, [SharedDemand(4, 4), SharedDemand(10, 0)]) == (Grant(2, 2, 2), Grant(2, 0, 0))
+    assert share_out(4, [SharedDemand(4, 3), SharedDemand(10, 0)]) == (Grant(2, 2, 2), Grant(2, 1, 1))
 
 
 def test_an_idle_worker_stays_until_somebody_lacks_it() -> None:
-    assert share_out(2, [Claim(0, 1), Claim(1, 1)]) == (Grant(0, 0, 1), Grant(1, 1, 1))
-    assert share_out(2, [Claim(0, 1), Claim(2, 1)]) == (Grant(0, 0, 0), Grant(2, 1, 1))
+    assert share_out(2, [SharedDemand(0, 1), SharedDemand(1, 1)]) == (Grant(0, 0, 1), Grant(1, 1, 1))
+    assert share_out(2, [SharedDemand(0, 1), SharedDemand(2, 1)]) == (Grant(0, 0, 0), Grant(2, 1, 1))
 
 
 def test_a_limit_lowered_below_what_is_held_is_given_back() -> None:
-    assert share_out(1, [Claim(2, 2), Claim(2, 2)]) == (Grant(1, 1, 1), Grant(0, 0, 0))
+    assert share_out(1, [SharedDemand(2, 2), SharedDemand(2, 2)]) == (Grant(1, 1, 1), Grant(0, 0, 0))

@@ -16,7 +16,7 @@ from compaction.kinds.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
 from compaction.planning.candidates import LeftOutReason
 from compaction.reconcile.jobs.job import reported
 from compaction.reconcile.memory import ClaimProblem, frozen
-from compaction.reconcile.observations import Moment, Reading
+from compaction.reconcile.observations import Moment, ScanResult
 from support.cluster.block_world import SIZE, PlainBlockCluster, ulid
 from support.cluster.manifests import block_store
 from support.cluster.world import F, P, S, U
@@ -190,7 +190,7 @@ class TestHeld:
         assert world.status.quarantined == ()
 
 
-def with_candidates(world: PlainBlockCluster, *candidates: object) -> Reading:
+def with_candidates(world: PlainBlockCluster, *candidates: object) -> ScanResult:
     assert world.reading is not None
     return replace(
         world.reading,

@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.reconcile.allowance import Allowance, OperatorLimits, Wish
-from compaction.reconcile.commons import SETTLING, TURN, Commons
+from compaction.reconcile.allowance import Allowance, LimitDemand, OperatorLimits
+from compaction.reconcile.shared_limits import SETTLING, TURN, SharedLimits
 from support.depth import examples
 
 Key = tuple[str, str]
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
 
 
-def commons(workers: int | None, rate: int | None = None, *, now: float = 0.0) -> Commons[Key]:
-    return Commons(OperatorLimits(workers, rate), {}, now=now)
+def commons(workers: int | None, rate: int | None = None, *, now: float = 0.0) -> SharedLimits[Key]:
+    return SharedLimits(OperatorLimits(workers, rate), {}, now=now)
 
 
-def shares_of(ledger: Commons[Key], *keys: Key) -> list[int]:
+def shares_of(ledger: SharedLimits[Key], *keys: Key) -> list[int]:
     return [grant.share if (grant := ledger.allowance(key).workers) else 0 for key in keys]
 
 
 def test_nothing_is_allowed_before_it_was_shared_out() -> None:
     ledger = commons(3)
-    ledger.note(A, Wish(2), now=0.0)
+    ledger.note(A, LimitDemand(2), now=0.0)
     assert ledger.allowance(A).workers_within(9) == 0
     assert ledger.share_out(0.2) == (A,)
     assert ledger.allowance(A).workers_within(9) == 2
@@ -42,63 +42,63 @@ def test_without_a_limit_the_policy_alone_decides() -> None:
 def test_only_those_that_can_do_something_new_are_looked_at() -> None:
     ledger = commons(2)
     for key in (A, B, C):
-        ledger.note(key, Wish(5), now=0.0)
+        ledger.note(key, LimitDemand(5), now=0.0)
     assert ledger.share_out(1.0) == (A, B)
-    ledger.note(A, Wish(5, holds=1), now=1.0)
-    ledger.note(B, Wish(5, holds=1), now=1.0)
+    ledger.note(A, LimitDemand(5, holds=1), now=1.0)
+    ledger.note(B, LimitDemand(5, holds=1), now=1.0)
     assert ledger.share_out(2.0) == ()
-    ledger.note(A, Wish(), now=3.0)
+    ledger.note(A, LimitDemand(), now=3.0)
     assert ledger.share_out(3.0) == (C,)
 
 
 def test_with_more_policies_than_workers_they_take_turns() -> None:
     ledger = commons(1)
-    ledger.note(A, Wish(1), now=0.0)
+    ledger.note(A, LimitDemand(1), now=0.0)
     ledger.share_out(0.0)
-    ledger.note(A, Wish(1, holds=1), now=0.0)
-    ledger.note(B, Wish(1), now=5.0)
+    ledger.note(A, LimitDemand(1, holds=1), now=0.0)
+    ledger.note(B, LimitDemand(1), now=5.0)
     ledger.share_out(5.0)
     assert shares_of(ledger, A, B) == [1, 0]
     assert ledger.share_out(5.0 + TURN - 1) == ()
     assert ledger.share_out(5.0 + TURN) == (A,)  # it has to give back; the other one has to wait until it has
     assert (shares_of(ledger, A, B), ledger.allowance(A).surplus(1)) == ([0, 1], 1)
     assert ledger.allowance(B).workers_within(1) == 0
-    ledger.note(A, Wish(1, holds=0), now=70.0)
+    ledger.note(A, LimitDemand(1, holds=0), now=70.0)
     assert ledger.share_out(70.0) == (B,)
     assert ledger.allowance(B).workers_within(1) == 1
 
 
 def test_a_turn_begins_when_somebody_else_has_nothing() -> None:
     ledger = commons(1)
-    ledger.note(A, Wish(1, holds=1), now=0.0)
+    ledger.note(A, LimitDemand(1, holds=1), now=0.0)
     ledger.share_out(0.0)
     assert ledger.share_out(10 * TURN) == ()
-    ledger.note(B, Wish(1), now=10 * TURN)
+    ledger.note(B, LimitDemand(1), now=10 * TURN)
     ledger.share_out(10 * TURN)
     assert shares_of(ledger, A, B) == [1, 0]
 
 
 def test_who_cannot_start_a_worker_loses_the_turn_as_well() -> None:
     ledger = commons(1)
-    ledger.note(A, Wish(1), now=0.0)
-    ledger.note(B, Wish(1), now=1.0)
+    ledger.note(A, LimitDemand(1), now=0.0)
+    ledger.note(B, LimitDemand(1), now=1.0)
     ledger.share_out(1.0)
     assert ledger.share_out(1.0 + TURN) == (B,)
 
 
 def test_a_new_term_begins_with_the_workers_there_are() -> None:
-    ledger = Commons(OperatorLimits(3), {A: 2, B: 0}, now=0.0)
-    ledger.note(B, Wish(3), now=0.0)
+    ledger = SharedLimits(OperatorLimits(3), {A: 2, B: 0}, now=0.0)
+    ledger.note(B, LimitDemand(3), now=0.0)
     ledger.share_out(0.2)
     assert ledger.allowance(B).workers_within(9) == 1  # A was not heard yet, and holds two
-    ledger.note(A, Wish(2, holds=2), now=0.3)
+    ledger.note(A, LimitDemand(2, holds=2), now=0.3)
     ledger.share_out(0.4)
     assert shares_of(ledger, A, B) == [2, 1]
 
 
 def test_until_everybody_was_heard_each_gets_one_at_most() -> None:
-    ledger = Commons(OperatorLimits(5), {A: 0, B: 0}, now=0.0)
-    ledger.note(A, Wish(5), now=0.0)
+    ledger = SharedLimits(OperatorLimits(5), {A: 0, B: 0}, now=0.0)
+    ledger.note(A, LimitDemand(5), now=0.0)
     ledger.share_out(0.2)
     assert ledger.allowance(A).workers_within(9) == 1
     assert ledger.share_out(SETTLING) == (A,)  # B cannot be read, and holds nobody up for ever
@@ -106,19 +106,19 @@ def test_until_everybody_was_heard_each_gets_one_at_most() -> None:
 
 
 def test_who_waited_before_a_restart_is_served_first_after_it() -> None:
-    ledger = Commons(OperatorLimits(1), {A: 1, B: 0, C: 0}, now=0.0)
-    ledger.note(A, Wish(1, holds=1), now=0.0)
-    ledger.note(B, Wish(1), now=0.0, waited=10.0)
-    ledger.note(C, Wish(1), now=0.0, waited=20.0)
+    ledger = SharedLimits(OperatorLimits(1), {A: 1, B: 0, C: 0}, now=0.0)
+    ledger.note(A, LimitDemand(1, holds=1), now=0.0)
+    ledger.note(B, LimitDemand(1), now=0.0, waited=10.0)
+    ledger.note(C, LimitDemand(1), now=0.0, waited=20.0)
     ledger.share_out(0.2)
     assert shares_of(ledger, A, B, C) == [0, 0, 1]
 
 
 def test_a_policy_that_cannot_be_read_keeps_what_it_has_and_gets_nothing() -> None:
     ledger = commons(2)
-    ledger.note(A, Wish(2, holds=1), now=0.0)
+    ledger.note(A, LimitDemand(2, holds=1), now=0.0)
     ledger.give_up(A)
-    ledger.note(B, Wish(2), now=0.0)
+    ledger.note(B, LimitDemand(2), now=0.0)
     ledger.share_out(0.2)
     assert shares_of(ledger, A, B) == [0, 2]
     assert ledger.allowance(B).workers_within(9) == 1
@@ -126,16 +126,16 @@ def test_a_policy_that_cannot_be_read_keeps_what_it_has_and_gets_nothing() -> No
 
 def test_bytes_go_to_those_that_can_have_a_worker() -> None:
     ledger = commons(1, 1000)
-    ledger.note(A, Wish(1, bytes_per_second=None), now=0.0)
-    ledger.note(B, Wish(1, bytes_per_second=None), now=1.0)
+    ledger.note(A, LimitDemand(1, bytes_per_second=None), now=0.0)
+    ledger.note(B, LimitDemand(1, bytes_per_second=None), now=1.0)
     ledger.share_out(1.0)
     assert [grant.share if (grant := ledger.allowance(key).bytes) else 0 for key in (A, B)] == [1000, 0]
 
 
 def test_a_policy_s_own_limit_leaves_more_to_others() -> None:
     ledger = commons(None, 1000)
-    ledger.note(A, Wish(1, bytes_per_second=100), now=0.0)
-    ledger.note(B, Wish(1, bytes_per_second=None), now=0.0)
+    ledger.note(A, LimitDemand(1, bytes_per_second=100), now=0.0)
+    ledger.note(B, LimitDemand(1, bytes_per_second=None), now=0.0)
     assert ledger.share_out(1.0) == (A, B)
     assert [grant.share if (grant := ledger.allowance(key).bytes) else 0 for key in (A, B)] == [100, 900]
 
@@ -151,8 +151,8 @@ class Busy:
     ends: list[float] = field(default_factory=list)  # of the job on each worker
 
     @property
-    def wish(self) -> Wish:
-        return Wish(int(min(self.most, self.jobs + len(self.ends))), holds=len(self.ends))
+    def demand(self) -> LimitDemand:
+        return LimitDemand(int(min(self.most, self.jobs + len(self.ends))), holds=len(self.ends))
 
     def step(self, now: float, allowance: Allowance) -> None:
         over = [end for end in self.ends if end <= now]
@@ -182,19 +182,19 @@ def test_nobody_starves_and_the_limit_holds(limit: int, policies: list[tuple[int
     """Jobs end and policies are looked at in any order; the coordinator is replaced now and then."""
     dice = random.Random(seed)
     fleet = {("ns", f"p{n}"): Busy(*one) for n, one in enumerate(policies)}
-    ledger: Commons[Key] = Commons(OperatorLimits(limit), dict.fromkeys(fleet, 0), now=0.0)
+    ledger: SharedLimits[Key] = SharedLimits(OperatorLimits(limit), dict.fromkeys(fleet, 0), now=0.0)
     now, progress = 0.0, dict.fromkeys(fleet, 0.0)
     patience = 2 * len(fleet) * (TURN + 40) + SETTLING
     for _ in range(1500):
         now += dice.choice((0.2, 1.0, 3.0))
         if dice.random() < 0.002:
-            ledger = Commons(OperatorLimits(limit), {key: len(one.ends) for key, one in fleet.items()}, now=now)
+            ledger = SharedLimits(OperatorLimits(limit), {key: len(one.ends) for key, one in fleet.items()}, now=now)
             progress = dict.fromkeys(fleet, now)
         for key in dice.sample(list(fleet), len(fleet)):
             before = fleet[key].done
             fleet[key].step(now, ledger.allowance(key))
-            ledger.note(key, fleet[key].wish, now=now)
-            if fleet[key].done > before or not fleet[key].wish.wants_work:
+            ledger.note(key, fleet[key].demand, now=now)
+            if fleet[key].done > before or not fleet[key].demand.wants_work:
                 progress[key] = now
         ledger.share_out(now)
         assert sum(len(one.ends) for one in fleet.values()) <= limit

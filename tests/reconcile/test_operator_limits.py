@@ -85,8 +85,8 @@ def test_an_idle_worker_is_given_back_at_once() -> None:
 
 
 def wish_of(world: PlainCluster) -> tuple[int, int, int | None, int]:
-    wish = reconcile(world.snapshot()).wish
-    return wish.workers, wish.holds, wish.bytes_per_second, wish.granted
+    demand = reconcile(world.snapshot()).demand
+    return demand.workers, demand.holds, demand.bytes_per_second, demand.granted
 
 
 def test_a_policy_wishes_what_it_could_use_alone() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.names import (
     ANNOTATION_PROGRESS,
@@ -41,7 +41,7 @@ from compaction.exceptions import (
 )
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity, lease_port
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, Resource
-from compaction.kube.client.config import Connection, load_connection, no_token
+from compaction.kube.client.config import ApiConnection, load_connection, no_token
 from compaction.leases.record import Lease, LeaseRecord
 from support.processes.worker_ports import small_spec
 
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.apiserver
 POLICY = "policy"
 WORKER = "policy-w-abcde"
 JOB = "policy-0123456789"
-DONE = JobReport(token=4, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message="done")
+DONE = JobReport(token=4, outcome=ReportOutcome.SUCCEEDED, reason=JobReason.COMPLETED, message="done")
 
 Scenario = Callable[["BothSides"], Coroutine[Any, Any, None]]
 
@@ -120,7 +120,7 @@ class BothSides:
 @pytest.fixture
 def play(control_plane: Any, namespace: str) -> Callable[[Scenario], None]:
     """Play a scenario against the API server; the policy exists, nothing else does."""
-    connection: Connection = load_connection(control_plane.kubeconfig)
+    connection: ApiConnection = load_connection(control_plane.kubeconfig)
     policy = {
         "apiVersion": API_VERSION,
         "kind": "CompactionPolicy",
@@ -428,7 +428,7 @@ def test_stale_report_of_an_earlier_attempt_does_not_hide_the_new_one(play: Play
 def test_unreachable_server_is_unavailable_everywhere() -> None:
     async def scenario() -> None:
         identity = WorkerIdentity(name=WORKER, namespace="default", policy=POLICY, lease_seconds=1)
-        connection = Connection(server="http://127.0.0.1:1", ssl_context=None, token=no_token())
+        connection = ApiConnection(server="http://127.0.0.1:1", ssl_context=None, token=no_token())
         async with lease_port(connection, identity)() as port:
             await raises(PortUnavailableError, port.announce(slots=1))
             await raises(PortUnavailableError, port.renew_worker(slots=1))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import JobReceipt
 from compaction.exceptions import IndexUnavailableError, LeaseLostError
 from compaction.kinds.blocks.kind import BLOCKS
@@ -18,10 +18,10 @@ from compaction.rewrite.blocks.report import Proof
 from compaction.stores.blocks.format.footer import read_footer
 from compaction.stores.blocks.format.metadata import decode
 from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.index.replacing import Replacement, replace
-from compaction.stores.blocks.index.retention import Retention, expire
-from compaction.stores.blocks.index.tables import BlockState, JobState
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
+from compaction.stores.blocks.index.tables import BlockState, IndexJobState
+from compaction.stores.blocks.model import RowFingerprint
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import check
@@ -42,7 +42,7 @@ def test_blocks_become_one_of_the_next_level(
     claim(block_store, job, 3)
     lease = FakeLease(token=3)
     report = run(connection, job, engine, token=3, lease=lease)
-    assert (report.outcome, report.reason) == (Outcome.SUCCEEDED, JobReason.COMPLETED)
+    assert (report.outcome, report.reason) == (ReportOutcome.SUCCEEDED, JobReason.COMPLETED)
     assert report.message == "5 blocks merged into 1"
     assert lease.progress[-1] == 99
 
@@ -50,7 +50,7 @@ def test_blocks_become_one_of_the_next_level(
     assert content(block_store) == before
     assert (made.tenant, made.shard, made.level, made.rows, made.sort_key) == ("acme", 0, 1, 500, KEY)
     assert (made.min_time, made.max_time) == (0, 499)
-    assert made.fingerprint == sum((source.fingerprint for source in sources), Fingerprint())
+    assert made.fingerprint == sum((source.fingerprint for source in sources), RowFingerprint())
     assert {block_store.inspect(block).state for block in ids} == {BlockState.TOMBSTONED}  # type: ignore[union-attr]
     assert [entry.id for entry in block_store.queue().entries] == [made.id], "it waits for the next level"
 
@@ -63,7 +63,7 @@ def test_blocks_become_one_of_the_next_level(
     assert receipt.fingerprint_before == receipt.fingerprint_after == str(made.fingerprint)
     record = block_store.job(JOB)
     assert record is not None
-    assert record.state is JobState.COMMITTED
+    assert record.state is IndexJobState.COMMITTED
     assert Proof.from_json(record.receipt or "") == Proof(receipt)
     check(block_store.index)
     assert orphans(block_store) == ()
@@ -78,11 +78,11 @@ def test_what_is_made_can_be_described_from_its_footer_alone(
     for number, name in ((0, "low-1"), (2, "low-2")):
         low = job_of(connection, sorted(ids)[number : number + 2], name=name)
         claim(block_store, low, 1)
-        assert run(connection, low, engine).outcome is Outcome.SUCCEEDED
+        assert run(connection, low, engine).outcome is ReportOutcome.SUCCEEDED
     middle = [block.id for block in block_store.live().blocks]
     job = job_of(connection, middle, level=2)
     claim(block_store, job, 7)
-    assert run(connection, job, engine, token=7).outcome is Outcome.SUCCEEDED
+    assert run(connection, job, engine, token=7).outcome is ReportOutcome.SUCCEEDED
     (made,) = block_store.live().blocks
     said = decode(read_footer(block_store.objects, made.path).metadata)
     assert (said.id, said.tenant, said.shard, said.level, said.time_column) == (made.id, "acme", 0, 2, "time")
@@ -102,7 +102,7 @@ def test_sources_of_more_bytes_become_several_blocks(
     job = job_of(connection, ids, part_bytes=size // 3 + 1)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     made = block_store.live().blocks
     assert len(made) == 3
     assert content(block_store) == before
@@ -125,7 +125,7 @@ def test_of_rows_with_the_same_key_the_last_stays(
     job = job_of(connection, ids, deduplicate_by=("time", "service"))
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     (made,) = block_store.live().blocks
     assert read(block_store, made.path).column("value").to_pylist() == list(range(1000, 1100))
     assert made.sort_key == KEY
@@ -147,7 +147,7 @@ def test_overlapping_duplicate_and_empty_blocks(
     before = content(block_store)
     job = job_of(connection, ids)
     claim(block_store, job, 1)
-    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    assert run(connection, job, engine).outcome is ReportOutcome.SUCCEEDED
     assert content(block_store) == before
     assert len(block_store.live().blocks) == 1
 
@@ -160,7 +160,7 @@ def test_empty_blocks_only_become_none(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "2 blocks without rows dropped")
+    assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "2 blocks without rows dropped")
     assert block_store.live().blocks == ()
     assert_tidy(block_store)
 
@@ -176,7 +176,7 @@ def test_block_of_more_bytes_than_memory(
     assert block_store.live().blocks[0].bytes > 2 * memory
     job = job_of(connection, ids, memory_bytes=memory)
     claim(block_store, job, 1)
-    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    assert run(connection, job, engine).outcome is ReportOutcome.SUCCEEDED
     assert block_store.live().blocks[0].rows == table.num_rows
 
 
@@ -195,7 +195,7 @@ def test_blocks_that_no_sort_order_is_known_of(
         (block,) = block_store.register([path], tenant="acme", shard=0, time_column=other).new
         job = job_of(connection, [block], name=f"job-{name}")
         claim(block_store, job, 1)
-        assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+        assert run(connection, job, engine).outcome is ReportOutcome.SUCCEEDED
         made = next(one for one in block_store.live().blocks if one.level == 1 and one.sort_key == (other,))
         assert (made.min_time, made.max_time) == (41, 90)
 
@@ -213,7 +213,7 @@ def test_commit_whose_answer_and_lease_are_lost_is_not_cleaned_away(
     claim(block_store, job, 1)
     lease = FakeLease()
 
-    def replace_silently(self: BlockStore, result: Replacement) -> None:
+    def replace_silently(self: BlockStore, result: BlockReplacement) -> None:
         replace(self.index, result, now=self.now())
         lease.lose_at = 0
         raise IndexUnavailableError("index", "no answer, as the test wants it")
@@ -225,7 +225,7 @@ def test_commit_whose_answer_and_lease_are_lost_is_not_cleaned_away(
     assert content(block_store) == before
     assert len(block_store.live().blocks) == 1
     report = run(connection, job, engine, token=2)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     assert report.receipt is not None
     assert report.receipt.token == 1
     assert_tidy(block_store)
@@ -240,9 +240,12 @@ def test_receipt_that_nobody_can_read_any_more(
         ids = tuple(sorted(fill(block_store, [10 * number])))
         job = job_of(connection, ids, name=name)
         claim(block_store, job, 2)
-        block_store.replace(Replacement(name, 2, (), (), receipt, skipped={ids[0]: Fault("Test", "as committed")}))
+        block_store.replace(BlockReplacement(name, 2, (), (), receipt, skipped={ids[0]: Fault("Test", "as committed")}))
         report = run(connection, job, engine, token=3)
-        assert (report.outcome, report.receipt) == (Outcome.SUCCEEDED, JobReceipt(token=2, worker="", sources=ids))
+        assert (report.outcome, report.receipt) == (
+            ReportOutcome.SUCCEEDED,
+            JobReceipt(token=2, worker="", sources=ids),
+        )
 
 
 def test_blocks_that_have_skipped_a_level(
@@ -253,10 +256,10 @@ def test_blocks_that_have_skipped_a_level(
     before = content(block_store)
     low = job_of(connection, sorted(ids)[:2], name="low")
     claim(block_store, low, 1)
-    assert run(connection, low, engine).outcome is Outcome.SUCCEEDED
+    assert run(connection, low, engine).outcome is ReportOutcome.SUCCEEDED
     job = job_of(connection, [block.id for block in block_store.live().blocks], level=2)
     claim(block_store, job, 1)
-    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    assert run(connection, job, engine).outcome is ReportOutcome.SUCCEEDED
     (made,) = block_store.live().blocks
     assert (made.level, made.rows) == (2, 400)
     assert content(block_store) == before
@@ -274,10 +277,10 @@ def test_retention_during_the_merge(
         def ensure_held(self) -> None:
             super().ensure_held()
             if orphans(block_store) and len(block_store.live().blocks) == 3:
-                expire(block_store.index, Retention(default=1), now=block_store.now(), limit=1)
+                expire(block_store.index, RetentionPeriods(default=1), now=block_store.now(), limit=1)
 
     report = run(connection, job, engine, lease=Late())
-    assert (report.outcome, report.reason) == (Outcome.SKIPPED, JobReason.SOURCES_CHANGED)
+    assert (report.outcome, report.reason) == (ReportOutcome.SKIPPED, JobReason.SOURCES_CHANGED)
     assert len(block_store.live().blocks) == 2
     assert orphans(block_store) == ()
     again = run(connection, job, engine)
@@ -310,7 +313,7 @@ def test_limit_of_bytes_is_kept(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine, bytes_per_second=10 << 30)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     receipt = report.receipt
     assert receipt is not None
     moved = receipt.bytes_before + 2 * receipt.bytes_after

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.kinds.blocks.reasons import BlockJobReason
 from compaction.rewrite.blocks.culprits import Culprit, SourceFault
 from compaction.rewrite.blocks.task import of_culprit
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
@@ -104,7 +104,7 @@ def test_nineteen_are_compacted_and_the_culprit_is_named(
     claim(block_store, job, 1)
     report = run(connection, job, engine)
 
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "19 blocks merged into 1, 1 quarantined")
+    assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "19 blocks merged into 1, 1 quarantined")
     (skipped,) = report.skipped
     assert (skipped.source, skipped.reason) == (victim.id, FAULTS[broken].value)
     assert victim.path in skipped.message
@@ -138,7 +138,7 @@ def test_several_culprits_are_found_after_one_failure(
     claim(block_store, job, 1)
     engine.submitted.clear()
     report = run(connection, job, engine)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     assert [one.source for one in report.skipped] == sorted(faults)
     assert [one.reason for one in report.skipped] == [FAULTS[faults[name]].value for name in sorted(faults)]
     assert len({tag for tag in engine.submitted if not tag.endswith(".look")}) == 2, "merged twice, not five times"
@@ -156,7 +156,7 @@ def test_row_group_that_no_memory_holds(
     job = job_of(connection, [*ids, huge], memory_bytes=16 * MEBIBYTE)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     (skipped,) = report.skipped
     assert (skipped.source, skipped.reason) == (huge, SourceFault.TOO_LARGE.value)
     assert "raise the memory limit" in skipped.message
@@ -171,7 +171,7 @@ def test_without_a_sound_source_nothing_is_set_aside(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT, True)
+    assert (report.outcome, report.reason, report.charged) == (ReportOutcome.FAILED, JobReason.SOURCE_CORRUPT, True)
     assert [one.source for one in report.skipped] == sorted(ids)
     assert {one.reason for one in report.skipped} == {SourceFault.MISSING.value}
     assert block_store.quarantined() == ()
@@ -189,15 +189,19 @@ def test_result_that_does_not_read_back_is_kept_as_evidence(
     before = content(block_store)
     job = job_of(connection, ids)
     claim(block_store, job, 1)
-    put, sources = Objects.put, paths(block_store)
+    put, sources = ObjectStorage.put, paths(block_store)
 
-    def spoiling(self: Objects, path: str, data: Any, **options: bool) -> None:
+    def spoiling(self: ObjectStorage, path: str, data: Any, **options: bool) -> None:
         put(self, path, parquet(rows(300)) if path not in sources else data, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Objects, "put", spoiling)
+        patch.setattr(ObjectStorage, "put", spoiling)
         report = run(connection, job, engine)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.VERIFICATION_FAILED, True)
+    assert (report.outcome, report.reason, report.charged) == (
+        ReportOutcome.FAILED,
+        JobReason.VERIFICATION_FAILED,
+        True,
+    )
     (evidence,) = orphans(block_store)
     assert evidence in report.message
     assert content(block_store) == before
@@ -215,7 +219,7 @@ def test_columns_that_cannot_be_merged_are_refused(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.reason) == (Outcome.FAILED, BlockJobReason.SOURCES_DIFFER)
+    assert (report.outcome, report.reason) == (ReportOutcome.FAILED, BlockJobReason.SOURCES_DIFFER)
     assert "column value" in report.message
     assert orphans(block_store) == ()
 
@@ -242,7 +246,7 @@ def test_culprits_of_an_attempt_that_fails_for_another_reason_are_found_again(
     assert block_store.quarantined() == ()
     claim(block_store, job, 2)
     again = run(connection, replace(job, deduplicate_by=()), engine, token=2)
-    assert (again.outcome, len(again.skipped), len(block_store.quarantined())) == (Outcome.SUCCEEDED, 1, 1)
+    assert (again.outcome, len(again.skipped), len(block_store.quarantined())) == (ReportOutcome.SUCCEEDED, 1, 1)
 
 
 def test_a_source_that_does_not_fit_into_memory_is_not_called_corrupt() -> None:

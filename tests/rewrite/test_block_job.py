@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
@@ -76,7 +76,7 @@ def test_each_kind_has_its_runner(
     )
     spec = CompactionJob.model_validate(document).spec
     report = runner.run(assignment(spec, job=job.name), FakeLease())
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "3 blocks merged into 1")
+    assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "3 blocks merged into 1")
 
     ran: list[str] = []
     monkeypatch.setattr(SegmentRewriter, "run", lambda self, given, lease: ran.append(given.spec.kind))
@@ -87,7 +87,7 @@ def test_each_kind_has_its_runner(
 def test_without_its_secrets_nothing_is_begun(connection: BlockStoreConnection, engine: ThreadEngine) -> None:
     runner = RunnerOfAllKinds(engine, holder="w", secrets=GivenSecrets({}, "the test"))
     report = runner.run(assignment(spec_of()), FakeLease())
-    assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.STORE_UNREADABLE)
+    assert (report.outcome, report.reason) == (ReportOutcome.FAILED, JobReason.STORE_UNREADABLE)
     assert "index" in report.message
 
 

@@ -19,8 +19,8 @@ from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
 from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge.settings import MergeSettings
-from compaction.stores.blocks.model import Block, Fingerprint
-from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.blocks.model import Block, RowFingerprint
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_rows import parquet
 
@@ -46,7 +46,7 @@ def rows(seed: int, count: int = 3_000) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in KEY])
 
 
-def stored(objects: Objects, name: str, table: pa.Table) -> Block:
+def stored(objects: ObjectStorage, name: str, table: pa.Table) -> Block:
     """The table as a block of the store."""
     data = parquet(table, key=KEY, row_group_size=300)
     path = f"tenant/0/{name}.parquet"
@@ -54,7 +54,7 @@ def stored(objects: Objects, name: str, table: pa.Table) -> Block:
     return Block(name, "tenant", 0, 0, path, 0, 1, table.num_rows, len(data), fingerprint(table), KEY, "schema")
 
 
-def work_of(root: Path, *, outputs: int, count: int = 4) -> tuple[BlockMerge, Objects, pa.Table]:
+def work_of(root: Path, *, outputs: int, count: int = 4) -> tuple[BlockMerge, ObjectStorage, pa.Table]:
     url = root.as_uri()
     objects = open_objects(url)
     tables = [rows(seed) for seed in range(count)]
@@ -100,7 +100,7 @@ def test_damaged_source_is_named_and_nothing_succeeds(tmp_path: Path, engine: Th
 
 def test_source_that_is_not_what_was_registered_fails_the_proof(tmp_path: Path, engine: ThreadEngine) -> None:
     work, _, _ = work_of(tmp_path, outputs=2)
-    other = replace(work.sources[0], fingerprint=Fingerprint(work.sources[0].rows, 7))
+    other = replace(work.sources[0], fingerprint=RowFingerprint(work.sources[0].rows, 7))
     for outputs in (work.outputs, work.outputs[:1]):
         changed = replace(work, sources=(other, *work.sources[1:]), outputs=outputs)
         outcome = merge_blocks(changed, engine, FakeLease(), tag="job.1")

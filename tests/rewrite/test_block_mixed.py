@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.index.orphans import condemn
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from compaction.stores.blocks.registration.describe import describe
 from compaction.stores.blocks.registration.foreign import assigned_id
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
@@ -37,7 +37,7 @@ def test_sources_of_several_orders(
     before = content(block_store)
     job = job_of(connection, ids)
     claim(block_store, job, 1)
-    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    assert run(connection, job, engine).outcome is ReportOutcome.SUCCEEDED
     (made,) = block_store.live().blocks
     assert content(block_store) == before
     assert made.sort_key == ("service", "time")
@@ -56,13 +56,13 @@ def test_schemas_that_have_grown(
     ids = block_store.register(paths, tenant="acme", shard=0).new
     job = job_of(connection, ids)
     claim(block_store, job, 1)
-    assert run(connection, job, engine).outcome is Outcome.SUCCEEDED
+    assert run(connection, job, engine).outcome is ReportOutcome.SUCCEEDED
     (made,) = block_store.live().blocks
     table = read(block_store, made.path)
     assert table.schema.names == ["service", "time", "value", "note"]
     assert (made.fingerprint, fingerprint(table)) == (fingerprint(old) + fingerprint(new),) * 2
     assert block_store.describe(made.path, tenant="acme", shard=0, level=1, verify=True) == made
-    assert made.fingerprint != Fingerprint()
+    assert made.fingerprint != RowFingerprint()
 
 
 def test_an_upload_that_is_taken_for_an_orphan(
@@ -80,11 +80,11 @@ def test_an_upload_that_is_taken_for_an_orphan(
             condemn(block_store.index, orphans(block_store), now=block_store.now())
 
     report = run(connection, job, engine, lease=Hasty())
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.STORE_UNREADABLE, False)
+    assert (report.outcome, report.reason, report.charged) == (ReportOutcome.FAILED, JobReason.STORE_UNREADABLE, False)
     assert "orphan" in report.message
     assert orphans(block_store) == ()
     claim(block_store, job, 2)
-    assert run(connection, job, engine, token=2).outcome is Outcome.SUCCEEDED
+    assert run(connection, job, engine, token=2).outcome is ReportOutcome.SUCCEEDED
     assert content(block_store) == before
     assert_tidy(block_store)
 
@@ -106,7 +106,7 @@ def test_an_object_that_is_put_back_while_it_is_merged(
                 block_store.objects.put(path, block_store.objects.get(path))
 
     report = run(connection, job, engine, lease=Restoring())
-    assert (report.outcome, report.skipped) == (Outcome.SUCCEEDED, ())
+    assert (report.outcome, report.skipped) == (ReportOutcome.SUCCEEDED, ())
     assert content(block_store) == before
     assert_tidy(block_store)
 
@@ -128,7 +128,7 @@ def test_blocks_that_lie_elsewhere(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, len(report.skipped)) == (Outcome.SUCCEEDED, 1)
+    assert (report.outcome, len(report.skipped)) == (ReportOutcome.SUCCEEDED, 1)
     block_store.objects.put(paths[1], parquet(rows(100, start=100), sorted_by=["service", "time"]))
     assert content(block_store) == before
     made = next(block for block in block_store.live().blocks if block.level == 1)

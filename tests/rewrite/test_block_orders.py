@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import ThreadEngine
@@ -52,7 +52,7 @@ def test_files_sorted_by_series_and_time_stay_so(
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "3 blocks merged into 1")
+    assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "3 blocks merged into 1")
     assert output(block_store) == (SERVICE_TIME, SERVICE_TIME)
     assert content(block_store) == before
 
@@ -77,7 +77,7 @@ def test_mixed_orders_become_one_and_the_status_says_which_and_why(
     job = job_of(connection, ids, sort_key=wanted)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, f"2 blocks merged into 1, {message}")
+    assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, f"2 blocks merged into 1, {message}")
     assert output(block_store) == (order, order)
     assert content(block_store) == before
     assert run(connection, job, engine).message == report.message, "also when the report was lost"
@@ -90,5 +90,5 @@ def test_a_wanted_order_that_no_block_can_have_is_named(
     job = job_of(connection, ids, sort_key=("nowhere",))
     claim(block_store, job, 1)
     report = run(connection, job, engine)
-    assert report.outcome is Outcome.FAILED
+    assert report.outcome is ReportOutcome.FAILED
     assert "nowhere" in report.message

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.exceptions import LeaseLostError
 from compaction.local.servers.postgres import PostgresServer
@@ -86,7 +86,7 @@ def test_a_worker_takes_jobs_and_reads_mounted_secrets(
     for tenant in tenants:
         report = cluster.leases[tenant].report
         assert report is not None
-        assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "5 blocks merged into 1"), report.message
+        assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "5 blocks merged into 1"), report.message
         assert content(store, BlockFilter(tenant=tenant)) == before[tenant]
     assert_tidy(store)
 
@@ -101,7 +101,7 @@ def test_ranges_of_keys_and_a_culprit(remote: BlockStoreConnection, store: Block
     job = job_of(remote, ids, part_bytes=sum(block.bytes for block in store.live().blocks) // 4 + 1)
     claim(store, job, 1)
     report = run(remote, job, spark)
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert [(one.source, one.reason) for one in report.skipped] == [(victim.id, SourceFault.CORRUPT.value)]
     assert len([block for block in store.live().blocks if block.level == 1]) == 4
     store.objects.put(victim.path, data)
@@ -130,7 +130,7 @@ def test_a_lost_lease_leaves_nothing_and_the_next_attempt_does_it(
     claim(store, job, 2)
     late = run(remote, job, spark, token=1)
     assert (late.reason, late.charged) == (JobReason.STALE_TOKEN, False)
-    assert run(remote, job, spark, token=2).outcome is Outcome.SUCCEEDED
+    assert run(remote, job, spark, token=2).outcome is ReportOutcome.SUCCEEDED
     assert content(store) == before
     assert_tidy(store)
 

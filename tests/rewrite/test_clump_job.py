@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome, parse_report
+from compaction.api.job.report import JobReport, ReportOutcome, parse_report
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import ClumpRequest
 from compaction.exceptions import LeaseLostError
@@ -51,7 +51,7 @@ def test_a_job_moves_what_is_sparse_and_says_so(log: Path, engine: ThreadEngine)
     state = open_log(log)
     assert state.live is not None
     report = run(spec(log, snapshot_index=state.snapshot_index or 0), engine, lease=lease)
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert under_the_maps(log, before) == before
     assert leftovers(log) == []
     receipt = report.receipt
@@ -90,7 +90,7 @@ def test_a_retry_goes_on_and_its_receipt_has_everything(log: Path, engine: Threa
     # A third attempt, after a report that was lost, finds nothing left to do and says the same.
     fence.claim(log, job="job-1", token=3, holder="test")
     again = run(spec(log), engine, token=3)
-    assert again.outcome is Outcome.SUCCEEDED
+    assert again.outcome is ReportOutcome.SUCCEEDED
     assert again.receipt is not None
     assert again.receipt.clump == expected.clump
 
@@ -114,7 +114,7 @@ def test_the_budget_holds_over_all_attempts(log: Path, engine: ThreadEngine) -> 
 
 def test_nothing_sparse_enough_is_a_success_that_says_so(log: Path, engine: ThreadEngine) -> None:
     report = run(spec(log, min_ranges=1000), engine)
-    assert (report.outcome, report.message) == (Outcome.SUCCEEDED, "nothing is sparse enough to be re-written")
+    assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "nothing is sparse enough to be re-written")
     assert report.receipt is not None
     assert report.receipt.clump is not None
     assert (report.receipt.clump.ranges_before, report.receipt.clump.ranges_after) == (192, 192)
@@ -126,7 +126,7 @@ def test_a_damaged_entry_is_named_and_nothing_is_committed(log: Path, engine: Th
     damaged = corrupt_entry(log, segment=5, record=2)
     identity, before = identity_of(log / damaged.file), open_log(log).live
     report = run(spec(log), engine)
-    assert (report.outcome, report.reason) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT)
+    assert (report.outcome, report.reason) == (ReportOutcome.FAILED, JobReason.SOURCE_CORRUPT)
     (skipped,) = report.skipped
     assert (skipped.source, skipped.index, skipped.identity) == (damaged.file, damaged.index, identity)
     assert open_log(log).live == before
@@ -136,14 +136,18 @@ def test_a_damaged_entry_is_named_and_nothing_is_committed(log: Path, engine: Th
 def test_a_log_that_may_not_be_appended_to(log: Path, engine: ThreadEngine) -> None:
     (log.parent / "0000000000000001.wal").write_bytes(log.name.encode())
     report = run(spec(log), engine)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, SegmentReason.LOG_NOT_APPENDABLE, True)
+    assert (report.outcome, report.reason, report.charged) == (
+        ReportOutcome.FAILED,
+        SegmentReason.LOG_NOT_APPENDABLE,
+        True,
+    )
     assert "0000000000000001.wal" in report.message
     assert report.skipped == ()
 
 
 def test_an_older_snapshot_than_the_jobs_is_not_touched(log: Path, engine: ThreadEngine) -> None:
     report = run(spec(log, snapshot_index=10_000), engine)
-    assert (report.outcome, report.reason) == (Outcome.SKIPPED, JobReason.SOURCES_CHANGED)
+    assert (report.outcome, report.reason) == (ReportOutcome.SKIPPED, JobReason.SOURCES_CHANGED)
     assert read_moves(log) == ()
 
 

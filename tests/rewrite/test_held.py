@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import JobStoppedError, LeaseLostError
-from compaction.rewrite.worker.held import JobLease
+from compaction.rewrite.worker.held import HeldJobLease
 from support.processes.worker_ports import assignment, small_spec
 
 DURATION = 15.0
@@ -27,11 +27,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def lease(clock: Clock) -> JobLease:
-    return JobLease(assignment(small_spec(), lease=DURATION), sent_at=clock.now, clock=clock)
+def lease(clock: Clock) -> HeldJobLease:
+    return HeldJobLease(assignment(small_spec(), lease=DURATION), sent_at=clock.now, clock=clock)
 
 
-def test_held_until_the_duration_after_the_sent_renewal(lease: JobLease, clock: Clock) -> None:
+def test_held_until_the_duration_after_the_sent_renewal(lease: HeldJobLease, clock: Clock) -> None:
     clock.now += DURATION - 0.001
     lease.ensure_held()
     clock.now += 0.001
@@ -41,7 +41,7 @@ def test_held_until_the_duration_after_the_sent_renewal(lease: JobLease, clock: 
 
 
 def test_a_renewal_answered_in_the_instant_of_expiry_counts_unless_somebody_has_asked(
-    lease: JobLease, clock: Clock
+    lease: HeldJobLease, clock: Clock
 ) -> None:
     clock.now += DURATION
     lease.renewed(sent_at=clock.now - 1)
@@ -52,7 +52,7 @@ def test_a_renewal_answered_in_the_instant_of_expiry_counts_unless_somebody_has_
     assert lease.should_stop()
 
 
-def test_a_slow_answer_does_not_prolong_the_lease(lease: JobLease, clock: Clock) -> None:
+def test_a_slow_answer_does_not_prolong_the_lease(lease: HeldJobLease, clock: Clock) -> None:
     sent = clock.now + 5
     clock.now += 14
     lease.renewed(sent_at=sent)
@@ -60,7 +60,7 @@ def test_a_slow_answer_does_not_prolong_the_lease(lease: JobLease, clock: Clock)
     assert lease.should_stop()
 
 
-def test_a_process_that_slept_finds_its_lease_lost_and_never_gets_it_back(lease: JobLease, clock: Clock) -> None:
+def test_a_process_that_slept_finds_its_lease_lost_and_never_gets_it_back(lease: HeldJobLease, clock: Clock) -> None:
     clock.now += 3600
     assert lease.should_stop()
     lease.renewed(sent_at=clock.now)
@@ -69,14 +69,14 @@ def test_a_process_that_slept_finds_its_lease_lost_and_never_gets_it_back(lease:
     assert not lease.taken, "nobody is known to have it: a report may still be welcome"
 
 
-def test_taken_by_another_is_lost_at_once(lease: JobLease) -> None:
+def test_taken_by_another_is_lost_at_once(lease: HeldJobLease) -> None:
     lease.lose("holder other")
     assert lease.taken
     with pytest.raises(LeaseLostError, match="holder other"):
         lease.ensure_held()
 
 
-def test_a_stop_keeps_the_lease(lease: JobLease) -> None:
+def test_a_stop_keeps_the_lease(lease: HeldJobLease) -> None:
     lease.request_stop("SIGTERM")
     assert lease.should_stop()
     assert lease.why_lost is None
@@ -87,7 +87,7 @@ def test_a_stop_keeps_the_lease(lease: JobLease) -> None:
 @given(steps=st.lists(st.tuples(st.floats(0, 20), st.booleans()), max_size=20))
 def test_held_exactly_while_every_look_was_in_time(steps: list[tuple[float, bool]]) -> None:
     clock = Clock()
-    lease = JobLease(assignment(small_spec(), lease=DURATION), sent_at=clock.now, clock=clock)
+    lease = HeldJobLease(assignment(small_spec(), lease=DURATION), sent_at=clock.now, clock=clock)
     sent, lost = clock.now, False
     for pause, renew in steps:
         clock.now += pause
@@ -98,7 +98,7 @@ def test_held_exactly_while_every_look_was_in_time(steps: list[tuple[float, bool
         assert lease.should_stop() is lost
 
 
-def test_progress_never_goes_back(lease: JobLease) -> None:
+def test_progress_never_goes_back(lease: HeldJobLease) -> None:
     for percent in (10, 40, 30, 150, -1):
         lease.set_progress(percent)
     assert lease.progress == 100

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome, parse_report
+from compaction.api.job.report import JobReport, ReportOutcome, parse_report
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import Ownership, SegmentGroup
 from compaction.exceptions import (
@@ -71,7 +71,7 @@ def test_job_keeps_what_is_live_and_gives_back_the_rest(
     assert planned is not None
     lease = FakeLease()
     report = run(directory, engine, lease=lease, spec=spec)
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert content(directory) == before
     assert leftovers(directory) == []
     receipt = report.receipt
@@ -90,7 +90,7 @@ def test_receipt_survives_the_annotation(make_log: MakeLog, engine: ThreadEngine
     report = run(make_log(), engine)
     parsed = parse_report(report.to_json())
     assert parsed.receipt == report.receipt
-    assert (parsed.token, parsed.outcome, parsed.reason) == (1, Outcome.SUCCEEDED, "Completed")
+    assert (parsed.token, parsed.outcome, parsed.reason) == (1, ReportOutcome.SUCCEEDED, "Completed")
 
 
 @dataclass
@@ -118,7 +118,7 @@ def test_an_owner_that_runs_ends_the_job_before_its_next_commit(
         killed(directory.parent)
     lease = Server(data=directory.parent, starts_at=starts_at)
     report = run(directory, engine, lease=lease)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, SegmentReason.OWNER_RUNNING, False)
+    assert (report.outcome, report.reason, report.charged) == (ReportOutcome.FAILED, SegmentReason.OWNER_RUNNING, False)
     assert "meta.dets was not closed" in report.message
     assert report.receipt is None or not report.receipt.groups_committed
     assert (content(directory), regular(directory), leftovers(directory)) == (before, files, [])
@@ -128,7 +128,7 @@ def test_an_owner_that_runs_ends_the_job_before_its_next_commit(
         update={"segment_log": told.segment_log_parameters.model_copy(update={"ownership": Ownership.STOPPED})}
     )
     report = run(directory, engine, token=2, spec=told.model_copy(update={"parameters": parameters}))
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
 
 
 def test_corrupt_entry_fails_its_group_only(make_log: MakeLog, engine: ThreadEngine) -> None:
@@ -140,7 +140,7 @@ def test_corrupt_entry_fails_its_group_only(make_log: MakeLog, engine: ThreadEng
     bad = _corrupt_live_entry(directory, victim)
     damaged = identity_of(directory / victim)
     report = run(directory, engine, spec=spec)
-    assert (report.outcome, report.reason, report.charged) == (Outcome.FAILED, JobReason.SOURCE_CORRUPT, True)
+    assert (report.outcome, report.reason, report.charged) == (ReportOutcome.FAILED, JobReason.SOURCE_CORRUPT, True)
     (skipped,) = report.skipped
     assert (skipped.source, skipped.index) == (victim, bad.index)
     assert skipped.identity == damaged, "in the words of a reading, so that a repair is noticed"
@@ -171,7 +171,7 @@ def test_the_owners_next_segment_is_no_damage(make_log: MakeLog, engine: ThreadE
     newest = max(regular(directory))
     (directory / segment_name(segment_number(newest) + 1)).touch()
     report = run(directory, engine, spec=spec)
-    assert (report.outcome, report.skipped) == (Outcome.SUCCEEDED, ())
+    assert (report.outcome, report.skipped) == (ReportOutcome.SUCCEEDED, ())
 
 
 def test_a_headerless_file_above_the_sources_is_not_held_against_them() -> None:
@@ -191,7 +191,7 @@ def test_sources_replaced_since_the_plan(make_log: MakeLog, engine: ThreadEngine
     SegmentRewriter(engine, holder="w").run(assignment(other, job="job-2"), FakeLease())
     names = sorted(os.listdir(directory))
     report = run(directory, engine, spec=spec)
-    assert (report.outcome, report.reason) == (Outcome.SKIPPED, JobReason.SOURCES_CHANGED)
+    assert (report.outcome, report.reason) == (ReportOutcome.SKIPPED, JobReason.SOURCES_CHANGED)
     assert report.skipped == (), "nothing is damaged: nothing is to be set aside"
     assert report.receipt is None or report.receipt.groups_committed == 0
     assert sorted(os.listdir(directory)) == names
@@ -217,7 +217,7 @@ def test_newer_snapshot_drops_what_died_meanwhile(make_log: MakeLog, engine: Thr
         directory, index=snapshot.index, term=snapshot.term + 1, live=type(snapshot.live).from_indexes(still_live)
     )
     report = run(directory, engine, spec=spec)
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert set(content(directory)) >= set(still_live)
 
 
@@ -367,7 +367,7 @@ def test_the_jobs_bytes_per_second_are_shared_by_the_tasks_that_run_beside_each_
     given = replace(assignment(job_spec(directory, limits=SMALL)), bytes_per_second=granted)
     report = SegmentRewriter(engine, holder="w").run(given, FakeLease())
     engine.close()
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is ReportOutcome.SUCCEEDED
     assert len(seen) > 2
     assert {task.bytes_per_second for task in seen} == {share}
 
@@ -413,7 +413,7 @@ def test_the_grace_of_replaced_names_begins_when_they_are_replaced(
         return done
 
     monkeypatch.setattr(replacing, "put_symlink", slowly)
-    assert run(directory, engine).outcome is Outcome.SUCCEEDED
+    assert run(directory, engine).outcome is ReportOutcome.SUCCEEDED
     linked = [t for t in fence.read(directory).tombstones if t.kind is TombstoneKind.LINKED]
     assert len(linked) == len(replaced) > 0
     assert sorted(t.since for t in linked)[-1] >= replaced[-1]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
 from compaction.rewrite.scratch import PREFIX, scratch_directory
 from compaction.rewrite.segments.rewriter import SegmentRewriter
@@ -86,7 +86,7 @@ def test_jobs_of_several_logs_at_once(make_log: MakeLog, spark: SparkEngine) -> 
     for number, log in enumerate(logs):
         report = cluster.leases[f"j-{number}"].report
         assert report is not None
-        assert report.outcome is Outcome.SUCCEEDED, report.message
+        assert report.outcome is ReportOutcome.SUCCEEDED, report.message
         assert content(log) == before[number]
         assert leftovers(log) == []
 
@@ -221,7 +221,7 @@ SegmentRewriter(engine, holder="doomed").run(assignment(spec), Announcing())
     assert 2 <= done < len(planned.groups)
     fence.claim(directory, job="job-1", token=2, holder="coordinator")
     report = SegmentRewriter(spark, holder="second").run(assignment(spec, token=2), FakeLease(token=2))
-    assert report.outcome is Outcome.SUCCEEDED, report.message
+    assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     receipts = fence.read(directory).receipts
     assert len(receipts) == len({receipt.group for receipt in receipts}) == len(planned.groups)
     assert {receipt.token for receipt in receipts} == {1, 2}

@@ -13,10 +13,10 @@ from itertools import pairwise
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.exceptions import CompactionError, EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
 from compaction.rewrite.ports import Assignment, HeldLease
-from compaction.rewrite.worker.events import Ended, EndReason, Inbox
+from compaction.rewrite.worker.events import EndReason, Inbox, JobEnded
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker, WorkerExit
 from support.processes.worker_ports import Cluster, wait_until
@@ -27,7 +27,7 @@ LONG = 60.0
 
 
 def success(token: int) -> JobReport:
-    return JobReport(token=token, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message="done")
+    return JobReport(token=token, outcome=ReportOutcome.SUCCEEDED, reason=JobReason.COMPLETED, message="done")
 
 
 @dataclass
@@ -126,7 +126,7 @@ def start() -> Iterator[Start]:
     for thread, running in threads:
         running.runner.free = True
         running.cluster.down = running.cluster.hang = False
-        running.inbox.put(Ended(EndReason.TERMINATED))
+        running.inbox.put(JobEnded(EndReason.TERMINATED))
         thread.join(timeout=60)
         assert not thread.is_alive()
 
@@ -145,7 +145,7 @@ def test_jobs_are_run_and_reported(start: Start) -> None:
     worker = start(cluster)
     reports = [cluster.wait_for_report(f"job-{number}") for number in range(5)]
     assert [report.token for report in reports] == [1, 2, 3, 4, 5]
-    assert all(report.outcome is Outcome.SUCCEEDED for report in reports)
+    assert all(report.outcome is ReportOutcome.SUCCEEDED for report in reports)
     assert worker.exit() is WorkerExit.IDLE
     assert sorted(worker.runner.committed) == [(f"job-{n}", n + 1) for n in range(5)]
 
@@ -173,7 +173,7 @@ def test_leases_are_renewed_and_carry_progress_while_a_job_runs(start: Start) ->
     gaps = [later - earlier for earlier, later in pairwise(lease.renewals)]
     assert min(gaps) > 0.5, "renewed every third of the duration, not all the time"
     runner.permits.release()
-    assert cluster.wait_for_report("job").outcome is Outcome.SUCCEEDED
+    assert cluster.wait_for_report("job").outcome is ReportOutcome.SUCCEEDED
 
 
 def test_lease_taken_before_the_commit_means_no_commit_and_no_report(start: Start) -> None:
@@ -229,7 +229,7 @@ def test_report_whose_reply_was_lost_is_sent_again(start: Start) -> None:
     cluster.lost_replies = ["announce", "renew_job", "report"]
     cluster.assign("job", spec())
     worker = start(cluster)
-    assert cluster.wait_for_report("job").outcome is Outcome.SUCCEEDED
+    assert cluster.wait_for_report("job").outcome is ReportOutcome.SUCCEEDED
     assert worker.exit() is WorkerExit.IDLE
     assert worker.runner.committed == [("job", 1)]
     assert cluster.lost_replies == []
@@ -246,7 +246,7 @@ def test_report_is_kept_until_the_server_is_back(start: Start) -> None:
     time.sleep(0.3)
     assert cluster.leases["job"].report is None
     cluster.down = False
-    assert cluster.wait_for_report("job").outcome is Outcome.SUCCEEDED
+    assert cluster.wait_for_report("job").outcome is ReportOutcome.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_terminated_worker_stops_before_the_commit_and_says_so(
     cluster.assign("waiting", spec())
     worker = start(cluster, runner=runner, slots=1)
     wait_until(lambda: runner.running and all(lease.renewals for lease in cluster.leases.values()))
-    worker.inbox.put(Ended(reason))
+    worker.inbox.put(JobEnded(reason))
     assert worker.exit() is code
     for name in ("running", "waiting"):
         report = cluster.leases[name].report
@@ -278,7 +278,7 @@ def test_a_worker_that_ends_offers_no_slot_from_then_on(start: Start) -> None:
     wait_until(lambda: runner.running)
     assert cluster.workers == {"w": 2}
     with runner.stubborn():
-        worker.inbox.put(Ended(EndReason.TERMINATED))
+        worker.inbox.put(JobEnded(EndReason.TERMINATED))
         wait_until(lambda: cluster.workers == {"w": 0}, seconds=LONG / 4, what="no slots while its job still stops")
     assert worker.exit() is WorkerExit.TERMINATED
 
@@ -356,5 +356,5 @@ def test_assignment_at_the_last_moment_keeps_the_worker(start: Start) -> None:
     wait_until(lambda: cluster.looks_before_leaving >= 2)
     wait_until(lambda: cluster.workers == {"w": 2}, what="the slots to be offered again")
     cluster.wake()
-    assert cluster.wait_for_report("job").outcome is Outcome.SUCCEEDED
+    assert cluster.wait_for_report("job").outcome is ReportOutcome.SUCCEEDED
     assert worker.exit() is WorkerExit.IDLE

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compaction.api.job.report import Outcome, parse_report
+from compaction.api.job.report import ReportOutcome, parse_report
 from compaction.api.names import (
     ANNOTATION_REPORT,
     API_VERSION,
@@ -109,7 +109,7 @@ def test_worker_takes_jobs_reports_and_leaves(
         texts = wait_until(reports, what="three reports")
         for number, job in enumerate(logs):
             report = parse_report(texts[job])
-            assert (report.token, report.outcome) == (number + 5, Outcome.SUCCEEDED)
+            assert (report.token, report.outcome) == (number + 5, ReportOutcome.SUCCEEDED)
             assert report.receipt is not None
             assert report.receipt.worker == WORKER
         assert process.wait(60) == WorkerExit.IDLE

@@ -18,12 +18,12 @@ from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIE
 from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventRecorder
 from compaction.kube.informer.cache import ObjectCache
+from compaction.kube.informer.handlers import Feed
 from compaction.kube.informer.queue import WorkQueue
-from compaction.kube.informer.shell import Feed
-from compaction.kube.replica.probes import Heartbeat
+from compaction.kube.replica.probes import LoopHeartbeat
 from compaction.kube.replica.runtime import Runtime
 from compaction.kube.replica.term import StopRequest, Term, TermSettings
-from compaction.leases.election import Election, ElectionSettings, Standing
+from compaction.leases.election import Election, ElectionSettings, ElectionState
 from compaction.stores.adapter import open_store
 from simulation.network import client_of
 from simulation.processes import Process
@@ -62,7 +62,7 @@ class Candidate:
     def seconds_to_takeover(self) -> float:
         return self.election.takeover_at - self._process.monotonic()
 
-    async def campaign(self, *, until: Standing) -> None:
+    async def campaign(self, *, until: ElectionState) -> None:
         """Run for office, or renew, until it stands like this."""
         pause = 0.0
         while self.election.standing is not until:
@@ -91,7 +91,7 @@ class SimulatedTerm(Term):
             controller=PolicyController(open_store=opener, monotonic=monotonic, wall=process.wall, limits=world.limits),
             make_launcher=lambda _client: world.launcher.of(process),
             metrics=world.metrics,
-            heartbeat=Heartbeat("simulated", limit=60.0, clock=monotonic),
+            heartbeat=LoopHeartbeat("simulated", limit=60.0, clock=monotonic),
         )
         self._world = world
         self._process = process
@@ -154,12 +154,12 @@ async def lead(world: SimulatedSystem, process: Process) -> None:
     """The life of one process: run for office, lead one term, end."""
     candidate = Candidate(world, process)
     world.candidates[process] = candidate
-    await candidate.campaign(until=Standing.LEADER)
+    await candidate.campaign(until=ElectionState.LEADER)
     world.elected(process, candidate)
     stop = StopRequest()
     world.stops[process] = stop
     process.start(candidate.deadman(), name="deadman")
-    renewing = process.start(candidate.campaign(until=Standing.LOST), name="elector")
+    renewing = process.start(candidate.campaign(until=ElectionState.LOST), name="elector")
     renewing.add_done_callback(lambda _: stop())
     await SimulatedTerm(world, process, candidate).run(stop)
     renewing.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 
 from compaction.exceptions import ApiUnavailableError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import Connection, no_token
+from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.client.transport import _UNSENT, Request, Transport, error_of
 from simulation.api_server import ApiServer, Change, Obj, Refused, seen_as
 from simulation.faults import Faults
@@ -55,7 +55,7 @@ class Network:
 def client_of(process: Process, network: Network, *, deadline: float = 15.0) -> ApiClient:
     """The production client of a process, on the simulated way to the server."""
     dice = network.faults.dice(f"{process.name}/client/{process.number('clients')}")
-    connection = Connection(server="https://simulated", ssl_context=None, token=no_token())
+    connection = ApiConnection(server="https://simulated", ssl_context=None, token=no_token())
     client = ApiClient(connection, user_agent="simulation", deadline=deadline, rng=dice)
     client._transport = SimulatedTransport(connection, process, network, deadline=deadline, rng=dice)
     return client
@@ -65,7 +65,7 @@ class SimulatedTransport(Transport):
     """`Transport` without sockets."""
 
     def __init__(
-        self, connection: Connection, process: Process, network: Network, *, deadline: float, rng: random.Random
+        self, connection: ApiConnection, process: Process, network: Network, *, deadline: float, rng: random.Random
     ) -> None:
         super().__init__(connection, user_agent="simulation", deadline=deadline, rng=rng)
         self._process = process

@@ -20,8 +20,8 @@ from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.rewrite.ports import LeasePort
 from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.rewrite.worker.events import Ended, EndReason
-from compaction.rewrite.worker.held import JobLease
+from compaction.rewrite.worker.events import EndReason, JobEnded
+from compaction.rewrite.worker.held import HeldJobLease
 from compaction.rewrite.worker.keeper import LeaseKeeper
 from compaction.rewrite.worker.loop import Worker
 from simulation.invariants import Invariant
@@ -71,7 +71,7 @@ class SimulatedHeartbeat:
             elif not self._closed:
                 for lease in self._keeper.held:
                     lease.lose("the heartbeat ended")
-                self._inbox.put(Ended(EndReason.HEARTBEAT_LOST))
+                self._inbox.put(JobEnded(EndReason.HEARTBEAT_LOST))
 
         running.add_done_callback(ended, context=self._process.context.copy())
 
@@ -80,10 +80,10 @@ class SimulatedHeartbeat:
 
         block_on(self._process, wait())
 
-    def deliver(self, lease: JobLease, report: JobReport) -> bool:
+    def deliver(self, lease: HeldJobLease, report: JobReport) -> bool:
         return False if self._over else block_on(self._process, self._keeper.deliver(lease, report))
 
-    def release(self, lease: JobLease) -> None:
+    def release(self, lease: HeldJobLease) -> None:
         if not self._over:
             block_on(self._process, self._keeper.release(lease))
 
@@ -192,7 +192,7 @@ class SimulatedLauncher:
         record = self._machine.records.get(ref.name)
         if record is None or record.process.dead:
             return
-        record.inbox.put(Ended(EndReason.TERMINATED))
+        record.inbox.put(JobEnded(EndReason.TERMINATED))
         ending = asyncio.get_running_loop().time() + grace
         while not record.process.dead:
             if asyncio.get_running_loop().time() >= ending:

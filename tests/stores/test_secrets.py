@@ -17,7 +17,7 @@ from compaction.stores.secrets import (
     LARGEST,
     DirectorySecrets,
     GivenSecrets,
-    SecretReference,
+    TaskSecret,
     check_name,
     is_key,
     options_of,
@@ -171,12 +171,12 @@ def test_given_secrets_are_read_by_name_and_show_no_value() -> None:
 
 def test_without_a_name_there_are_no_options(tmp_path: Path) -> None:
     assert options_of(DirectorySecrets(str(tmp_path)), None) == {}
-    assert SecretReference(DirectorySecrets(str(tmp_path)), "").options() == {}
+    assert TaskSecret(DirectorySecrets(str(tmp_path)), "").options() == {}
 
 
 def test_a_reference_travels_without_its_values_and_opens_them_where_it_arrives(tmp_path: Path) -> None:
     write_secrets(tmp_path, {"store": {"secret_access_key": VALUE}})
-    reference = SecretReference(DirectorySecrets(str(tmp_path)), "store")
+    reference = TaskSecret(DirectorySecrets(str(tmp_path)), "store")
     assert reference.options() == {"secret_access_key": VALUE}
     sent = pickle.dumps(reference)
     assert VALUE.encode() not in sent

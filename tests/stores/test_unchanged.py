@@ -14,7 +14,7 @@ import pytest
 
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.spec import CompactionPolicySpec
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 from compaction.stores.adapter import SenseRequest, StoreAdapter, open_store
 from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.reading.view import open_log
@@ -41,7 +41,7 @@ class Looks:
         for _ in range(3):
             self.look()
 
-    def look(self) -> Reading:
+    def look(self) -> ScanResult:
         self.number, self.now = self.number + 1, self.now + SETTLE_SECONDS
         request = SenseRequest(self.number, 1, self.now, quarantined=self.quarantined, recover=False)
         return self.store.sense(request).reading

@@ -28,7 +28,7 @@ class AttemptOutcome(StrEnum):
     REVOKED = "Revoked"  # the coordinator took the job back
 
 
-class Launcher(StrEnum):
+class LauncherType(StrEnum):
     """How workers are started."""
 
     AUTO = "auto"  # what the cluster serves decides (kube/launchers/choice.py)

@@ -8,7 +8,7 @@ with `pause` the attempt stops asking whether its lease is still held: at its fi
 stdin and then commits as if nothing had happened, as a worker would that was put to sleep between the question and
 the commit. What refuses it then can only be the store.
 
-It says what happens as one JSON object per line on stdout; see `Said`.
+It says what happens as one JSON object per line on stdout; see `LineKind`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 import structlog
 
 from compaction.api.job.resource import CompactionJobSpec
-from compaction.drill.told import Order, Said
+from compaction.drill.messages import LineKind, Order
 from compaction.exceptions import CompactionError, JobStoppedError, LeaseLostError, PortUnavailableError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
 from compaction.rewrite.ports import Assignment, LeasePort
 from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.rewrite.worker.held import JobLease
+from compaction.rewrite.worker.held import HeldJobLease
 from compaction.rewrite.worker.patience import Patience
 
 
@@ -60,7 +60,7 @@ class InlineEngine:
 class Unasked:
     """Implements `ports.HeldLease` for a worker that was asleep since it last asked. Waits at its first commit."""
 
-    lease: JobLease
+    lease: HeldJobLease
     engine: InlineEngine
     waited: bool = False
 
@@ -77,17 +77,17 @@ class Unasked:
         """Before the first commit, wait for the order to go on, then report what the correct answer is."""
         if self.engine.finished and not self.waited:
             self.waited = True
-            say(Said.AT_COMMIT)
+            say(LineKind.AT_COMMIT)
             if not sys.stdin.readline():
                 raise JobStoppedError("the drill has ended")
-            say(Said.BELIEVES, self.lease.why_lost or "")
+            say(LineKind.BELIEVES, self.lease.why_lost or "")
 
     def set_progress(self, percent: int) -> None:
         """See the port."""
         self.lease.set_progress(percent)
 
 
-def say(what: Said, text: str = "", **more: Any) -> None:
+def say(what: LineKind, text: str = "", **more: Any) -> None:
     """One line for the drill."""
     print(json.dumps({"said": what, "text": text, **more}), flush=True)
 
@@ -106,7 +106,7 @@ async def run(order: Order) -> None:
     async with lease_port(connection, identity)() as port:
         sent_at = time.monotonic()
         await port.renew_job(order.job, order.token, progress=0)
-        lease = JobLease(assignment, sent_at=sent_at, clock=time.monotonic)
+        lease = HeldJobLease(assignment, sent_at=sent_at, clock=time.monotonic)
         renewing = asyncio.create_task(_keep(port, lease))
         engine = InlineEngine()
         held = Unasked(lease, engine) if order.pause else lease
@@ -115,11 +115,11 @@ async def run(order: Order) -> None:
         finally:
             renewing.cancel()
             await asyncio.wait([renewing])
-        say(Said.ENDED, report.message, outcome=report.outcome, reason=report.reason)
+        say(LineKind.ENDED, report.message, outcome=report.outcome, reason=report.reason)
         await _last_renewal(port, lease)
 
 
-async def _keep(port: LeasePort, lease: JobLease) -> None:
+async def _keep(port: LeasePort, lease: HeldJobLease) -> None:
     """Renew every third of the lease until it is lost, as the worker's heartbeat does."""
     patience = Patience(lease.assignment.lease_seconds, time.monotonic)
     while lease.why_lost is None:
@@ -135,16 +135,16 @@ async def _keep(port: LeasePort, lease: JobLease) -> None:
         await asyncio.sleep(lease.assignment.lease_seconds / 3)
 
 
-async def _last_renewal(port: LeasePort, lease: JobLease) -> None:
+async def _last_renewal(port: LeasePort, lease: HeldJobLease) -> None:
     """Try to renew once more, and say what the API server makes of it."""
     try:
         await port.renew_job(lease.job_name, lease.token, progress=lease.progress)
     except LeaseLostError as error:
-        say(Said.RENEWAL_REFUSED, str(error))
+        say(LineKind.RENEWAL_REFUSED, str(error))
     except PortUnavailableError as error:
-        say(Said.RENEWAL_UNKNOWN, str(error))
+        say(LineKind.RENEWAL_UNKNOWN, str(error))
     else:
-        say(Said.RENEWED)
+        say(LineKind.RENEWED)
 
 
 def main(order: str) -> int:

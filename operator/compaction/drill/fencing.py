@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.job.spec import JobParameters, JobSources, PolicyReference
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
 from compaction.drill.joblease import DrillLease
+from compaction.drill.messages import Line, LineKind, Order
 from compaction.drill.process import start
-from compaction.drill.told import Line, Order, Said
 from compaction.exceptions import ApiError, DrillError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
@@ -89,7 +89,7 @@ class FencingDrill:
         order = self._order(lease, ground, attempt=1, token=first_token)
         await lease.create(holder=order.name, token=first_token)
         first = await stack.enter_async_context(start(order, ground.scratch / "attempt-1.err"))
-        await first.hear(Said.AT_COMMIT)
+        await first.hear(LineKind.AT_COMMIT)
         self._say(
             f"attempt 1 holds the lease with token {first_token} and stands before its commit (pid {first.process.pid})"
         )
@@ -100,23 +100,23 @@ class FencingDrill:
         second_token = await self._take_over(lease, ground)
         order = self._order(lease, ground, attempt=2, token=second_token, pause=False)
         second = await stack.enter_async_context(start(order, ground.scratch / "attempt-2.err"))
-        committed = await second.hear(Said.ENDED)
+        committed = await second.hear(LineKind.ENDED)
         self._say(f"attempt 2 has ended: {committed.outcome}, {committed.text}")
         settled = ground.files()
 
         first.wake()
         self._say("attempt 1 is awake (SIGCONT) and goes on with its commit")
-        believes = await first.hear(Said.BELIEVES)
-        refused = await first.hear(Said.ENDED)
+        believes = await first.hear(LineKind.BELIEVES)
+        refused = await first.hear(LineKind.ENDED)
         self._say(f"attempt 1 has ended: {refused.outcome}, {refused.reason}: {refused.text}")
-        renewal = await first.hear(Said.RENEWED, Said.RENEWAL_REFUSED, Said.RENEWAL_UNKNOWN)
+        renewal = await first.hear(LineKind.RENEWED, LineKind.RENEWAL_REFUSED, LineKind.RENEWAL_UNKNOWN)
         return (
             ground.committed_by(second_token, job=self.job, line=committed, larger_than=first_token),
             Check(
                 "the woken attempt knew by its own clock that its lease was over", bool(believes.text), believes.text
             ),
             _refused(refused),
-            Check("the API server refused its renewal", renewal.said is Said.RENEWAL_REFUSED, renewal.text),
+            Check("the API server refused its renewal", renewal.said is LineKind.RENEWAL_REFUSED, renewal.text),
             Check("the woken attempt changed no file of the log", *ground.unchanged_since(settled)),
             Check("the readable content is what it was", *ground.same_content()),
             Check("no half-done file is left", *ground.no_leftovers()),
@@ -154,7 +154,7 @@ class FencingDrill:
 
 
 def _refused(line: Line) -> Check:
-    holds = (line.outcome, line.reason) == (Outcome.FAILED, JobReason.STALE_TOKEN)
+    holds = (line.outcome, line.reason) == (ReportOutcome.FAILED, JobReason.STALE_TOKEN)
     return Check("the store refused its commit", holds, line.text)
 
 
@@ -210,7 +210,7 @@ class Ground:
     def committed_by(self, token: int, *, job: str, line: Line, larger_than: int) -> Check:
         receipts = self.store.receipts(self.log, job)
         holds = (
-            line.outcome == Outcome.SUCCEEDED
+            line.outcome == ReportOutcome.SUCCEEDED
             and token > larger_than
             and len(receipts) == len(self.groups)
             and all(receipt.token == token for receipt in receipts)

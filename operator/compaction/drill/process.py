@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from compaction.drill.attempt import encode
-from compaction.drill.told import Line, Order, Said
+from compaction.drill.messages import Line, LineKind, Order
 from compaction.exceptions import DrillError
 from compaction.local.processes.process import GUARD
 
@@ -24,14 +24,14 @@ _TAIL_LINES: Final = 5
 
 
 @dataclass(slots=True)
-class Attempt:
+class DrillAttempt:
     """A running attempt. `errors` is the file its stderr goes to."""
 
     order: Order
     process: asyncio.subprocess.Process
     errors: Path
 
-    async def hear(self, *expected: Said) -> Line:
+    async def hear(self, *expected: LineKind) -> Line:
         """The next line that is one of `expected`; earlier ones of other kinds are skipped.
 
         Raises:
@@ -83,7 +83,7 @@ class Attempt:
 
 
 @contextlib.asynccontextmanager
-async def start(order: Order, errors: Path) -> AsyncIterator[Attempt]:
+async def start(order: Order, errors: Path) -> AsyncIterator[DrillAttempt]:
     """An attempt that cannot outlive the block, nor this process."""
     guard = [sys.executable, "-I", "-S", str(GUARD), str(os.getpid())]
     with errors.open("wb") as stderr:
@@ -96,7 +96,7 @@ async def start(order: Order, errors: Path) -> AsyncIterator[Attempt]:
             # A terminal's Ctrl-C is for the drill, which then ends its attempts itself.
             start_new_session=True,
         )
-    attempt = Attempt(order, process, errors)
+    attempt = DrillAttempt(order, process, errors)
     try:
         yield attempt
     finally:

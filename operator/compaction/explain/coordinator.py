@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Final
 
 from compaction.explain.coordination import Leadership, coordination
-from compaction.explain.explanation import Telling
+from compaction.explain.explanation import ExplanationBuilder
 from compaction.leases.record import Lease
 
 _START: Final = "Start the operator: compactor operator --namespace NAMESPACE"
 
 
 def tell_coordinator(
-    telling: Telling, leases: Sequence[Lease] | None, now: datetime, *, namespace: str, seen: bool
+    telling: ExplanationBuilder, leases: Sequence[Lease] | None, now: datetime, *, namespace: str, seen: bool
 ) -> None:
     """Report that no operator coordinates.
 

@@ -33,7 +33,7 @@ class Explanation:
         return {"subject": self.subject} | {name: list(getattr(self, name)) for name in LISTS}
 
 
-class Telling:
+class ExplanationBuilder:
     """Collects sentences in order, each once, with the names of the object filled in."""
 
     def __init__(self, names: Names, now: datetime) -> None:

@@ -7,12 +7,12 @@ from datetime import datetime
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
-from compaction.api.job.resource import Attempt, CompactionJob
+from compaction.api.job.resource import AttemptStatus, CompactionJob
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import plural
 from compaction.explain.coordinator import tell_coordinator
-from compaction.explain.explanation import Explanation, Telling, first_of
+from compaction.explain.explanation import Explanation, ExplanationBuilder, first_of
 from compaction.explain.words import job_words, wait_words
 from compaction.kinds.meaning import Names, meaning_of
 from compaction.kinds.registry import kind_of_job
@@ -30,22 +30,22 @@ def explain_job(
     """
     meta, status = job.metadata, job.status
     names = Names(meta.namespace, job.spec.policy_ref.name, meta.name)
-    telling = Telling(names, now)
-    _tell_work(telling, job)
-    tell_coordinator(telling, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
+    builder = ExplanationBuilder(names, now)
+    _explain_work(builder, job)
+    tell_coordinator(builder, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     match status.state:
         case JobState.UNASSIGNED | JobState.ABANDONED:
-            _tell_waiting(telling, job, policy)
+            _explain_waiting(builder, job, policy)
         case JobState.IN_PROGRESS:
-            _tell_running(telling, job, leases)
+            _explain_running(builder, job, leases)
         case JobState.FAULTY:
-            _tell_parked(telling, job)
+            _explain_parked(builder, job)
         case JobState.SUCCEEDED:
-            _tell_receipt(telling, job)
-    _tell_skipped(telling, job)
+            _explain_receipt(builder, job)
+    _explain_skipped(builder, job)
     if meta.is_deleting:
-        telling.state("It is being deleted.")
-    return telling.told(f"CompactionJob {meta.namespace}/{meta.name}: {status.state}")
+        builder.state("It is being deleted.")
+    return builder.told(f"CompactionJob {meta.namespace}/{meta.name}: {status.state}")
 
 
 def progress_of(job: CompactionJob, leases: Sequence[Lease] | None) -> str:
@@ -67,7 +67,7 @@ def _lease_of(job: CompactionJob, leases: Sequence[Lease] | None) -> Lease | Non
     return next((lease for lease in leases or () if lease.name == job.metadata.name), None)
 
 
-def _last(job: CompactionJob) -> Attempt | None:
+def _last(job: CompactionJob) -> AttemptStatus | None:
     return job.status.attempts[-1] if job.status.attempts else None
 
 
@@ -80,35 +80,35 @@ def _verdict(job: CompactionJob) -> tuple[str, str]:
     return (last.reason, last.message) if last is not None else ("Faulty", "")
 
 
-def _tell_work(telling: Telling, job: CompactionJob) -> None:
+def _explain_work(builder: ExplanationBuilder, job: CompactionJob) -> None:
     if job.spec.sources.chosen is not None:
-        telling.debt(kind_of_job(job.spec.kind).does(job.spec))
+        builder.debt(kind_of_job(job.spec.kind).does(job.spec))
 
 
-def _tell_waiting(telling: Telling, job: CompactionJob, policy: CompactionPolicy | None) -> None:
+def _explain_waiting(builder: ExplanationBuilder, job: CompactionJob, policy: CompactionPolicy | None) -> None:
     status, last = job.status, _last(job)
     if last is not None:
-        _tell_attempt(telling, last)
+        _explain_attempt(builder, last)
     if status.waiting is not None:
         meaning = meaning_of(wait_words(), status.waiting.reason)
-        said = f"It has waited {telling.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
-        telling.state(telling.said(said, status.waiting.message))
-        telling.consequences(meaning)
+        said = f"It has waited {builder.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
+        builder.state(builder.said(said, status.waiting.message))
+        builder.consequences(meaning)
         return
     if policy is None:
         meaning = meaning_of(wait_words(), "PolicyNotFound")
-        telling.state(f"It waits for PolicyNotFound: {meaning.says}")
-        telling.consequences(meaning)
+        builder.state(f"It waits for PolicyNotFound: {meaning.says}")
+        builder.consequences(meaning)
         return
     waiting = policy.status.waiting
     if waiting is None:
-        telling.state(f"It has waited {telling.age(_waits_since(job))} for a worker.")
-        telling.next("It is assigned to the next worker with a free slot; jobs of a lower level go first.")
+        builder.state(f"It has waited {builder.age(_waits_since(job))} for a worker.")
+        builder.next("It is assigned to the next worker with a free slot; jobs of a lower level go first.")
         return
     meaning = meaning_of(wait_words(), waiting.reason)
-    said = f"It has waited {telling.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
-    telling.state(telling.said(f"{said}{meaning.says}", waiting.message))
-    telling.consequences(meaning)
+    said = f"It has waited {builder.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
+    builder.state(builder.said(f"{said}{meaning.says}", waiting.message))
+    builder.consequences(meaning)
 
 
 def _waits_since(job: CompactionJob) -> datetime | None:
@@ -116,18 +116,18 @@ def _waits_since(job: CompactionJob) -> datetime | None:
     return last.ended_at if last is not None and last.ended_at is not None else job.metadata.creation_timestamp
 
 
-def _tell_attempt(telling: Telling, attempt: Attempt) -> None:
+def _explain_attempt(builder: ExplanationBuilder, attempt: AttemptStatus) -> None:
     """How the last attempt ended, and what follows from it."""
     meaning = meaning_of(job_words(), attempt.reason)
     charged = "charged" if attempt.charged else "not charged"
     said = (
-        f"Attempt {attempt.token} on {attempt.worker} {_ended(attempt)} {telling.age(attempt.ended_at)} ago ({charged})"
+        f"Attempt {attempt.token} on {attempt.worker} {_ended(attempt)} {builder.age(attempt.ended_at)} ago ({charged})"
     )
-    telling.state(telling.said(f"{said}, {attempt.reason}: {meaning.says}", attempt.message))
-    telling.consequences(meaning)
+    builder.state(builder.said(f"{said}, {attempt.reason}: {meaning.says}", attempt.message))
+    builder.consequences(meaning)
 
 
-def _ended(attempt: Attempt) -> str:
+def _ended(attempt: AttemptStatus) -> str:
     return {
         AttemptOutcome.FAILED: "failed",
         AttemptOutcome.EXPIRED: "expired",
@@ -136,45 +136,45 @@ def _ended(attempt: Attempt) -> str:
     }.get(attempt.outcome, "ended")
 
 
-def _tell_running(telling: Telling, job: CompactionJob, leases: Sequence[Lease] | None) -> None:
+def _explain_running(builder: ExplanationBuilder, job: CompactionJob, leases: Sequence[Lease] | None) -> None:
     status = job.status
     meaning = meaning_of(job_words(), "Assigned")
     where = f"{status.worker} with token {status.fencing_token}"
-    telling.state(
-        f"It has run on {where} for {telling.age(status.assigned_at)}, {progress_of(job, leases)}: {meaning.says}"
+    builder.state(
+        f"It has run on {where} for {builder.age(status.assigned_at)}, {progress_of(job, leases)}: {meaning.says}"
     )
     if leases is not None and _lease_of(job, leases) is None:
-        telling.state("Its Lease is gone: the coordinator is about to give the job to another worker.")
+        builder.state("Its Lease is gone: the coordinator is about to give the job to another worker.")
     if status.failures:
-        telling.state(f"{plural(status.failures, 'attempt')} before this one failed; kubectl describe has the reasons.")
-    telling.consequences(meaning)
+        builder.state(f"{plural(status.failures, 'attempt')} before this one failed; kubectl describe has the reasons.")
+    builder.consequences(meaning)
 
 
-def _tell_parked(telling: Telling, job: CompactionJob) -> None:
+def _explain_parked(builder: ExplanationBuilder, job: CompactionJob) -> None:
     reason, message = _verdict(job)
     meaning = meaning_of(job_words(), reason)
-    said = f"It has been parked for {telling.age(job.status.finished_at)}, {reason}: {meaning.says}"
-    telling.state(telling.said(said, message))
-    telling.consequences(meaning)
+    said = f"It has been parked for {builder.age(job.status.finished_at)}, {reason}: {meaning.says}"
+    builder.state(builder.said(said, message))
+    builder.consequences(meaning)
     last = _last(job)
     if last is not None and last.reason != reason:
-        _tell_attempt(telling, last)
+        _explain_attempt(builder, last)
 
 
-def _tell_receipt(telling: Telling, job: CompactionJob) -> None:
+def _explain_receipt(builder: ExplanationBuilder, job: CompactionJob) -> None:
     receipt = job.status.receipt
     meaning = meaning_of(job_words(), "Succeeded")
-    telling.state(f"It succeeded {telling.age(job.status.finished_at)} ago: {meaning.says}")
+    builder.state(f"It succeeded {builder.age(job.status.finished_at)} ago: {meaning.says}")
     if receipt is not None:
         kind = kind_of_job(job.spec.kind)
         equal = "The live content read back is equal to that of the sources"
         proof = equal if kind.proves_equal(receipt) else "THE FINGERPRINTS DIFFER"
-        telling.state(f"{kind.became(receipt)} {proof}.")
-    telling.consequences(meaning)
+        builder.state(f"{kind.became(receipt)} {proof}.")
+    builder.consequences(meaning)
 
 
-def _tell_skipped(telling: Telling, job: CompactionJob) -> None:
+def _explain_skipped(builder: ExplanationBuilder, job: CompactionJob) -> None:
     skipped = {
-        f"{one.source} was left as it is": telling.said(f"{one.reason}.", one.message) for one in job.status.skipped
+        f"{one.source} was left as it is": builder.said(f"{one.reason}.", one.message) for one in job.status.skipped
     }
-    telling.state(*first_of(skipped, "sources were left"))
+    builder.state(*first_of(skipped, "sources were left"))

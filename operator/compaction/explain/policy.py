@@ -13,7 +13,7 @@ from compaction.api.policy.resource import CompactionPolicy, CompactionPolicySta
 from compaction.api.text.formatting import format_age, format_bytes, plural
 from compaction.api.text.times import format_timestamp
 from compaction.explain.coordinator import tell_coordinator
-from compaction.explain.explanation import Explanation, Telling, first_of
+from compaction.explain.explanation import Explanation, ExplanationBuilder, first_of
 from compaction.explain.job import progress_of, why_parked
 from compaction.explain.words import left_out_words, policy_words, target_words, wait_words
 from compaction.kinds.kind import Kind
@@ -36,31 +36,31 @@ def explain_policy(
         leases: those of the policy's namespace; None when they may not be read.
     """
     meta, status = policy.metadata, policy.status
-    telling = Telling(Names(meta.namespace, meta.name), now)
+    builder = ExplanationBuilder(Names(meta.namespace, meta.name), now)
     ready = get_condition(status.conditions, ConditionType.READY)
     kind = kind_of(policy.spec.store)
-    _tell_debt(telling, status, kind)
-    _tell_plan(telling, status)
-    tell_coordinator(telling, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
+    _explain_debt(builder, status, kind)
+    _explain_plan(builder, status)
+    tell_coordinator(builder, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     if ready is not None:
         meaning = meaning_of(policy_words(), ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
-        since = telling.age(ready.last_transition_time)
-        telling.state(telling.said(f"{ready.reason}, for {since}: {meaning.says}", message))
-        telling.consequences(meaning)
+        since = builder.age(ready.last_transition_time)
+        builder.state(builder.said(f"{ready.reason}, for {since}: {meaning.says}", message))
+        builder.consequences(meaning)
     if 0 <= status.observed_generation < meta.generation:
-        telling.state("The spec has changed since; the operator has not observed the change yet.")
-    _tell_waits(telling, status, ready.reason if ready is not None else "")
-    _tell_jobs(telling, status, jobs, leases)
-    _tell_damage(telling, status, kind)
+        builder.state("The spec has changed since; the operator has not observed the change yet.")
+    _explain_waits(builder, status, ready.reason if ready is not None else "")
+    _explain_jobs(builder, status, jobs, leases)
+    _explain_damage(builder, status, kind)
     skew = get_condition(status.conditions, ConditionType.WORKER_VERSION_SKEW)
     if skew is not None:
-        telling.state(f"{skew.type}, for {telling.age(skew.last_transition_time)}: {skew.message}.")
-    _tell_left_out(telling, status)
-    _tell_times(telling, policy)
+        builder.state(f"{skew.type}, for {builder.age(skew.last_transition_time)}: {skew.message}.")
+    _explain_left_out(builder, status)
+    _explain_times(builder, policy)
     if meta.is_deleting:
-        telling.state("It is being deleted: workers stop, jobs are deleted, the store is not changed.")
-    return telling.told(f"CompactionPolicy {meta.namespace}/{meta.name}: {ready.reason if ready else _UNKNOWN}")
+        builder.state("It is being deleted: workers stop, jobs are deleted, the store is not changed.")
+    return builder.told(f"CompactionPolicy {meta.namespace}/{meta.name}: {ready.reason if ready else _UNKNOWN}")
 
 
 def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
@@ -72,42 +72,42 @@ def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
     )
 
 
-def _tell_debt(telling: Telling, status: CompactionPolicyStatus, kind: Kind) -> None:
+def _explain_debt(builder: ExplanationBuilder, status: CompactionPolicyStatus, kind: Kind) -> None:
     debt = status.debt
     if debt is None:
-        telling.debt("Unknown: no scan of the store has completed yet.")
+        builder.debt("Unknown: no scan of the store has completed yet.")
         return
     if not debt.bytes and not debt.sources:
-        telling.debt(f"None: the last scan, {telling.age(status.last_sense_time)} ago, found no debt.")
+        builder.debt(f"None: the last scan, {builder.age(status.last_sense_time)} ago, found no debt.")
         return
-    oldest = f"; the oldest debt is {telling.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
-    telling.debt(f"{kind.debt(status)}{oldest}.", *kind.details(status))
+    oldest = f"; the oldest debt is {builder.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
+    builder.debt(f"{kind.debt(status)}{oldest}.", *kind.details(status))
     tenants = {
         f"Of tenant {one.tenant}": f"{plural(one.sources, kind.nouns.source)} wait to be {kind.nouns.compacted}."
         for one in debt.tenants
     }
-    telling.debt(*first_of(tenants, "tenants"))
-    telling.debt(*(f"{one.message} ({plural(one.sources, kind.nouns.source)})." for one in status.conflicts))
+    builder.debt(*first_of(tenants, "tenants"))
+    builder.debt(*(f"{one.message} ({plural(one.sources, kind.nouns.source)})." for one in status.conflicts))
     if status.eta_seconds is not None:
-        telling.debt(f"Estimated time to finish, at the measured speed: {format_age(status.eta_seconds)}.")
+        builder.debt(f"Estimated time to finish, at the measured speed: {format_age(status.eta_seconds)}.")
     elif status.active:
-        telling.debt("Estimated time to finish: unknown, because no job of this kind has finished yet.")
+        builder.debt("Estimated time to finish: unknown, because no job of this kind has finished yet.")
 
 
-def _tell_plan(telling: Telling, status: CompactionPolicyStatus) -> None:
+def _explain_plan(builder: ExplanationBuilder, status: CompactionPolicyStatus) -> None:
     plan = status.plan
     if plan is None or not plan.hash:
         return
-    telling.debt(
-        f"The newest plan with jobs, {plan.hash}, is {telling.age(plan.created_at)} old: {plural(plan.jobs, 'job')}, "
+    builder.debt(
+        f"The newest plan with jobs, {plan.hash}, is {builder.age(plan.created_at)} old: {plural(plan.jobs, 'job')}, "
         f"to copy {format_bytes(plan.cost_bytes)} and reclaim {format_bytes(plan.gain_bytes)}."
     )
     if plan.approval is PlanApproval.PENDING and not status.waits:
-        since = telling.age(plan.waiting_since)
-        telling.state(f"The plan {plan.hash} waits for approval; for {since} plans of this policy have been waiting.")
+        since = builder.age(plan.waiting_since)
+        builder.state(f"The plan {plan.hash} waits for approval; for {since} plans of this policy have been waiting.")
 
 
-def _tell_waits(telling: Telling, status: CompactionPolicyStatus, ready: str) -> None:
+def _explain_waits(builder: ExplanationBuilder, status: CompactionPolicyStatus, ready: str) -> None:
     """Every reason with its own age; `waiting` alone is what an older operator wrote. What follows from the reason of
     Ready stands with the condition.
     """
@@ -115,78 +115,81 @@ def _tell_waits(telling: Telling, status: CompactionPolicyStatus, ready: str) ->
         meaning = meaning_of(wait_words(), wait.reason)
         what = plural(wait.count, "plan" if wait.reason in _OF_PLANS else "job")
         example = f", such as {wait.example}" if wait.example else ""
-        said = f"{what} waiting for {wait.reason}, {telling.age(wait.since)} by now{example}: {meaning.says}"
-        telling.state(telling.said(said, wait.message))
+        said = f"{what} waiting for {wait.reason}, {builder.age(wait.since)} by now{example}: {meaning.says}"
+        builder.state(builder.said(said, wait.message))
         if wait.reason != ready:
-            telling.consequences(meaning)
+            builder.consequences(meaning)
     if status.waiting is not None and not status.waits:
         wait_for = status.waiting
         meaning = meaning_of(wait_words(), wait_for.reason)
-        said = f"Waiting for {wait_for.reason}, {telling.age(wait_for.since)} by now: {meaning.says}"
-        telling.state(telling.said(said, wait_for.message))
-        telling.consequences(meaning)
+        said = f"Waiting for {wait_for.reason}, {builder.age(wait_for.since)} by now: {meaning.says}"
+        builder.state(builder.said(said, wait_for.message))
+        builder.consequences(meaning)
 
 
-def _tell_jobs(
-    telling: Telling, status: CompactionPolicyStatus, jobs: Sequence[CompactionJob], leases: Sequence[Lease] | None
+def _explain_jobs(
+    builder: ExplanationBuilder,
+    status: CompactionPolicyStatus,
+    jobs: Sequence[CompactionJob],
+    leases: Sequence[Lease] | None,
 ) -> None:
     running = {
         f"Job {job.metadata.name} runs on {job.status.worker}": f"token {job.status.fencing_token}, "
-        f"{progress_of(job, leases)}, for {telling.age(job.status.assigned_at)}."
+        f"{progress_of(job, leases)}, for {builder.age(job.status.assigned_at)}."
         for job in jobs
         if job.status.state is JobState.IN_PROGRESS
     }
-    telling.state(*first_of(running, "jobs run"))
+    builder.state(*first_of(running, "jobs run"))
     faulty = {
-        f"Job {job.metadata.name} has been parked for {telling.age(job.status.finished_at)}": why_parked(
+        f"Job {job.metadata.name} has been parked for {builder.age(job.status.finished_at)}": why_parked(
             job, brief=bool(status.quarantined)
         )
         for job in jobs
         if job.status.state is JobState.FAULTY
     }
-    telling.state(*first_of(faulty, "jobs are parked"))
+    builder.state(*first_of(faulty, "jobs are parked"))
 
 
-def _tell_damage(telling: Telling, status: CompactionPolicyStatus, kind: Kind) -> None:
+def _explain_damage(builder: ExplanationBuilder, status: CompactionPolicyStatus, kind: Kind) -> None:
     alarms = {one.alarm.reason for one in kind.measures if one.alarm is not None}
     damaged = {
-        f"{one.target}/{one.source} quarantined for {telling.age(one.since)}": f"{one.reason}. {one.message}"
+        f"{one.target}/{one.source} quarantined for {builder.age(one.since)}": f"{one.reason}. {one.message}"
         for one in status.quarantined
     }
-    telling.state(*first_of(damaged, "sources are quarantined"))
+    builder.state(*first_of(damaged, "sources are quarantined"))
     errors = {
         f"{one.target} {'has lost records' if one.reason in alarms else 'could not be planned'}": (
             f"{one.reason}. {one.message}"
         )
         for one in status.target_errors
     }
-    telling.state(*first_of(errors, "targets could not be planned"))
-    telling.state(*kind.warnings(status))
+    builder.state(*first_of(errors, "targets could not be planned"))
+    builder.state(*kind.warnings(status))
 
 
-def _tell_left_out(telling: Telling, status: CompactionPolicyStatus) -> None:
+def _explain_left_out(builder: ExplanationBuilder, status: CompactionPolicyStatus) -> None:
     """Whole targets first; of their parts only the counts matter, each with its reason."""
     rows = status.plan.left_out if status.plan is not None else ()
     for row in sorted(rows, key=lambda row: row.reason not in target_words()):
         meaning = meaning_of(left_out_words(), row.reason)
         example = f", such as {row.example}" if row.example else ""
-        telling.debt(f"{row.count} left out as {row.reason}{example}: {meaning.says} {meaning.next}")
+        builder.debt(f"{row.count} left out as {row.reason}{example}: {meaning.says} {meaning.next}")
         if meaning.do and row.reason in target_words():
-            telling.consequences(meaning)
+            builder.consequences(meaning)
 
 
-def _tell_times(telling: Telling, policy: CompactionPolicy) -> None:
+def _explain_times(builder: ExplanationBuilder, policy: CompactionPolicy) -> None:
     """When plans are made, when jobs may start, when the store is scanned."""
     trigger, status = policy.spec.trigger, policy.status
     if trigger.schedule is not None and status.next_schedule_time is not None:
         moment = format_timestamp(status.next_schedule_time)
-        telling.next(
-            f"The next plan is created {telling.until(status.next_schedule_time)}, at {moment} "
+        builder.next(
+            f"The next plan is created {builder.until(status.next_schedule_time)}, at {moment} "
             f"(trigger.schedule: {trigger.schedule}, {trigger.time_zone})."
         )
     if trigger.windows and status.next_window_time is not None:
         moment = format_timestamp(status.next_window_time)
-        telling.next(f"The next window opens {telling.until(status.next_window_time)}, at {moment}.")
+        builder.next(f"The next window opens {builder.until(status.next_window_time)}, at {moment}.")
     scanned = status.last_sense_time
-    last = f"; last scan {telling.age(scanned)} ago" if scanned is not None else ""
-    telling.next(f"The store is scanned every {trigger.interval.text}{last}.")
+    last = f"; last scan {builder.age(scanned)} ago" if scanned is not None else ""
+    builder.next(f"The store is scanned every {trigger.interval.text}{last}.")

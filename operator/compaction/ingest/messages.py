@@ -74,7 +74,7 @@ class Problem(StrEnum):
     """Its id or path is that of another content, or the object is being deleted: upload it under a new id."""
 
 
-class Outcome(StrEnum):
+class RegistrationOutcome(StrEnum):
     """What became of one block."""
 
     REGISTERED = "Registered"
@@ -107,7 +107,7 @@ class BlockResult(Wire):
     """What became of one block, in the place it had in the request."""
 
     path: str
-    outcome: Outcome
+    outcome: RegistrationOutcome
     id: str | None = None
     code: Problem | None = None
     message: str | None = None

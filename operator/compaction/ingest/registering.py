@@ -26,7 +26,7 @@ from compaction.exceptions import (
     UnsuitableBlockError,
 )
 from compaction.ingest.access import Principal
-from compaction.ingest.messages import BlockResult, BlockToRegister, Outcome, Problem
+from compaction.ingest.messages import BlockResult, BlockToRegister, Problem, RegistrationOutcome
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import escape_tenant, parse_block_path
 from compaction.stores.blocks.store import BlockStore
@@ -96,12 +96,12 @@ def _look(store: BlockStore, one: BlockToRegister, principal: Principal) -> Bloc
 def _problem(one: BlockToRegister, error: BlockStoreError) -> BlockResult:
     code = next(problem for kind, problem in _PROBLEMS if isinstance(error, kind))
     message = printable(cut(str(error), _LONGEST_MESSAGE))
-    return BlockResult(path=one.path, outcome=Outcome.REFUSED, code=code, message=message)
+    return BlockResult(path=one.path, outcome=RegistrationOutcome.REFUSED, code=code, message=message)
 
 
 def _refused(wanted: Sequence[BlockToRegister], problems: Sequence[BlockResult | None]) -> Registration:
     results = tuple(
-        problem or BlockResult(path=one.path, outcome=Outcome.NOT_REGISTERED)
+        problem or BlockResult(path=one.path, outcome=RegistrationOutcome.NOT_REGISTERED)
         for one, problem in zip(wanted, problems, strict=True)
     )
     conflict = all(result.code in {None, Problem.CONFLICT} for result in results)
@@ -109,5 +109,5 @@ def _refused(wanted: Sequence[BlockToRegister], problems: Sequence[BlockResult |
 
 
 def _registered(block: Block, new: set[str]) -> BlockResult:
-    outcome = Outcome.REGISTERED if block.id in new else Outcome.KNOWN
+    outcome = RegistrationOutcome.REGISTERED if block.id in new else RegistrationOutcome.KNOWN
     return BlockResult(path=block.path, outcome=outcome, id=block.id)

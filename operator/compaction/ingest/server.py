@@ -29,10 +29,10 @@ from compaction.ingest.messages import (
     ListingAnswer,
     ListingQuery,
     LiveBlock,
-    Outcome,
     Problem,
     RegisterAnswer,
     RegisterRequest,
+    RegistrationOutcome,
 )
 from compaction.ingest.metrics import IngestMetrics
 from compaction.ingest.openapi import JSON, OPERATIONS, Name, document
@@ -49,7 +49,7 @@ _SHOWN_ERRORS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one server takes upon itself. `threads`: requests that work in the store at a time, and as many footers that
     are read at a time; `in_flight`: requests under way altogether.
     """
@@ -64,10 +64,15 @@ class IngestServer:
     """Serves one store; for one event loop. `close` when the application has ended."""
 
     def __init__(
-        self, store: BlockStore, gate: Gate, *, limits: Limits | None = None, metrics: IngestMetrics | None = None
+        self,
+        store: BlockStore,
+        gate: Gate,
+        *,
+        limits: RequestLimits | None = None,
+        metrics: IngestMetrics | None = None,
     ) -> None:
         self._store, self._gate = store, gate
-        self._limits = limits or Limits()
+        self._limits = limits or RequestLimits()
         self.metrics = metrics or IngestMetrics()
         self._requests = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="ingest")
         self._footers = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="footers")
@@ -149,13 +154,13 @@ class IngestServer:
         log.info(
             "blocks registered" if done.status == HTTPStatus.OK else "blocks refused",
             principal=principal.name,
-            new=outcomes.count(Outcome.REGISTERED),
-            known=outcomes.count(Outcome.KNOWN),
-            refused=outcomes.count(Outcome.REFUSED),
+            new=outcomes.count(RegistrationOutcome.REGISTERED),
+            known=outcomes.count(RegistrationOutcome.KNOWN),
+            refused=outcomes.count(RegistrationOutcome.REFUSED),
         )
         if done.status == HTTPStatus.OK:
             return web.Response(body=RegisterAnswer(blocks=done.results).to_json(), content_type=JSON)
-        count = outcomes.count(Outcome.REFUSED)
+        count = outcomes.count(RegistrationOutcome.REFUSED)
         message = f"{count} of {len(outcomes)} blocks were refused, and none was registered"
         return refusal(done.status, Problem.BLOCKS_REFUSED, message, blocks=done.results)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.members import StoreMember
-from compaction.api.policy.standing import Standing
+from compaction.api.policy.standing import PolicyStanding
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.formatting import plural
 from compaction.kinds.doors import Doors
@@ -26,7 +26,7 @@ from compaction.kinds.meaning import Meaning
 from compaction.planning.candidates import Candidate
 from compaction.planning.parts import Parts
 from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import (
@@ -78,7 +78,7 @@ class Measure:
 class PolicyWord:
     """A reason that the kind adds to the condition Ready of policies."""
 
-    standing: Standing
+    standing: PolicyStanding
     meaning: Meaning
 
 
@@ -125,7 +125,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReasonMessage:
     """A reason and what to say about it."""
 
     reason: str
@@ -186,11 +186,11 @@ class Kind(ABC):
     def stranger(self, spec: CompactionJobSpec, store: StoreSpec, policy: str) -> str:
         """Why the sources of a job of this kind are not in the store of the policy of that name; "" when they are."""
 
-    def gone(self, job: str, spec: CompactionJobSpec, scan: Reading) -> bool:
+    def gone(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
         """Whether a scan shows that the sources of a job, whose claim was refused as gone, are not in the store."""
         return spec.target not in scan.targets
 
-    def unclaimable(self, job: str, spec: CompactionJobSpec, scan: Reading) -> bool:
+    def unclaimable(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
         """Whether such a job can never run although its sources are there."""
         return False
 
@@ -214,11 +214,11 @@ class Kind(ABC):
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
-    def nothing_found(self, store: StoreSpec, scan: Reading) -> Verdict | None:
+    def nothing_found(self, store: StoreSpec, scan: ScanResult) -> ReasonMessage | None:
         """What an empty store means; None when there is nothing to say about it."""
         return None
 
-    def scanned(self, scan: Reading) -> str:
+    def scanned(self, scan: ScanResult) -> str:
         """What a scan went through, such as `3 logs`."""
         return plural(len(scan.targets), self.nouns.target, self.nouns.targets)
 

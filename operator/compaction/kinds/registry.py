@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compaction.api.policy.standing import Standing, standing_of
+from compaction.api.policy.standing import PolicyStanding, standing_of
 from compaction.api.policy.store import StoreSpec
 from compaction.kinds.blocks.kind import BLOCKS
 from compaction.kinds.fate import FATES, Fate
@@ -78,7 +78,7 @@ def any_fate(reasons: Iterable[str], *fates: Fate) -> bool:
     return any(fate_of(reason) in fates for reason in reasons)
 
 
-def policy_standing(reason: str) -> Standing:
+def policy_standing(reason: str) -> PolicyStanding:
     """How a policy stands for that reason of its condition Ready."""
     added = (kind.words.policies[reason].standing for kind in KINDS if reason in kind.words.policies)
     return next(added, standing_of(reason))

@@ -56,10 +56,10 @@ from compaction.exceptions import (
     WorkerLeaseGoneError,
 )
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, WatchEvent
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.release import OWN_VERSION
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.rewrite.ports import Assignment, LeasePort, Offer
+from compaction.rewrite.ports import Assignment, JobOffer, LeasePort
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class WorkerIdentity:
 
 
 def lease_port(
-    connection: Connection, identity: WorkerIdentity
+    connection: ApiConnection, identity: WorkerIdentity
 ) -> Callable[[], AbstractAsyncContextManager[LeasePort]]:
     """A factory for the heartbeat: it opens a client of its own, inside the heartbeat's loop."""
 
@@ -189,7 +189,7 @@ class KubeLeasePort:
 
     # --- assignments ---
 
-    async def offers(self, *, wait: bool) -> Sequence[Offer]:
+    async def offers(self, *, wait: bool) -> Sequence[JobOffer]:
         """See the port. A job that already carries this attempt's report is no offer any more."""
         if wait and self._version is not None:
             await self._until_changed(self._version)
@@ -201,7 +201,7 @@ class KubeLeasePort:
         # What was renewed since is kept: it carries the newer version.
         self._jobs = {key: self._jobs.get(key, lease) for key, lease in leases.items()}
         return [
-            Offer(
+            JobOffer(
                 job_name=lease.name,
                 token=lease.record.transitions,
                 lease_seconds=float(lease.record.duration_seconds or self.identity.lease_seconds),
@@ -250,7 +250,7 @@ class KubeLeasePort:
         lease = self._mine(event.object)
         return event.type == "MODIFIED" and lease is not None and _key(lease) in self._jobs
 
-    async def fetch(self, offer: Offer) -> Assignment:
+    async def fetch(self, offer: JobOffer) -> Assignment:
         """See the port."""
         try:
             with _unavailable():

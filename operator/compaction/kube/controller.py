@@ -25,7 +25,7 @@ from compaction.kube.client.resources import COMPACTION_POLICIES, LEASES, Obj, R
 from compaction.kube.executor.api import ApiObjects
 from compaction.kube.executor.events import EventType
 from compaction.kube.executor.executor import Executor
-from compaction.kube.executor.outcome import Outcome
+from compaction.kube.executor.outcome import ExecutionResult
 from compaction.kube.executor.workers import LaunchedWorkers
 from compaction.kube.gather import (
     ParsedObjects,
@@ -38,7 +38,7 @@ from compaction.kube.gather import (
     worker_lease,
     worker_process,
 )
-from compaction.kube.informer.cache import Change, Delta, ObjectKey, key_of
+from compaction.kube.informer.cache import CacheChange, Delta, ObjectKey, key_of
 from compaction.kube.informer.queue import AGAIN, stale_pause
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.measure import measure
@@ -51,7 +51,7 @@ from compaction.leases.observer import LeaseObserver
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
-from compaction.reconcile.observations import Moment, Snapshot
+from compaction.reconcile.observations import Moment, PolicySnapshot
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.status.announcing import of_standing
 from compaction.stores.adapter import StoreAdapter, open_store
@@ -118,7 +118,7 @@ class PolicyController:
     def observed(self, resource: Resource, delta: Delta) -> None:
         """See `kube.replica.runtime.Controller`: the moment of this call is when a Lease was seen to change."""
         uid = delta.body["metadata"]["uid"]
-        if delta.change is Change.DELETED:
+        if delta.change is CacheChange.DELETED:
             self._leases.forget(uid)
             self._jobs.forget(uid)
             self._policies.forget(uid)
@@ -130,7 +130,7 @@ class PolicyController:
     def _note_store(self, delta: Delta) -> None:
         """A policy is new, changed or gone: those that share its store may go on now, or have to stop."""
         policy = None
-        if delta.change is not Change.DELETED:
+        if delta.change is not CacheChange.DELETED:
             with suppress(ValidationError):
                 policy = self._policies.get(delta.body)
         for other in self._overlaps.note(key_of(delta.body), policy):
@@ -178,9 +178,9 @@ class PolicyController:
         except ValidationError as error:
             assert body is not None, "only an object can be invalid"
             return await self._refuse(runtime, body, error)
-        snapshot = self._picture(runtime, key, policy, state)
+        snapshot = self._snapshot(runtime, key, policy, state)
         decision = reconcile(snapshot)
-        self._sharing.note(key, decision.wish, policy, snapshot.now)
+        self._sharing.note(key, decision.demand, policy, snapshot.now)
         decided = self._monotonic()  # before anything is awaited: no other decision of this policy comes in between
         state.memory = decision.memory
         if policy is not None:
@@ -229,9 +229,9 @@ class PolicyController:
 
         self._spawn(wait())
 
-    def _picture(
+    def _snapshot(
         self, runtime: Runtime, key: ObjectKey, policy: CompactionPolicy | None, state: PolicyState
-    ) -> Snapshot:
+    ) -> PolicySnapshot:
         now = Moment(self._wall(), self._monotonic())
         leases, bodies = runtime.cache.leases_of(key), runtime.cache.jobs_of(key)
         # By name as well: a job's Lease is the job's whatever somebody made of its labels.
@@ -239,7 +239,7 @@ class PolicyController:
         owned = [lease for lease, body in zip(named, bodies, strict=True) if lease and is_lease_of(lease, body)]
         jobs = job_leases([*leases, *owned], self._leases, now.monotonic)
         views = job_views(bodies, jobs, self._jobs)
-        return Snapshot(
+        return PolicySnapshot(
             namespace=key.namespace,
             name=key.name,
             now=now,
@@ -256,7 +256,7 @@ class PolicyController:
         )
 
     def _next(
-        self, runtime: Runtime, key: ObjectKey, snapshot: Snapshot, decision: Decision, outcome: Outcome
+        self, runtime: Runtime, key: ObjectKey, snapshot: PolicySnapshot, decision: Decision, outcome: ExecutionResult
     ) -> float | None:
         if snapshot.policy is None and decision.requeue_after is None:
             if (state := self._states.pop(key, None)) is not None:

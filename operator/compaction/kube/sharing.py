@@ -12,9 +12,9 @@ from compaction.kube.gather import is_worker
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.replica.runtime import Runtime
-from compaction.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimits, Wish
-from compaction.reconcile.commons import Commons, waited_for_worker
+from compaction.reconcile.allowance import NO_ALLOWANCE, Allowance, LimitDemand, OperatorLimits
 from compaction.reconcile.observations import Moment
+from compaction.reconcile.shared_limits import SharedLimits, waited_for_worker
 
 SHARE_OUT: Final = 0.2
 """Seconds between two sharings: what they cost does not grow with what happens in between."""
@@ -28,7 +28,7 @@ class Sharing:
     def __init__(self, limits: OperatorLimits, *, monotonic: Callable[[], float]) -> None:
         self._limits = limits
         self._monotonic = monotonic
-        self._commons: Commons[ObjectKey] | None = None
+        self._commons: SharedLimits[ObjectKey] | None = None
 
     def begin(self, runtime: Runtime, workers: Mapping[ObjectKey, tuple[WorkerObservation, ...]]) -> None:
         """Enter the workers that there are, once a term: after everything was listed, before anything is decided."""
@@ -36,17 +36,17 @@ class Sharing:
             return
         keys = {*runtime.cache.policies.keys(), *workers}
         holds = {key: _workers_of(runtime, key, workers.get(key, ())) for key in keys}
-        self._commons = Commons(self._limits, holds, now=self._monotonic())
+        self._commons = SharedLimits(self._limits, holds, now=self._monotonic())
 
     def allowance(self, key: ObjectKey) -> Allowance:
         """What a policy may have."""
         return NO_ALLOWANCE if self._commons is None else self._commons.allowance(key)
 
-    def note(self, key: ObjectKey, wish: Wish, policy: CompactionPolicy | None, now: Moment) -> None:
+    def note(self, key: ObjectKey, demand: LimitDemand, policy: CompactionPolicy | None, now: Moment) -> None:
         """A decision was made: before anything is awaited, so that no other depends on less than is known."""
         if self._commons is not None:
             waited = waited_for_worker(policy, now) if policy is not None else 0.0
-            self._commons.note(key, wish, now=now.monotonic, waited=waited)
+            self._commons.note(key, demand, now=now.monotonic, waited=waited)
 
     def give_up(self, key: ObjectKey) -> None:
         """The policy cannot be read any more."""

@@ -60,7 +60,7 @@ class ElectionSettings:
         return self.renew_deadline / 3
 
 
-class LeasePort(Protocol):
+class ElectionPort(Protocol):
     """The part of the API server that an election needs. Every method may raise ApiError."""
 
     async def get(self) -> Lease:
@@ -76,7 +76,7 @@ class LeasePort(Protocol):
         ...
 
 
-class Standing(StrEnum):
+class ElectionState(StrEnum):
     """Where this candidate stands."""
 
     FOLLOWER = "Follower"
@@ -89,7 +89,7 @@ class Election:
 
     def __init__(
         self,
-        port: LeasePort,
+        port: ElectionPort,
         *,
         identity: str,
         settings: ElectionSettings,
@@ -108,7 +108,7 @@ class Election:
             default_duration=settings.lease_duration, clock=observer_clock
         )
         self._lease: Lease | None = None  # as of our last read or write
-        self._standing = Standing.FOLLOWER
+        self._standing = ElectionState.FOLLOWER
         self._sent_at = float("-inf")  # when the last successful renewal was sent, on `clock`
         self.stepped_at = clock()  # for the watchdog
         self.epoch = -1
@@ -116,15 +116,15 @@ class Election:
     # -- asked from any thread ----------------------------------------------------------------------------------------
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ElectionState:
         """Leader only while the deadline holds, whether or not anybody was awake to notice."""
-        if self._standing is Standing.LEADER and self._clock() >= self.deadline:
-            return Standing.LOST
+        if self._standing is ElectionState.LEADER and self._clock() >= self.deadline:
+            return ElectionState.LOST
         return self._standing
 
     def is_leader(self) -> bool:
         """True while no other replica can have been elected."""
-        return self.standing is Standing.LEADER
+        return self.standing is ElectionState.LEADER
 
     @property
     def deadline(self) -> float:
@@ -146,22 +146,22 @@ class Election:
     async def step(self) -> float:
         """One read or one renewal; returns the seconds to sleep before the next. API errors are logged, not raised."""
         try:
-            if self._standing is Standing.LEADER:
+            if self._standing is ElectionState.LEADER:
                 await self._renew()
-            elif self._standing is Standing.FOLLOWER:
+            elif self._standing is ElectionState.FOLLOWER:
                 await self._try_acquire()
         except ApiError as error:
             _log.warning("election: the request to the API server failed", error=str(error), standing=self.standing)
-        if self._standing is Standing.LEADER and self._clock() >= self.deadline:
+        if self._standing is ElectionState.LEADER and self._clock() >= self.deadline:
             self._lose("the renew deadline passed")
         self.stepped_at = self._clock()
         return self._pause()
 
     async def release(self) -> bool:
         """Give the Lease up for others to take at once; True when that was written. Only after all guarded work."""
-        if self._standing is not Standing.LEADER or self._lease is None:
+        if self._standing is not ElectionState.LEADER or self._lease is None:
             return False
-        self._standing = Standing.LOST  # first: from here on nothing may believe it leads
+        self._standing = ElectionState.LOST  # first: from here on nothing may believe it leads
         lease = self._lease
         # A conflict is most likely our own renewal whose answer was lost: read, and release what is there if it is
         # ours.
@@ -247,16 +247,16 @@ class Election:
 
     def _win(self, lease: Lease, sent_at: float) -> None:
         self._lease, self._sent_at, self.epoch = lease, sent_at, lease.record.transitions
-        self._standing = Standing.LEADER
+        self._standing = ElectionState.LEADER
         _log.info("elected", identity=self.identity, epoch=self.epoch)
 
     def _lose(self, why: str) -> None:
-        self._standing = Standing.LOST
+        self._standing = ElectionState.LOST
         _log.error("leadership lost", identity=self.identity, epoch=self.epoch, why=why)
 
     def _pause(self) -> float:
         period = self.settings.retry_period
-        if self._standing is Standing.LEADER:
+        if self._standing is ElectionState.LEADER:
             return max(0.0, min(period, self.deadline - self._clock()))
         # Spread followers out, so that they do not all meet on the server in the moment a leader goes away.
         return period * (1.0 + self._rng.uniform(0.0, _JITTER))

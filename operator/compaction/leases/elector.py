@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
 from compaction.exceptions import ApiError
-from compaction.leases.election import Election, ElectionSettings, LeasePort, Standing, leader_clock
+from compaction.leases.election import Election, ElectionPort, ElectionSettings, ElectionState, leader_clock
 
 HARD_EXIT_CODE: Final = 70
 
@@ -25,7 +25,7 @@ class Elector:
 
     def __init__(
         self,
-        open_port: Callable[[], AbstractAsyncContextManager[LeasePort]],
+        open_port: Callable[[], AbstractAsyncContextManager[ElectionPort]],
         *,
         identity: str,
         settings: ElectionSettings,
@@ -71,9 +71,9 @@ class Elector:
         return self._election is not None and self._election.is_leader()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ElectionState:
         """Follower, leader, or a leader no more."""
-        return self._election.standing if self._election is not None else Standing.FOLLOWER
+        return self._election.standing if self._election is not None else ElectionState.FOLLOWER
 
     @property
     def epoch(self) -> int:
@@ -113,7 +113,7 @@ class Elector:
             self._election = election
             while not self._stopping.is_set():
                 pause = await self._step(election)
-                if election.standing is Standing.LOST:
+                if election.standing is ElectionState.LOST:
                     return
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):

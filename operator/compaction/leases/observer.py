@@ -20,7 +20,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class LeaseObservation:
     """The last record seen for a key and the local time (seconds, own clock) at which it was first seen like this."""
 
     record: LeaseRecord
@@ -33,21 +33,21 @@ class LeaseObserver(Generic[Key]):
     def __init__(self, *, default_duration: float = 15.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._default_duration = default_duration
-        self._seen: dict[Key, Observation] = {}
+        self._seen: dict[Key, LeaseObservation] = {}
 
     def observe(self, key: Key, record: LeaseRecord) -> bool:
         """Note a record read just now; True when it differs from the last one, which restarts the measure."""
         previous = self._seen.get(key)
         if previous is not None and previous.record == record:
             return False
-        self._seen[key] = Observation(record, self._clock())
+        self._seen[key] = LeaseObservation(record, self._clock())
         return True
 
     def forget(self, key: Key) -> None:
         """The lease is gone, or no longer of interest."""
         self._seen.pop(key, None)
 
-    def last(self, key: Key) -> Observation | None:
+    def last(self, key: Key) -> LeaseObservation | None:
         """What was observed for the key."""
         return self._seen.get(key)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compaction.planning.candidates import Candidate
-from compaction.planning.reading import Reading, UnofferedDebt
+from compaction.planning.reading import ScanResult, UnofferedDebt
 
 RECENT_JOBS = 20
 """Speed is measured over so many of the newest receipts."""
@@ -61,7 +61,7 @@ class FinishedWork:
     finished_at: float
 
 
-def debt_of(reading: Reading) -> Debt:
+def debt_of(reading: ScanResult) -> Debt:
     """The debt that a scan found, by level and tenant."""
     return total_debt(reading.candidates, reading.beyond)
 

@@ -27,7 +27,7 @@ from typing import Final
 from compaction.api.names import name_stem
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason, ObsoleteSource
 from compaction.planning.collector import collector_paused
-from compaction.planning.triggers import TargetHistory, Trigger, split_due
+from compaction.planning.triggers import PlanTrigger, TargetHistory, split_due
 
 PLANNED_GROUPS_PER_JOB = 256
 PLANNED_OBSOLETE_PER_JOB = 1024
@@ -157,7 +157,7 @@ class Planner:
     policy_name: str
     owner_uid: str
     limits: PlanLimits
-    trigger: Trigger
+    trigger: PlanTrigger
     parameters: str = ""
 
     def plan(

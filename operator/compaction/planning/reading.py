@@ -56,7 +56,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScanResult:
     """One scan of the store. `started` and `ended` are monotonic seconds, `wall` is when it ended (epoch seconds).
 
     `identities` has an entry per source that was in quarantine when it began, keyed (target, source); "" for one that
@@ -84,7 +84,7 @@ class Reading:
     left_out: tuple[LeftOut, ...] = ()
     outdated: frozenset[str] = frozenset()
 
-    def says_the_same(self, other: Reading) -> bool:
+    def says_the_same(self, other: ScanResult) -> bool:
         """Whether both found the same in the store; when they ran, and their numbers, do not count."""
         before = {one.target: one for one in other.candidates}
         if len(self.candidates) != len(other.candidates) or _besides(self) != _besides(other):
@@ -99,6 +99,6 @@ class Reading:
         return self.identities.get((target, source), "")
 
 
-def _besides(reading: Reading) -> Reading:
+def _besides(reading: ScanResult) -> ScanResult:
     """Everything but the candidates, and when it was made."""
     return replace(reading, number=0, started=0.0, ended=0.0, wall=0.0, candidates=())

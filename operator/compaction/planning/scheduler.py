@@ -62,7 +62,7 @@ class WorkerSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class SlotAssignment:
     """Give `job` to `worker`."""
 
     job: str
@@ -73,7 +73,7 @@ class Assignment:
 class Schedule:
     """The assignments, best first; how many jobs wait and for what; when the next backoff ends (epoch seconds)."""
 
-    assignments: tuple[Assignment, ...]
+    assignments: tuple[SlotAssignment, ...]
     waiting: Mapping[WaitReason, int]
     ready: int
     next_backoff_end: float | None
@@ -112,11 +112,11 @@ def assign(
     heads, next_backoff_end = _heads(jobs, busy_targets, waiting, now=now)
     slots = _Slots(workers)
     room = max(0, capacity)
-    assignments: list[Assignment] = []
+    assignments: list[SlotAssignment] = []
     for level in sorted(heads):
         turns = _Turns(heads[level], load or {})
         while room > len(assignments) and slots.free > 0 and (rank := turns.take()) is not None:
-            assignments.append(Assignment(rank.name, slots.take(avoid=rank.last_worker)))
+            assignments.append(SlotAssignment(rank.name, slots.take(avoid=rank.last_worker)))
     left = sum(len(targets) for tenants in heads.values() for targets in tenants.values())
     if left:
         reason = WaitReason.CONCURRENCY_LIMIT if len(assignments) >= room else WaitReason.NO_FREE_SLOT

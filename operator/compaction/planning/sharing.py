@@ -19,7 +19,7 @@ from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SharedDemand:
     """Units that a member wants in all (including what it holds), and holds now."""
 
     wants: int
@@ -60,7 +60,7 @@ def shares(limit: int, wants: Sequence[int]) -> tuple[int, ...]:
     return tuple(given)
 
 
-def share_out(limit: int, line: Sequence[Claim]) -> tuple[Grant, ...]:
+def share_out(limit: int, line: Sequence[SharedDemand]) -> tuple[Grant, ...]:
     """What each may have, in line order: shares; what is free to those that stand first; what has to be released by
     those that have too much, the last in line first.
     """

@@ -16,7 +16,7 @@ def _always(candidate: Candidate) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class PlanTrigger:
     """When a target is due: its debt is enough (`is_due`, the kind's own rule) and the cooldown is over (seconds)."""
 
     is_due: Callable[[Candidate], bool] = _always
@@ -37,7 +37,7 @@ _NO_HISTORY = TargetHistory()
 
 
 def reason_not_due(
-    candidate: Candidate, trigger: Trigger, history: TargetHistory, *, now: float
+    candidate: Candidate, trigger: PlanTrigger, history: TargetHistory, *, now: float
 ) -> LeftOutReason | None:
     """Why `candidate` gets no job now, or None when it is due. `now` is epoch seconds, like `finished_at`."""
     if candidate.is_empty:
@@ -58,7 +58,7 @@ def reason_not_due(
     return None
 
 
-def cooldown_left(trigger: Trigger, history: TargetHistory, *, now: float) -> float:
+def cooldown_left(trigger: PlanTrigger, history: TargetHistory, *, now: float) -> float:
     """Seconds until the cooldown of a target is over. An end that is still to come was written by a clock that was
     ahead: it begins no cooldown.
     """
@@ -68,7 +68,7 @@ def cooldown_left(trigger: Trigger, history: TargetHistory, *, now: float) -> fl
 
 
 def split_due(
-    candidates: tuple[Candidate, ...], trigger: Trigger, history: Mapping[str, TargetHistory], *, now: float
+    candidates: tuple[Candidate, ...], trigger: PlanTrigger, history: Mapping[str, TargetHistory], *, now: float
 ) -> tuple[list[Candidate], list[tuple[Candidate, LeftOutReason]]]:
     """The due candidates and the others with their reason, both in the given order."""
     due: list[Candidate] = []

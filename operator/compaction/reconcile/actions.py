@@ -13,10 +13,10 @@ from enum import StrEnum
 from typing import Final
 
 from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus
-from compaction.api.job.status import Attempt
+from compaction.api.job.status import AttemptStatus
 from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.planning.reading import HeldJob
-from compaction.reconcile.allowance import NO_WISH, Wish
+from compaction.reconcile.allowance import NO_DEMAND, LimitDemand
 from compaction.reconcile.memory import Memory, frozen
 from compaction.reconcile.observations import Identity
 
@@ -48,7 +48,7 @@ class EndAttempt:
     premise: Premise = NO_PREMISE
     target: str = ""
     retire: bool = False
-    ended: Attempt | None = None
+    ended: AttemptStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +190,9 @@ class Rest:
 class Decision:
     """One reconcile's outcome. Carried out in the order of the fields; `memory` replaces the coordinator's memory.
 
-    `policy_absent`: everything depends on the policy's absence, which a fresh read must confirm first. `wish`: what the
-    policy has and could use of the operator's limits when this has been carried out. `rest` is None when deciding again
-    may decide something.
+    `policy_absent`: everything depends on the policy's absence, which a fresh read must confirm first. `demand`: what
+    the policy has and could use of the operator's limits when this has been carried out. `rest` is None when deciding
+    again may decide something.
     """
 
     memory: Memory
@@ -209,7 +209,7 @@ class Decision:
     policy_status: WritePolicyStatus | None = None
     events: tuple[Announce, ...] = ()
     requeue_after: float | None = None
-    wish: Wish = NO_WISH
+    demand: LimitDemand = NO_DEMAND
     rest: Rest | None = None
 
     @property

@@ -1,6 +1,6 @@
-"""The limits of one operator over all its policies, what a policy wishes of them, and what it is allowed.
+"""The limits of one operator over all its policies, what a policy demands of them, and what it is allowed.
 
-A policy's reconcile sees its allowance and says its wish; `reconcile/commons.py` makes one of the other.
+A policy's reconcile sees its allowance and says its demand; `reconcile/shared_limits.py` makes one of the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_LIMITS = OperatorLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LimitDemand:
     """What a policy could use now, running jobs included, and what it has.
 
     `bytes_per_second` None is as much as there is; `granted` is what its running jobs were promised.
@@ -44,7 +44,7 @@ class Wish:
         return self.workers > 0
 
 
-NO_WISH = Wish()
+NO_DEMAND = LimitDemand()
 
 
 @dataclass(frozen=True, slots=True)

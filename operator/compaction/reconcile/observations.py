@@ -15,7 +15,7 @@ from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.planning.reading import Reading, TargetProblem
+from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.memory import Memory
 
@@ -24,8 +24,8 @@ __all__ = [
     "JobLease",
     "JobView",
     "Moment",
-    "Reading",
-    "Snapshot",
+    "PolicySnapshot",
+    "ScanResult",
     "TargetProblem",
     "WorkerLease",
     "WorkerProcess",
@@ -150,7 +150,7 @@ class WorkerProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PolicySnapshot:
     """The picture. `policy` is None when it does not exist (any more); its children then have to go.
 
     `stray_leases` are job Leases without a job. `version` is the operator's own. `allowance` is what the policy may
@@ -165,7 +165,7 @@ class Snapshot:
     stray_leases: tuple[JobLease, ...] = ()
     workers: tuple[WorkerLease, ...] = ()
     processes: tuple[WorkerProcess, ...] = ()
-    reading: Reading | None = None
+    reading: ScanResult | None = None
     memory: Memory = field(default_factory=Memory)
     version: str = ""
     allowance: Allowance = field(default_factory=Allowance)

@@ -38,18 +38,18 @@ from compaction.reconcile.jobs.job import is_finished, token_of
 from compaction.reconcile.jobs.refusals import Refusals, with_waits
 from compaction.reconcile.jobs.steps import JobStep, StepRules, take_step
 from compaction.reconcile.memory import frozen
-from compaction.reconcile.observations import Identity, Snapshot
+from compaction.reconcile.observations import Identity, PolicySnapshot
 from compaction.reconcile.planning import creating, quarantine, replan
 from compaction.reconcile.planning.quarantine import Release
 from compaction.reconcile.status import announcing, summary, waits
 from compaction.reconcile.teardown import orphaned, tear_down
 from compaction.reconcile.timing import noted, pending_release, release_look, timing
-from compaction.reconcile.workers import crew, fleet, launching, pod_memory
-from compaction.reconcile.workers.assigning import Assigned, Assigner, soonest
+from compaction.reconcile.workers import fleet, launching, pod_memory, worker_statuses
+from compaction.reconcile.workers.assigning import Assigner, AssignmentResult, soonest
 from compaction.reconcile.workers.skew import skew_of
 
 
-def reconcile(snapshot: Snapshot) -> Decision:
+def reconcile(snapshot: PolicySnapshot) -> Decision:
     """Decide what to do for a policy and everything of it."""
     if snapshot.policy is None or snapshot.policy.metadata.is_deleting:
         return tear_down(snapshot)
@@ -59,7 +59,7 @@ def reconcile(snapshot: Snapshot) -> Decision:
 class _Reconcile:
     """One run. Methods return parts of the decision and change nothing but `steps` and `memory` of the run."""
 
-    def __init__(self, snapshot: Snapshot, policy: CompactionPolicy) -> None:
+    def __init__(self, snapshot: PolicySnapshot, policy: CompactionPolicy) -> None:
         workers = fleet.corrected(snapshot.memory.workers, policy.metadata.generation)
         self.snapshot = replace(snapshot, memory=replace(snapshot.memory, workers=workers))
         self.policy = policy
@@ -116,7 +116,7 @@ class _Reconcile:
             store_tasks=store_tasks,
             policy_status=write,
             events=(*workers.events, *self._events(steps, planned)),
-            wish=assigned.wish,
+            demand=assigned.demand,
             requeue_after=soonest(*seconds, store_work.next_task(self.snapshot, self.policy, self.memory)),
         )
         look = store_work.look_of(self.policy, self.memory, steps=steps, quarantined=quarantined)
@@ -263,7 +263,7 @@ class _Reconcile:
     def _status(
         self,
         steps: tuple[JobStep, ...],
-        assigned: Assigned,
+        assigned: AssignmentResult,
         workers: fleet.Fleet,
         totals: counting.Totals,
         quarantined: tuple[QuarantinedSource, ...],
@@ -281,7 +281,7 @@ class _Reconcile:
                 quarantined=quarantined,
                 created=len(self.memory.planning.unmade.jobs),
                 workers=workers.live,
-                worker_statuses=crew.statuses(self.snapshot),
+                worker_statuses=worker_statuses.statuses(self.snapshot),
                 stuck=launching.stuck(workers.trouble),
                 raised=pod_memory.raised(self.policy, self.memory.workers),
                 waits=waiting,

@@ -18,7 +18,7 @@ from compaction.reconcile import store_work
 from compaction.reconcile.actions import Decision, Rest, RunStoreTask
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.planning.approval import is_pending
 from compaction.reconcile.status.summary import LAZY_GAP
 from compaction.reconcile.timing import approved_hash
@@ -29,7 +29,7 @@ _END_BY_THEMSELVES: Final = frozenset({LeftOutReason.COOLDOWN.value, LeftOutReas
 
 
 def rest_of(
-    snapshot: Snapshot,
+    snapshot: PolicySnapshot,
     policy: CompactionPolicy,
     decision: Decision,
     *,
@@ -56,7 +56,7 @@ def rest_of(
     )
 
 
-def _is_idle(snapshot: Snapshot, memory: Memory, steps: Sequence[JobStep]) -> bool:
+def _is_idle(snapshot: PolicySnapshot, memory: Memory, steps: Sequence[JobStep]) -> bool:
     """No worker or task is at work for the policy, or about to be."""
     coming = memory.workers.launches or memory.planning.unmade.jobs
     busy = snapshot.workers or snapshot.processes or snapshot.stray_leases or coming
@@ -64,7 +64,7 @@ def _is_idle(snapshot: Snapshot, memory: Memory, steps: Sequence[JobStep]) -> bo
     return not (busy or running or memory.store.sense_running or memory.store.sweep_running)
 
 
-def _is_planned_out(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> bool:
+def _is_planned_out(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory) -> bool:
     """Another plan from a scan that finds the same is the same: it was created from these very jobs, and what it left
     out does not become due by the clock.
     """

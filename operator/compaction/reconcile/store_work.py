@@ -15,7 +15,7 @@ from compaction.reconcile.actions import CreateJob, RunStoreTask, StoreTask
 from compaction.reconcile.jobs.job import state_of, token_of
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.memory import Memory, frozen
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.planning import quarantine
 from compaction.reconcile.planning.quarantine import NO_RELEASE, Release
 
@@ -28,7 +28,7 @@ LONGEST_PAUSE: Final = 600.0
 
 
 def start(
-    snapshot: Snapshot,
+    snapshot: PolicySnapshot,
     policy: CompactionPolicy,
     memory: Memory,
     *,
@@ -122,7 +122,7 @@ def swept(memory: Memory, *, sweep_in: float | None, now: float) -> Memory:
     return replace(memory, store=replace(memory.store, sweep_due=due))
 
 
-def sense_in(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float:
+def sense_in(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory) -> float:
     """Seconds until the store is scanned again: the interval, when it will have something new, soon after a job has
     changed it, or at once. Looks take a quarter of the time at most, whatever the store says; a policy that waits for
     a worker looks ever more rarely.
@@ -153,7 +153,7 @@ def pause(interval: float, *, started: float, waits_since: float | None) -> floa
     return max(interval, min(LONGEST_PAUSE, waited))
 
 
-def waits_since(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
+def waits_since(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
     """Since when (monotonic) the policy waits for one of the workers that all policies share; None when it does not, or
     has one, or may have one now.
     """
@@ -164,14 +164,14 @@ def waits_since(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) ->
     return None if first is None else now.monotonic - max(0.0, now.wall - first.timestamp())
 
 
-def next_sweep(snapshot: Snapshot, memory: Memory) -> float | None:
+def next_sweep(snapshot: PolicySnapshot, memory: Memory) -> float | None:
     """Seconds until a sweep is due; None when none is."""
     if memory.store.sweep_running or memory.store.sweep_due is None:
         return None
     return max(0.0, memory.store.sweep_due - snapshot.now.monotonic)
 
 
-def next_task(snapshot: Snapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
+def next_task(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory) -> float | None:
     """Seconds until a task is due."""
     moments: list[float] = []
     if snapshot.held_by:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import POLICY_KIND
-from compaction.api.policy.plan_status import Waiting
+from compaction.api.policy.plan_status import WaitStatus
 from compaction.reconcile.actions import Decision, DeleteJob, DeleteLease, EndAttempt, ForgetWorker, StopWorker
-from compaction.reconcile.allowance import Wish
+from compaction.reconcile.allowance import LimitDemand
 from compaction.reconcile.jobs.job import Ending, ended, evolve, is_finished, state_of
 from compaction.reconcile.memory import Memory, WorkerMemory
-from compaction.reconcile.observations import JobView, Snapshot
+from compaction.reconcile.observations import JobView, PolicySnapshot
 from compaction.reconcile.workers.fleet import holding
 from compaction.reconcile.workers.launching import STOP_GRACE
 
@@ -37,7 +37,7 @@ def orphaned(view: JobView, policy_uid: str) -> DeleteJob | None:
     return DeleteJob(view.identity, view.job.spec.target, POLICY_DELETED, lease)
 
 
-def tear_down(snapshot: Snapshot) -> Decision:
+def tear_down(snapshot: PolicySnapshot) -> Decision:
     """The decision for a policy that does not exist, or is being deleted."""
     leases = {worker.name: worker for worker in snapshot.workers}
     stops = [StopWorker(worker.name, worker.identity, STOP_GRACE, POLICY_DELETED) for worker in snapshot.workers]
@@ -63,11 +63,11 @@ def tear_down(snapshot: Snapshot) -> Decision:
         delete_leases=tuple(DeleteLease(lease.identity) for lease in snapshot.stray_leases),
         delete_jobs=tuple(deletions),
         requeue_after=LOOK_AGAIN if stops or deletions or snapshot.processes else None,
-        wish=Wish(holds=holding(snapshot, ())),
+        demand=LimitDemand(holds=holding(snapshot, ())),
     )
 
 
-def _set_aside(view: JobView, snapshot: Snapshot) -> EndAttempt | None:
+def _set_aside(view: JobView, snapshot: PolicySnapshot) -> EndAttempt | None:
     """A job made by hand waits for its policy to come (back)."""
     status, now = view.job.status, snapshot.now
     lease = view.lease.identity if view.lease is not None else None
@@ -81,7 +81,7 @@ def _set_aside(view: JobView, snapshot: Snapshot) -> EndAttempt | None:
     if status.waiting is None or status.waiting.reason != WaitReason.POLICY_NOT_FOUND:
         policy = view.job.spec.policy_ref.name
         message = f"there is no CompactionPolicy {policy} in namespace {snapshot.namespace}: create it"
-        status = evolve(status, waiting=Waiting(reason=WaitReason.POLICY_NOT_FOUND, message=message, since=now.time))
+        status = evolve(status, waiting=WaitStatus(reason=WaitReason.POLICY_NOT_FOUND, message=message, since=now.time))
     if status == view.job.status and lease is None:
         return None
     return EndAttempt(view.identity, status if status != view.job.status else None, lease)

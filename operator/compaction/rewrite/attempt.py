@@ -13,7 +13,7 @@ from compaction.rewrite.ports import HeldLease
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt(ABC):
+class RewriteAttempt(ABC):
     """Who works, and with what. `bytes_per_second`: what all of the job's tasks may move together."""
 
     reported: ClassVar[tuple[type[CompactionError], ...]]

@@ -24,7 +24,7 @@ from compaction.stores.secrets import Secrets
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class JobOffer:
     """A job lease that names this worker as its holder."""
 
     job_name: str
@@ -65,7 +65,7 @@ class LeasePort(Protocol):
     async def leave(self) -> None:
         """Delete the worker's own lease. Repeating is harmless."""
 
-    async def offers(self, *, wait: bool) -> Sequence[Offer]:
+    async def offers(self, *, wait: bool) -> Sequence[JobOffer]:
         """All job leases that name this worker. With `wait`: once something changed since the last call, or a poll is
         due (at once on the first call); without: now.
 
@@ -73,7 +73,7 @@ class LeasePort(Protocol):
             PortUnavailableError: as above.
         """
 
-    async def fetch(self, offer: Offer) -> Assignment:
+    async def fetch(self, offer: JobOffer) -> Assignment:
         """Read the job of an offer.
 
         Raises:

@@ -18,7 +18,7 @@ from typing import Protocol
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicySpec
 from compaction.kinds.registry import kind_of
-from compaction.planning.reading import HeldJob, Reading, TargetProblem
+from compaction.planning.reading import HeldJob, ScanResult, TargetProblem
 from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import NO_SECRETS, Secrets
 
@@ -60,7 +60,7 @@ class Sensed:
     become due by their age nudges the sensor.
     """
 
-    reading: Reading
+    reading: ScanResult
     sweep_in: float | None
     overdue: float = 0.0
     look_in: float | None = None

@@ -1,7 +1,7 @@
 """Secrets by name: where the credentials of a store and the URL of its index come from, in every deployment.
 
 A Secret is a name and keys with texts, as Kubernetes has them. What reads one gets values; what travels, is logged or
-is stored has names only. So a Spark task is given `SecretReference`, and opens the files where it runs.
+is stored has names only. So a Spark task is given `TaskSecret`, and opens the files where it runs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class GivenSecrets:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretReference:
+class TaskSecret:
     """A Secret of a directory by its name, without any value: what a task is given. "" as name: none is needed."""
 
     secrets: DirectorySecrets

@@ -37,7 +37,7 @@ from compaction.kube.replica.operator import OperatorConfig, run_operator
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.election import ElectionSettings
 from compaction.reconcile.allowance import OperatorLimits
-from compaction.rewrite.worker.events import Ended, EndReason, Inbox
+from compaction.rewrite.worker.events import EndReason, Inbox, JobEnded
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker
 
@@ -104,7 +104,7 @@ def host(kubeconfig: Path, directory: Path) -> None:
         for name in (one.removesuffix(STOP) for one in names if one.endswith(STOP)):
             (directory / f"{name}{STOP}").unlink(missing_ok=True)
             if name in inboxes:
-                inboxes[name].put(Ended(EndReason.TERMINATED))
+                inboxes[name].put(JobEnded(EndReason.TERMINATED))
         time.sleep(POLL)
 
 

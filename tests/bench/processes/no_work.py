@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
@@ -73,7 +73,7 @@ class NoWork:
         receipt = JobReceipt(token=assignment.token, worker=self._worker, groups=len(source.groups), bytes_reclaimed=1)
         return JobReport(
             token=assignment.token,
-            outcome=Outcome.SUCCEEDED,
+            outcome=ReportOutcome.SUCCEEDED,
             reason=JobReason.COMPLETED,
             message="nothing was done",
             receipt=receipt,

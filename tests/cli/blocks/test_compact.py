@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_commands import BlockCommands, policy_file
 
 
-def content(blocks: BlockCommands) -> Fingerprint:
+def content(blocks: BlockCommands) -> RowFingerprint:
     """Of all live blocks, as they are read back now."""
     verified = blocks.data("verify")
     assert verified["bad"] == 0
-    listed = [Fingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
-    return sum(listed, Fingerprint())
+    listed = [RowFingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
+    return sum(listed, RowFingerprint())
 
 
 def test_blocks_are_merged_level_by_level_and_hold_the_same_rows(blocks: BlockCommands) -> None:

@@ -11,7 +11,7 @@ import yaml
 from compaction.cli.blocks import verify as blocks_verify
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.registration.foreign import assigned_id
 from support.stores.block_commands import BlockCommands, block
 from support.stores.blocks import parquet, rows
@@ -197,7 +197,7 @@ def test_a_block_that_ends_while_others_are_verified_is_no_difference(
     path = blocks.data("inspect", two)["path"]
     read = blocks_verify._differences
 
-    def end_it_first(objects: Objects, block: Block) -> list[str]:
+    def end_it_first(objects: ObjectStorage, block: Block) -> list[str]:
         if block.id == two:
             with blocks.opened() as store:
                 store.set_aside({two: Fault("SourceCorrupt", "x")})

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from compaction.stores.blocks.index.claims import retire
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_commands import BlockCommands, block, in_folder
 from support.stores.block_histories import attempt
 from support.stores.block_index import NOON
 from support.stores.blocks import parquet, rows
 
 
-def content(blocks: BlockCommands) -> Fingerprint:
+def content(blocks: BlockCommands) -> RowFingerprint:
     """Of all live blocks, as they are read back now."""
     assert blocks.data("verify")["bad"] == 0
-    listed = [Fingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
-    return sum(listed, Fingerprint())
+    listed = [RowFingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
+    return sum(listed, RowFingerprint())
 
 
 def _lose(commands: BlockCommands) -> None:

@@ -13,7 +13,7 @@ from compaction.api.enums import JobReason, PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftAlonePart
-from compaction.planning.reading import Reading, TargetProblem
+from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from conformance.lines import record
 from conformance.lines.kind import FILES, QUARANTINED, LineStore, store_of
@@ -45,7 +45,7 @@ class LineAdapter:
             live += len(found.live(names))
             due += [max(0.0, since + self._grace - time.time()) for since in found.replaced.values()]
             due += [0.0 for _ in found.leftovers(names)]
-        reading = Reading(
+        reading = ScanResult(
             number=request.number,
             generation=request.generation,
             started=request.asked,

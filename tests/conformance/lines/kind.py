@@ -25,7 +25,7 @@ from compaction.planning.candidates import Candidate
 from compaction.planning.parts import Parts
 from compaction.planning.paths import relative_to
 from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import CompactionPolicyStatus
@@ -140,7 +140,7 @@ class LineKind(Kind):
     def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         return any(relative_to(*pair) is not None for pair in _both_ways(one.location, other.location))
 
-    def scanned(self, scan: Reading) -> str:
+    def scanned(self, scan: ScanResult) -> str:
         return plural(int(scan.measures.get(FILES.name, 0)), "file")
 
     def does(self, spec: CompactionJobSpec) -> str:

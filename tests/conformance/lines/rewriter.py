@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt, SkippedSource
 from compaction.exceptions import CompactionError, StaleTokenError
-from compaction.rewrite.attempt import Attempt
+from compaction.rewrite.attempt import RewriteAttempt
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.tasks import run_tasks
@@ -49,8 +49,8 @@ def open_rewriter(engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner
 
 
 @dataclass(slots=True, kw_only=True)
-class LineAttempt(Attempt):
-    """See `Attempt`. Without a sound source nothing is committed."""
+class LineAttempt(RewriteAttempt):
+    """See `RewriteAttempt`. Without a sound source nothing is committed."""
 
     reported: ClassVar[tuple[type[CompactionError], ...]] = (LinesError, StaleTokenError)
 
@@ -125,16 +125,16 @@ class LineAttempt(Attempt):
                 files.unlink(self.directory / self.output)
 
     def _report(self) -> JobReport:
-        reason, outcome, message = JobReason.COMPLETED, Outcome.SUCCEEDED, "files merged"
+        reason, outcome, message = JobReason.COMPLETED, ReportOutcome.SUCCEEDED, "files merged"
         match self.error:
             case StaleTokenError():
-                reason, outcome = JobReason.STALE_TOKEN, Outcome.FAILED
+                reason, outcome = JobReason.STALE_TOKEN, ReportOutcome.FAILED
             case LinesChangedError():
-                reason, outcome = JobReason.SOURCES_CHANGED, Outcome.SKIPPED
+                reason, outcome = JobReason.SOURCES_CHANGED, ReportOutcome.SKIPPED
             case LinesError():
-                reason, outcome = JobReason.STORE_UNREADABLE, Outcome.FAILED
+                reason, outcome = JobReason.STORE_UNREADABLE, ReportOutcome.FAILED
             case _ if self.receipt is None:
-                reason, outcome, message = JobReason.SOURCE_CORRUPT, Outcome.FAILED, "no source can be read"
+                reason, outcome, message = JobReason.SOURCE_CORRUPT, ReportOutcome.FAILED, "no source can be read"
         return JobReport(
             token=self.token,
             outcome=outcome,

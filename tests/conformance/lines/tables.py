@@ -10,7 +10,7 @@ from compaction.cli.output import Column
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.planning.debt import total_debt
 from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 
 Data = dict[str, Any]
 PLANNED: Final = (Column("name", "Job"), Column("target", "Directory"), Column("files", "Files", right=True))
@@ -27,12 +27,12 @@ def planned_rows(data: Data, plan: Plan) -> Iterable[Data]:
     return rows
 
 
-def debt_of(scan: Reading) -> Data:
+def debt_of(scan: ScanResult) -> Data:
     debt = total_debt(scan.candidates)
     return {"bytes": debt.bytes, "sources": debt.sources, "targets": debt.targets}
 
 
-def more_of(scan: Reading) -> Data:
+def more_of(scan: ScanResult) -> Data:
     return {}
 
 

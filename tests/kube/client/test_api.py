@@ -32,7 +32,7 @@ from compaction.kube.client.api import (
     PatchKind,
     WatchEvent,
 )
-from compaction.kube.client.config import Connection, load_connection, no_token, static_token
+from compaction.kube.client.config import ApiConnection, load_connection, no_token, static_token
 from compaction.kube.executor.events import EventRecorder, EventType
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica import preflight
@@ -193,7 +193,7 @@ def test_a_version_that_is_too_old_is_gone(with_client: Callable[..., None], nam
     with_client(work)
 
 
-def test_unknown_credentials_are_told_apart_from_missing_permissions(connection: Connection, namespace: str) -> None:
+def test_unknown_credentials_are_told_apart_from_missing_permissions(connection: ApiConnection, namespace: str) -> None:
     async def main() -> None:
         stranger = replace(connection, token=static_token("nonsense"), ssl_context=_without_certificate())
         async with ApiClient(stranger) as client:
@@ -216,7 +216,7 @@ def _without_certificate() -> ssl.SSLContext:
 
 def test_no_server_is_unavailable_within_the_deadline() -> None:
     async def main() -> None:
-        async with ApiClient(Connection("http://127.0.0.1:9", None, no_token()), deadline=1.0) as client:
+        async with ApiClient(ApiConnection("http://127.0.0.1:9", None, no_token()), deadline=1.0) as client:
             with pytest.raises(ApiUnavailableError, match=r"cannot connect|no answer within 1 s"):
                 await client.get(LEASES, "l", namespace="ns")
 
@@ -239,11 +239,11 @@ def test_every_call_is_counted(with_client: Callable[..., None], namespace: str)
 
 
 def test_the_administrator_lacks_nothing_and_a_stranger_is_told_what(
-    control_plane: Any, connection: Connection, namespace: str, tmp_path: Path
+    control_plane: Any, connection: ApiConnection, namespace: str, tmp_path: Path
 ) -> None:
     kubeconfig = control_plane.running.kubeconfig_for("stranger", tmp_path / "stranger")
 
-    async def check(connection: Connection) -> None:
+    async def check(connection: ApiConnection) -> None:
         async with ApiClient(connection) as client:
             await preflight.check(client, namespace=namespace, lease_namespace=namespace)
 
@@ -278,7 +278,7 @@ def test_events_are_posted_once_counted_and_folded(
     with_client(work)
 
 
-def test_failing_to_post_an_event_breaks_nothing(connection: Connection, namespace: str, policy: MakePolicy) -> None:
+def test_failing_to_post_an_event_breaks_nothing(connection: ApiConnection, namespace: str, policy: MakePolicy) -> None:
     metrics = Metrics()
 
     async def main() -> None:

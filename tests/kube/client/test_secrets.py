@@ -14,7 +14,7 @@ import pytest
 from compaction.api.enums import PolicyReason
 from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.secrets import KEPT_SECONDS, NamespaceSecrets, secret_values
 from compaction.kube.client.transport import ApiCall
 from compaction.stores.secrets import reason_of, value_of
@@ -47,7 +47,7 @@ def make(control_plane: Any, namespace: str) -> Callable[..., None]:
 
 
 def in_thread(
-    connection: Connection, namespace: str, work: Callable[[NamespaceSecrets], Any], *, clock: Clock | None = None
+    connection: ApiConnection, namespace: str, work: Callable[[NamespaceSecrets], Any], *, clock: Clock | None = None
 ) -> tuple[Any, list[ApiCall]]:
     """`work(secrets)` in a thread, beside the loop of the client; its result, and the calls that were made."""
     calls: list[ApiCall] = []
@@ -61,7 +61,7 @@ def in_thread(
 
 
 def test_a_secret_is_read_by_name_with_one_get_and_nothing_else(
-    connection: Connection, namespace: str, make: Callable[..., None]
+    connection: ApiConnection, namespace: str, make: Callable[..., None]
 ) -> None:
     make("store", {"access_key_id": "me", "secret_access_key": VALUE + "\n"})
     values, calls = in_thread(connection, namespace, lambda secrets: secrets.read("store"))
@@ -70,7 +70,7 @@ def test_a_secret_is_read_by_name_with_one_get_and_nothing_else(
 
 
 def test_it_is_kept_for_a_while_and_a_changed_one_is_picked_up(
-    connection: Connection, namespace: str, make: Callable[..., None]
+    connection: ApiConnection, namespace: str, make: Callable[..., None]
 ) -> None:
     make("store", {"url": "1"})
     clock = Clock()
@@ -88,7 +88,7 @@ def test_it_is_kept_for_a_while_and_a_changed_one_is_picked_up(
     assert len(calls) == 2
 
 
-def test_a_failure_is_not_kept(connection: Connection, namespace: str, make: Callable[..., None]) -> None:
+def test_a_failure_is_not_kept(connection: ApiConnection, namespace: str, make: Callable[..., None]) -> None:
     def work(secrets: NamespaceSecrets) -> str:
         with pytest.raises(SecretMissingError):
             secrets.read("store")
@@ -99,7 +99,7 @@ def test_a_failure_is_not_kept(connection: Connection, namespace: str, make: Cal
 
 
 def test_a_secret_that_was_read_before_and_is_gone_is_missing(
-    control_plane: Any, connection: Connection, namespace: str, make: Callable[..., None]
+    control_plane: Any, connection: ApiConnection, namespace: str, make: Callable[..., None]
 ) -> None:
     make("store", {"url": "1"})
     clock = Clock()
@@ -115,7 +115,7 @@ def test_a_secret_that_was_read_before_and_is_gone_is_missing(
 
 
 def test_what_is_missing_is_named_with_what_to_do(
-    connection: Connection, namespace: str, make: Callable[..., None]
+    connection: ApiConnection, namespace: str, make: Callable[..., None]
 ) -> None:
     make("store", {"access_key_id": VALUE})
 
@@ -164,7 +164,9 @@ def test_no_answer_is_an_error_that_says_so(control_plane: Any, namespace: str, 
     assert reason_of(error) is PolicyReason.SENSE_FAILED
 
 
-def test_no_value_shows_in_what_keeps_them(connection: Connection, namespace: str, make: Callable[..., None]) -> None:
+def test_no_value_shows_in_what_keeps_them(
+    connection: ApiConnection, namespace: str, make: Callable[..., None]
+) -> None:
     make("store", {"url": VALUE})
 
     def work(secrets: NamespaceSecrets) -> str:
@@ -180,7 +182,7 @@ def test_a_value_that_is_no_text_is_named() -> None:
     assert secret_values("empty", {}) == {}
 
 
-def test_a_look_that_outlives_its_term_gets_an_error_and_comes_back(connection: Connection, namespace: str) -> None:
+def test_a_look_that_outlives_its_term_gets_an_error_and_comes_back(connection: ApiConnection, namespace: str) -> None:
     """The client is closed first, then the loop; the thread is waited for by nobody but the end of the process."""
 
     async def term() -> NamespaceSecrets:

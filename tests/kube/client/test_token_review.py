@@ -15,7 +15,7 @@ from compaction.exceptions import TokenReviewUnavailableError
 from compaction.ingest.access import Gate
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.token_review import TokenReviewer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.cluster.control_plane import ControlPlane
@@ -77,7 +77,7 @@ def test_a_server_that_may_not_ask_lets_nobody_in_and_says_nothing_of_the_token(
     asyncio.run(work())
 
 
-def test_an_api_server_that_is_away_is_neither_yes_nor_no(connection: Connection) -> None:
+def test_an_api_server_that_is_away_is_neither_yes_nor_no(connection: ApiConnection) -> None:
     async def work() -> None:
         away = replace(connection, server="https://127.0.0.1:9")
         async with ApiClient(away) as client:
@@ -95,7 +95,7 @@ def store(tmp_path: Path) -> Iterator[BlockStore]:
 
 
 @pytest.fixture
-def endpoint(store: BlockStore, connection: Connection, namespace: str) -> Iterator[Endpoint]:
+def endpoint(store: BlockStore, connection: ApiConnection, namespace: str) -> Iterator[Endpoint]:
     client = ApiClient(connection)
 
     def gate() -> Gate:

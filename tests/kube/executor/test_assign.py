@@ -9,10 +9,10 @@ from typing import Any
 from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus, JobSources, PolicyReference
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentLogSources
 from compaction.kube.client.api import LEASES, ApiClient
-from compaction.kube.client.config import Connection, no_token
+from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.executor.api import ApiObjects
 from compaction.kube.executor.assign import AssignmentSteps
-from compaction.kube.executor.outcome import Outcome
+from compaction.kube.executor.outcome import ExecutionResult
 from compaction.kube.informer.cache import ObjectKey
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.observations import Identity, Moment
@@ -27,16 +27,16 @@ SPEC = CompactionJobSpec(
 ACTION = AssignJob(Identity("job-1", "uid-1", "7"), "w-1", SPEC, CompactionJobStatus(), 1, None, 0, 15)
 
 
-def outcome_with(tmp_path: Path, *leases: dict[str, Any]) -> tuple[Outcome, list[str]]:
+def outcome_with(tmp_path: Path, *leases: dict[str, Any]) -> tuple[ExecutionResult, list[str]]:
     """What comes of an assignment when the cache knows these Leases; and which stores were asked for."""
     asked: list[str] = []
 
-    async def main() -> Outcome:
-        async with ApiClient(Connection("http://127.0.0.1:9", None, no_token())) as client:
+    async def main() -> ExecutionResult:
+        async with ApiClient(ApiConnection("http://127.0.0.1:9", None, no_token())) as client:
             runtime = quiet_runtime(client, tmp_path)
             for lease in leases:
                 runtime.cache.store(LEASES).upsert(lease)
-            outcome = Outcome()
+            outcome = ExecutionResult()
             steps = AssignmentSteps(
                 ApiObjects(runtime, KEY, None, observed=lambda *_: None),
                 store_of=lambda: asked.append("store"),

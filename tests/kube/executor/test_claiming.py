@@ -33,7 +33,7 @@ from compaction.reconcile.jobs.claims import Refused
 from compaction.reconcile.observations import Identity
 from compaction.stores.adapter import StoreAdapter
 from compaction.stores.blocks.claims.refused import claiming as of_blocks
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.segments.adapter import claiming as of_logs
 from support.cluster.manifests import block_job_object
 
@@ -112,20 +112,21 @@ def said(claiming: Callable[[], AbstractContextManager[None]], error: Compaction
 
 
 @pytest.mark.parametrize(
-    "reason", sorted(set(Refusal) - {Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD, Refusal.JOB_COMMITTED})
+    "reason",
+    sorted(set(IndexRefusal) - {IndexRefusal.SOURCE_CLAIMED, IndexRefusal.JOB_HELD, IndexRefusal.JOB_COMMITTED}),
 )
-def test_what_the_index_refuses_is_refused_for_ever(reason: Refusal) -> None:
+def test_what_the_index_refuses_is_refused_for_ever(reason: IndexRefusal) -> None:
     found = said(of_blocks, BlockClaimError("job-1", reason, "why"))
     assert (found.refusal, found.failure) == (ClaimRefusal.GONE, JobReason.SOURCES_CHANGED)
 
 
 def test_a_committed_job_is_claimed_no_more_and_that_is_no_error() -> None:
     with of_blocks():
-        raise BlockClaimError("job-1", Refusal.JOB_COMMITTED, "why")
+        raise BlockClaimError("job-1", IndexRefusal.JOB_COMMITTED, "why")
 
 
-@pytest.mark.parametrize("reason", [Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD])
-def test_blocks_of_another_job_are_waited_for(reason: Refusal) -> None:
+@pytest.mark.parametrize("reason", [IndexRefusal.SOURCE_CLAIMED, IndexRefusal.JOB_HELD])
+def test_blocks_of_another_job_are_waited_for(reason: IndexRefusal) -> None:
     assert said(of_blocks, BlockClaimError("job-1", reason, "why")).refusal is ClaimRefusal.BUSY
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from compaction.api.names import LABEL_POLICY
 from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES
 from compaction.kube.informer.cache import (
-    Change,
+    CacheChange,
     KindStore,
     ObjectCache,
     ObjectKey,
@@ -72,7 +72,7 @@ def test_a_deleted_object_never_comes_back_but_its_name_may() -> None:
     jobs.upsert(job("a", version=1, uid="first"))
     deleted = jobs.remove(job("a", version=2, uid="first"))
     assert deleted is not None
-    assert deleted.change is Change.DELETED
+    assert deleted.change is CacheChange.DELETED
     assert jobs.upsert(job("a", version=1, uid="first")) is None
     assert jobs.upsert(job("a", version=3, uid="second")) is not None
 
@@ -103,8 +103,8 @@ def test_a_sweep_repairs_missed_deletions_and_spares_what_is_newer_than_the_list
         jobs.upsert(job(name, version=version))
     deltas = jobs.sweep([job("kept", version=1), job("missed", version=4)], "5")
     assert {(delta.change, delta.key.name) for delta in deltas} == {
-        (Change.DELETED, "vanished"),
-        (Change.ADDED, "missed"),
+        (CacheChange.DELETED, "vanished"),
+        (CacheChange.ADDED, "missed"),
     }
     assert {body["metadata"]["name"] for body in jobs} == {"kept", "missed", "newer"}
 

@@ -12,11 +12,11 @@ import pytest
 from compaction.api.names import ANNOTATION_PROGRESS, LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
 from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.api import COMPACTION_POLICIES, LEASES, ApiClient, Obj
-from compaction.kube.client.config import Connection, no_token
+from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.client.resources import Resource
-from compaction.kube.informer.cache import Change, Delta, ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
+from compaction.kube.informer.handlers import Feed, build_registry, build_settings, session_for_kopf
 from compaction.kube.informer.queue import WorkQueue
-from compaction.kube.informer.shell import Feed, build_registry, build_settings, session_for_kopf
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.record import Lease, LeaseRecord
@@ -50,7 +50,7 @@ class Informer:
         self.feed = Feed(self.cache, self.queue, self.listener, self.metrics)
 
     @asynccontextmanager
-    async def running(self, connection: Connection, namespace: str) -> AsyncIterator[None]:
+    async def running(self, connection: ApiConnection, namespace: str) -> AsyncIterator[None]:
         stop = asyncio.Event()
         task = asyncio.create_task(
             kopf.operator(
@@ -81,7 +81,7 @@ def worker_lease(namespace: str, name: str, *, managed: bool = True) -> Obj:
 
 
 def test_objects_present_and_later_changes_reach_cache_controller_and_queue(
-    connection: Connection, namespace: str, policy: Callable[..., Obj]
+    connection: ApiConnection, namespace: str, policy: Callable[..., Obj]
 ) -> None:
     async def main() -> None:
         informer = Informer()
@@ -112,7 +112,7 @@ def test_objects_present_and_later_changes_reach_cache_controller_and_queue(
 
 
 def test_a_missed_deletion_is_repaired_by_the_sweep(
-    connection: Connection, namespace: str, policy: Callable[..., Obj]
+    connection: ApiConnection, namespace: str, policy: Callable[..., Obj]
 ) -> None:
     async def main() -> None:
         informer = Informer()
@@ -126,7 +126,7 @@ def test_a_missed_deletion_is_repaired_by_the_sweep(
             later = await client.create(COMPACTION_POLICIES, policy("later"))
             informer.feed.event(COMPACTION_POLICIES, "ADDED", later)  # seen before the list is swept
             deltas = informer.feed.swept(COMPACTION_POLICIES, listed.items, listed.resource_version)
-        assert [(delta.change, delta.key.name) for delta in deltas] == [(Change.DELETED, "vanishing")]
+        assert [(delta.change, delta.key.name) for delta in deltas] == [(CacheChange.DELETED, "vanishing")]
         assert {body["metadata"]["name"] for body in informer.cache.policies} == {"kept", "later"}
 
     asyncio.run(main())
@@ -169,6 +169,6 @@ def test_a_resync_looks_at_every_policy_also_at_those_that_are_gone() -> None:
 
 
 def test_what_the_informer_cannot_express_is_refused() -> None:
-    connection = Connection("https://127.0.0.1:1", None, no_token(), server_hostname="elsewhere")
+    connection = ApiConnection("https://127.0.0.1:1", None, no_token(), server_hostname="elsewhere")
     with pytest.raises(ConnectionConfigError, match="tls-server-name"):
         session_for_kopf(connection)

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from compaction.api.enums import Launcher
+from compaction.api.enums import LauncherType
 from compaction.exceptions import AlreadyExistsError, ConflictError, NotFoundError
 from compaction.kube.client.api import COMPACTION_POLICIES, ApiClient
 from compaction.kube.client.config import load_connection
@@ -31,16 +31,16 @@ from kube.tiny_worker import TinyWorker, nothing
 SPEED: Final = 10.0
 """So much faster than the wall runs the launcher's clock: it looks every fifth of a second."""
 RUNNING: Final[Obj] = {"phase": "Running"}
-_STATES: Final[dict[Launcher, Callable[[str], Obj]]] = {
-    Launcher.KUBEFLOW: lambda state: {
+_STATES: Final[dict[LauncherType, Callable[[str], Obj]]] = {
+    LauncherType.KUBEFLOW: lambda state: {
         "applicationState": {"state": state},
         "driverInfo": {},
         "executionAttempts": 1,
     },
-    Launcher.APACHE: lambda state: {"currentState": {"currentStateSummary": state}},
+    LauncherType.APACHE: lambda state: {"currentState": {"currentStateSummary": state}},
 }
-_UP: Final = {Launcher.KUBEFLOW: "RUNNING", Launcher.APACHE: "RunningHealthy"}
-_DOWN: Final = {Launcher.KUBEFLOW: "FAILED", Launcher.APACHE: "Failed"}
+_UP: Final = {LauncherType.KUBEFLOW: "RUNNING", LauncherType.APACHE: "RunningHealthy"}
+_DOWN: Final = {LauncherType.KUBEFLOW: "FAILED", LauncherType.APACHE: "Failed"}
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Cluster:
 
     client: ApiClient
     namespace: str
-    launcher: Launcher
+    launcher: LauncherType
     root: Path
     first: Callable[[str], Awaitable[None]]
     before_commit: Callable[[str, str], Awaitable[None]] = nothing
@@ -89,7 +89,7 @@ class Cluster:
 
     async def state(self, name: str, *, up: bool) -> None:
         """Its Spark operator writes how it goes; a pod of ours has none."""
-        if self.launcher is not Launcher.POD:
+        if self.launcher is not LauncherType.POD:
             await self.application_status(name, (_UP if up else _DOWN)[self.launcher])
 
     async def application_status(self, name: str, state: str) -> None:
@@ -98,7 +98,7 @@ class Cluster:
 
     async def pod(self, name: str, status: Obj) -> None:
         """Its driver's pod, made if need be, has this status."""
-        if self.launcher is not Launcher.POD:
+        if self.launcher is not LauncherType.POD:
             name = await self._made(name, "driver")
         await self._write(PODS, name, status)
 
@@ -108,7 +108,7 @@ class Cluster:
 
     def container(self, state: Obj, *, phase: str, **status: Any) -> Obj:
         """The status of a driver pod whose container is in this state."""
-        name = WORKER_CONTAINER if self.launcher is Launcher.POD else DRIVER_CONTAINER
+        name = WORKER_CONTAINER if self.launcher is LauncherType.POD else DRIVER_CONTAINER
         found = {"name": name, "image": "w:1", "imageID": "", "ready": False, "restartCount": 0, "state": state}
         return {"phase": phase, "containerStatuses": [found], **status}
 
@@ -142,7 +142,7 @@ class Cluster:
 
 @asynccontextmanager
 async def played(
-    kubeconfig: Path, namespace: str, place: Path, launcher: Launcher
+    kubeconfig: Path, namespace: str, place: Path, launcher: LauncherType
 ) -> AsyncIterator[tuple[Bench, Cluster]]:
     """A coordinator, and the cluster that it launches workers in."""
     root = place / "ra"

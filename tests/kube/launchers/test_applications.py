@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compaction.api.enums import Launcher, WorkerEnding, WorkerTrouble
+from compaction.api.enums import LauncherType, WorkerEnding, WorkerTrouble
 from compaction.exceptions import LaunchError, LaunchUncertainError
 from compaction.kube.client.api import ApiCall, ApiClient
 from compaction.kube.client.config import load_connection
@@ -37,16 +37,16 @@ from kube.launchers.spark_operators import define
 from support.time.waiting import eventually
 
 NAME = "logs-w-abcd-12345"
-BOTH = pytest.mark.parametrize("launcher", [Launcher.KUBEFLOW, Launcher.APACHE])
+BOTH = pytest.mark.parametrize("launcher", [LauncherType.KUBEFLOW, LauncherType.APACHE])
 Work = Callable[["Bench"], Awaitable[None]]
 
 STATES = {
-    Launcher.KUBEFLOW: {
+    LauncherType.KUBEFLOW: {
         "running": {"applicationState": {"state": "RUNNING"}, "driverInfo": {}},
         "done": {"applicationState": {"state": "COMPLETED"}, "driverInfo": {}},
         "failed": {"applicationState": {"state": "FAILED", "errorMessage": "exit code 1"}, "driverInfo": {}},
     },
-    Launcher.APACHE: {
+    LauncherType.APACHE: {
         "running": {"currentState": {"currentStateSummary": "RunningHealthy"}},
         "done": {
             "currentState": {"currentStateSummary": "ResourceReleased"},
@@ -65,7 +65,7 @@ STATES = {
 class Bench:
     client: ApiClient
     namespace: str
-    launcher: Launcher
+    launcher: LauncherType
     seconds: float = 0.0
     objects: ObjectLauncher = field(init=False)
 
@@ -101,8 +101,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(control_plane: Any, restricted: str, spark_operators: None) -> Callable[[Launcher, Work], None]:
-    def run(launcher: Launcher, work: Work) -> None:
+def bench(control_plane: Any, restricted: str, spark_operators: None) -> Callable[[LauncherType, Work], None]:
+    def run(launcher: LauncherType, work: Work) -> None:
         async def main() -> None:
             async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
                 await work(Bench(client, restricted, launcher))
@@ -112,7 +112,7 @@ def bench(control_plane: Any, restricted: str, spark_operators: None) -> Callabl
     return run
 
 
-Run = Callable[[Launcher, Work], None]
+Run = Callable[[LauncherType, Work], None]
 
 VARIANTS = {
     "plain": {},
@@ -123,7 +123,7 @@ VARIANTS = {
 
 @BOTH
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_their_definitions_take_our_objects_and_lose_nothing(bench: Run, launcher: Launcher, variant: str) -> None:
+def test_their_definitions_take_our_objects_and_lose_nothing(bench: Run, launcher: LauncherType, variant: str) -> None:
     async def work(b: Bench) -> None:
         sent = BACKENDS[launcher].build(request_of(VARIANTS[variant], name=NAME, namespace=b.namespace), "w:1")
         await b.launch(VARIANTS[variant])
@@ -141,7 +141,7 @@ def _within(sent: Any, kept: Any) -> bool:
 
 
 @BOTH
-def test_a_worker_lives_and_is_cleared_away(bench: Run, launcher: Launcher) -> None:
+def test_a_worker_lives_and_is_cleared_away(bench: Run, launcher: LauncherType) -> None:
     async def work(b: Bench) -> None:
         ref = await b.launch({})
         assert (await b.only()).phase is WorkerPhase.PENDING
@@ -158,7 +158,7 @@ def test_a_worker_lives_and_is_cleared_away(bench: Run, launcher: Launcher) -> N
 
 
 @BOTH
-def test_its_driver_pod_is_no_worker_of_its_own_and_says_how_it_ended(bench: Run, launcher: Launcher) -> None:
+def test_its_driver_pod_is_no_worker_of_its_own_and_says_how_it_ended(bench: Run, launcher: LauncherType) -> None:
     async def work(b: Bench) -> None:
         await b.launch({})
         await b.driver(terminated(137, reason="OOMKilled"))
@@ -170,7 +170,7 @@ def test_its_driver_pod_is_no_worker_of_its_own_and_says_how_it_ended(bench: Run
 
 
 @BOTH
-def test_an_executor_with_the_drivers_labels_is_never_its_driver(bench: Run, launcher: Launcher) -> None:
+def test_an_executor_with_the_drivers_labels_is_never_its_driver(bench: Run, launcher: LauncherType) -> None:
     """Kubeflow's operator copies the application's labels to executors; ours of before had no others."""
 
     async def work(b: Bench) -> None:
@@ -196,14 +196,14 @@ def test_a_live_driver_beside_a_failed_submission(bench: Run) -> None:
         await b.client.replace_status(kind, body | {"status": failed})
         assert (await b.only()).phase is WorkerPhase.RUNNING
 
-    bench(Launcher.KUBEFLOW, work)
+    bench(LauncherType.KUBEFLOW, work)
 
 
 @BOTH
-def test_an_operator_of_theirs_that_does_not_run(bench: Run, launcher: Launcher) -> None:
+def test_an_operator_of_theirs_that_does_not_run(bench: Run, launcher: LauncherType) -> None:
     async def work(b: Bench) -> None:
         await b.launch({})
-        for _ in range(3 if launcher is Launcher.KUBEFLOW else 1):
+        for _ in range(3 if launcher is LauncherType.KUBEFLOW else 1):
             assert (await b.only()).trouble is None
         assert (await b.only()).trouble is WorkerTrouble.OPERATOR_SILENT
 
@@ -212,7 +212,7 @@ def test_an_operator_of_theirs_that_does_not_run(bench: Run, launcher: Launcher)
 
 @BOTH
 @pytest.mark.parametrize("before", ["running", "done"])
-def test_an_application_that_goes_by_hand_or_by_its_ttl(bench: Run, launcher: Launcher, before: str) -> None:
+def test_an_application_that_goes_by_hand_or_by_its_ttl(bench: Run, launcher: LauncherType, before: str) -> None:
     async def work(b: Bench) -> None:
         await b.launch({})
         await b.write(before)
@@ -242,7 +242,7 @@ def test_a_finalizer_that_nobody_takes_away_does_not_hold_us_up(bench: Run) -> N
         assert await b.look() == []
         await b.client.patch(kind, NAME, {"metadata": {"finalizers": None}}, namespace=b.namespace)
 
-    bench(Launcher.APACHE, work)
+    bench(LauncherType.APACHE, work)
 
 
 def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
@@ -302,7 +302,7 @@ def test_auto_takes_the_next_kind_while_the_definition_of_the_offered_one_is_bei
 ) -> None:
     """An application that somebody holds keeps its definition: listed and served, but nothing new is taken."""
     kubectl, definition = control_plane.kubectl, "sparkapplications.sparkoperator.k8s.io"
-    held = BACKENDS[Launcher.KUBEFLOW].build(request_of({}, name="held", namespace=restricted), "w")
+    held = BACKENDS[LauncherType.KUBEFLOW].build(request_of({}, name="held", namespace=restricted), "w")
     held["metadata"]["finalizers"] = ["example.com/held"]
     kubectl("create", "-f", "-", input=json.dumps(held))
 
@@ -357,7 +357,7 @@ def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is
             async with ApiClient(connection, observe=observe, deadline=deadline) as client:
                 objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w")
                 request = request_of({}, name=name, namespace=restricted)
-                return await objects.launch_as(Launcher.KUBEFLOW, request)
+                return await objects.launch_as(LauncherType.KUBEFLOW, request)
 
         with pytest.raises(LaunchError, match=r"logs-w-1 could not be made.*404 page not found") as never:
             await launch("logs-w-1", deadline=1)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.api.enums import Launcher
+from compaction.api.enums import LauncherType
 from compaction.exceptions import LaunchError
-from compaction.kube.launchers.choice import Availability, Offer, choose
+from compaction.kube.launchers.choice import Availability, LauncherChoice, choose
 
-AUTO, PROCESS, KUBEFLOW, APACHE, POD = Launcher.AUTO, Launcher.PROCESS, Launcher.KUBEFLOW, Launcher.APACHE, Launcher.POD
+AUTO, PROCESS, KUBEFLOW, APACHE, POD = (
+    LauncherType.AUTO,
+    LauncherType.PROCESS,
+    LauncherType.KUBEFLOW,
+    LauncherType.APACHE,
+    LauncherType.POD,
+)
 ABSENT, FORBIDDEN, USABLE = Availability.ABSENT, Availability.FORBIDDEN, Availability.USABLE
 
 
-def offer(kubeflow: Availability, apache: Availability, pod: Availability, *, in_pod: bool) -> Offer:
-    return Offer({KUBEFLOW: kubeflow, APACHE: apache, POD: pod}, in_pod=in_pod)
+def offer(kubeflow: Availability, apache: Availability, pod: Availability, *, in_pod: bool) -> LauncherChoice:
+    return LauncherChoice({KUBEFLOW: kubeflow, APACHE: apache, POD: pod}, in_pod=in_pod)
 
 
 @pytest.mark.parametrize(
@@ -27,15 +33,15 @@ def offer(kubeflow: Availability, apache: Availability, pod: Availability, *, in
         (offer(ABSENT, ABSENT, USABLE, in_pod=True), POD),
         (offer(ABSENT, ABSENT, USABLE, in_pod=False), PROCESS),
         (offer(ABSENT, ABSENT, FORBIDDEN, in_pod=False), PROCESS),
-        (Offer(), PROCESS),
+        (LauncherChoice(), PROCESS),
     ],
 )
-def test_auto_takes_what_there_is(there: Offer, taken: Launcher) -> None:
+def test_auto_takes_what_there_is(there: LauncherChoice, taken: LauncherType) -> None:
     assert choose(AUTO, there) is taken
 
 
 @pytest.mark.parametrize("wanted", [KUBEFLOW, APACHE, POD, PROCESS])
-def test_a_named_launcher_is_taken_whatever_else_there_is(wanted: Launcher) -> None:
+def test_a_named_launcher_is_taken_whatever_else_there_is(wanted: LauncherType) -> None:
     assert choose(wanted, offer(USABLE, USABLE, USABLE, in_pod=False)) is wanted
 
 
@@ -49,7 +55,7 @@ def test_a_named_launcher_is_taken_whatever_else_there_is(wanted: Launcher) -> N
         (AUTO, offer(ABSENT, ABSENT, FORBIDDEN, in_pod=True), "Grant it get, list, create and delete on pods"),
     ],
 )
-def test_what_cannot_be_used_says_what_to_do(wanted: Launcher, there: Offer, advice: str) -> None:
+def test_what_cannot_be_used_says_what_to_do(wanted: LauncherType, there: LauncherChoice, advice: str) -> None:
     with pytest.raises(LaunchError) as refusal:
         choose(wanted, there)
     assert advice in str(refusal.value)

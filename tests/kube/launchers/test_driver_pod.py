@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.api.enums import Launcher
+from compaction.api.enums import LauncherType
 from compaction.api.manifests.policies import load_policies
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.backends import BACKENDS
@@ -154,7 +154,7 @@ def test_what_cannot_be_put_together_says_what_to_do(workers: dict[str, Any], ad
 
 
 @pytest.mark.parametrize("launcher", BACKENDS)
-def test_the_example_in_the_documentation_can_be_built(launcher: Launcher) -> None:
+def test_the_example_in_the_documentation_can_be_built(launcher: LauncherType) -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "resources.md").read_text()
     (example,) = (block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "podTemplate" in block)
     document = policy_object() | {"spec": yaml.safe_load(example)}

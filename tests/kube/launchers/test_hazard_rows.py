@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from compaction.api.enums import Launcher, WorkerTrouble
+from compaction.api.enums import LauncherType, WorkerTrouble
 from compaction.kube.client.api import COMPACTION_POLICIES, LEASES
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.choice import KINDS
 from kube.launchers.played_cluster import RUNNING, Cluster, played
 from kube.own_coordinator import Bench
 
-LAUNCHERS = (Launcher.KUBEFLOW, Launcher.APACHE, Launcher.POD)
+LAUNCHERS = (LauncherType.KUBEFLOW, LauncherType.APACHE, LauncherType.POD)
 Row = Callable[[Bench, Cluster], Awaitable[None]]
 Play = Callable[[Row], None]
 NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
@@ -136,7 +136,7 @@ def test_a_controller_that_is_away(play: Play) -> None:
 
     async def row(b: Bench, c: Cluster) -> None:
         first = await until_it_works(b, c)
-        if c.launcher is Launcher.POD:
+        if c.launcher is LauncherType.POD:
             await b.die()
             await b.start()
         killed = {"terminated": {"exitCode": 3, "reason": "Error", "message": "error: the disk is full"}}
@@ -154,13 +154,13 @@ def test_suspended_and_resumed(play: Play) -> None:
     """Kubeflow's operator deletes the driver and makes another; of the others Kueue holds the pod back at its start."""
 
     async def row(b: Bench, c: Cluster) -> None:
-        if c.launcher is not Launcher.KUBEFLOW:
+        if c.launcher is not LauncherType.KUBEFLOW:
             await held_back(b, c)
             return
         first = await until_it_works(b, c)
         c.workers[first].cancel()
         await c.application_status(first, "SUSPENDED")
-        await b.client.delete(KINDS[Launcher.POD], f"{first}-driver", namespace=b.namespace)
+        await b.client.delete(KINDS[LauncherType.POD], f"{first}-driver", namespace=b.namespace)
 
         async def seen() -> bool:
             return any(one.trouble is WorkerTrouble.QUEUED for one in b.observed())

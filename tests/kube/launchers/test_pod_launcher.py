@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from compaction.api.enums import Launcher, WorkerEnding, WorkerTrouble
+from compaction.api.enums import LauncherType, WorkerEnding, WorkerTrouble
 from compaction.exceptions import LaunchError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.resources import PODS
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS
@@ -47,7 +47,7 @@ class Bench:
         )
 
     async def launch(self, workers: dict[str, Any], name: str = NAME) -> WorkerRef:
-        return await self.objects.launch_as(Launcher.POD, request_of(workers, name=name, namespace=self.namespace))
+        return await self.objects.launch_as(LauncherType.POD, request_of(workers, name=name, namespace=self.namespace))
 
     async def look(self) -> list[WorkerObservation]:
         self.seconds += 60
@@ -240,7 +240,7 @@ def test_an_answer_that_does_not_come_changes_nothing(control_plane: Any, restri
             b = Bench(client, restricted)
             await b.launch({})
             before = await b.look()
-            nowhere = Connection("https://127.0.0.1:1", connection.ssl_context, connection.token)
+            nowhere = ApiConnection("https://127.0.0.1:1", connection.ssl_context, connection.token)
             async with ApiClient(nowhere, deadline=0.2) as cut_off:
                 b.objects._client = cut_off
                 assert await b.look() == before

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.api.enums import Launcher
+from compaction.api.enums import LauncherType
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import PODS, Obj
@@ -98,7 +98,7 @@ def test_segment_logs_need_no_secret(build: Build) -> None:
 @pytest.mark.parametrize("launcher", list(BACKENDS))
 @pytest.mark.parametrize("workers", [{}, EXECUTORS, FULL], ids=["alone", "executors", "full"])
 def test_a_real_api_server_takes_the_objects_as_they_are(
-    control_plane: Any, restricted: str, spark_operators: None, launcher: Launcher, workers: dict[str, Any]
+    control_plane: Any, restricted: str, spark_operators: None, launcher: LauncherType, workers: dict[str, Any]
 ) -> None:
     """With strict validation and PodSecurity `restricted`; pods in templates as well, made by the test instead."""
     request = request_of(workers, name=NAME, namespace=restricted, store=BLOCKS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compaction.api.enums import JobReason
 from compaction.kube.informer.cache import ObjectKey
-from compaction.kube.metrics.measure import Cleanup, measure
+from compaction.kube.metrics.measure import CleanupState, measure
 from compaction.kube.metrics.registry import Metrics
 from compaction.planning.reading import TargetProblem
 from compaction.reconcile.actions import Decision
@@ -20,11 +20,11 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, {"namespace": "ns", "policy": "logs", **labels})
 
 
-def measured(world: PlainCluster, metrics: Metrics, cleanup: Cleanup | None = None) -> Decision:
+def measured(world: PlainCluster, metrics: Metrics, cleanup: CleanupState | None = None) -> Decision:
     """One reconcile as the controller does it: decide, measure, act."""
     snapshot = world.snapshot()
     decision = world.reconcile()
-    measure(metrics, KEY, snapshot, decision, cleanup or Cleanup())
+    measure(metrics, KEY, snapshot, decision, cleanup or CleanupState())
     return decision
 
 
@@ -71,10 +71,10 @@ def test_a_lease_that_went_silent_is_an_expired_attempt_and_no_refused_commit() 
 
 def test_a_late_cleanup_is_told_until_it_is_done_and_forgotten_with_the_policy() -> None:
     world, metrics = PlainCluster(), Metrics()
-    measured(world, metrics, Cleanup(overdue=7200.0, problems=2))
+    measured(world, metrics, CleanupState(overdue=7200.0, problems=2))
     assert value(metrics, "compaction_cleanup_overdue_seconds") == 7200
     assert value(metrics, "compaction_cleanup_problems") == 2
-    measured(world, metrics, Cleanup())
+    measured(world, metrics, CleanupState())
     assert value(metrics, "compaction_cleanup_overdue_seconds") == 0
     metrics.forget_policy(KEY)
     assert value(metrics, "compaction_cleanup_overdue_seconds") is None

@@ -12,7 +12,7 @@ import pytest
 from compaction.api.names import GROUP
 from compaction.exceptions import ApiUnavailableError, MissingPermissionsError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import Connection, load_connection, no_token
+from compaction.kube.client.config import ApiConnection, load_connection, no_token
 from compaction.kube.replica import preflight
 from support.cluster.manifests import block_policy_object, policy_object
 
@@ -28,7 +28,7 @@ class Clock:
 
 def test_patience_is_for_servers_that_are_away_and_have_just_come_back() -> None:
     clock = Clock()
-    patience = preflight.Patience(away=300.0, settling=15.0, clock=clock)
+    patience = preflight.StartupPatience(away=300.0, settling=15.0, clock=clock)
     assert patience.bears(AWAY)
     clock.now += 299
     assert patience.bears(AWAY)
@@ -41,30 +41,32 @@ def test_patience_is_for_servers_that_are_away_and_have_just_come_back() -> None
 
 def test_patience_ends() -> None:
     clock = Clock()
-    patience = preflight.Patience(away=300.0, clock=clock)
+    patience = preflight.StartupPatience(away=300.0, clock=clock)
     assert patience.bears(AWAY)
     clock.now += 300
     assert not patience.bears(AWAY)
 
 
 def test_who_is_refused_by_a_server_that_was_never_away_is_told_at_once() -> None:
-    assert not preflight.Patience().bears(REFUSED)
+    assert not preflight.StartupPatience().bears(REFUSED)
 
 
 def test_missing_permissions_are_not_waited_for(control_plane: Any, namespace: str, tmp_path: Path) -> None:
     connection = load_connection(control_plane.running.kubeconfig_for("stranger", tmp_path / "stranger"))
     with pytest.raises(MissingPermissionsError):
         # A server that is only slow must not look like one that was away, and is waited for.
-        asyncio.run(check(connection, namespace, preflight.Patience(away=3600, settling=3600), deadline=120))
+        asyncio.run(check(connection, namespace, preflight.StartupPatience(away=3600, settling=3600), deadline=120))
 
 
 def test_an_absent_server_is_given_up_in_the_end() -> None:
-    absent = Connection("http://127.0.0.1:9", None, no_token())
+    absent = ApiConnection("http://127.0.0.1:9", None, no_token())
     with pytest.raises(ApiUnavailableError):
-        asyncio.run(check(absent, "ns", preflight.Patience(away=0.5, pause=0.01)))
+        asyncio.run(check(absent, "ns", preflight.StartupPatience(away=0.5, pause=0.01)))
 
 
-async def check(connection: Connection, namespace: str, patience: preflight.Patience, *, deadline: float = 1.0) -> None:
+async def check(
+    connection: ApiConnection, namespace: str, patience: preflight.StartupPatience, *, deadline: float = 1.0
+) -> None:
     async with ApiClient(connection, deadline=deadline) as client:
         await preflight.check_when_up(client, namespace=namespace, lease_namespace=namespace, patience=patience)
 

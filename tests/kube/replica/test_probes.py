@@ -8,7 +8,7 @@ import pytest
 from compaction.kube.client.transport import ApiCall
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
-from compaction.kube.replica.probes import Health, Heartbeat, ProbeServer, ProbeServerError
+from compaction.kube.replica.probes import Health, LoopHeartbeat, ProbeServer, ProbeServerError
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_the_age_of_a_watch_grows_until_its_next_event() -> None:
 
 def test_a_heartbeat_says_nothing_before_the_first_beat_and_after_its_end() -> None:
     now = 0.0
-    beat = Heartbeat("the loop", limit=30.0, clock=lambda: now)
+    beat = LoopHeartbeat("the loop", limit=30.0, clock=lambda: now)
     assert beat.check() is None
     beat.beat()
     now = 30.0

@@ -8,8 +8,8 @@ from typing import cast
 import structlog.testing
 
 from compaction.api.enums import PolicyReason
-from compaction.kube.sensing.looking import look, sweep
-from compaction.planning.reading import Reading
+from compaction.kube.sensing.scanning import scan, sweep
+from compaction.planning.reading import ScanResult
 from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 
 
@@ -24,9 +24,9 @@ class Broken:
 STORE = cast(StoreAdapter, Broken())
 
 
-def read(number: int, before: Reading | None = None) -> Sensed:
+def read(number: int, before: ScanResult | None = None) -> Sensed:
     clock = count(100.0)
-    return look(STORE, SenseRequest(number, 7, 99.0), root="/ra", before=before, clock=lambda: next(clock))
+    return scan(STORE, SenseRequest(number, 7, 99.0), root="/ra", before=before, clock=lambda: next(clock))
 
 
 def test_a_look_becomes_a_reading_with_the_reason() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.sensing.store_tasks import STORE_TASKS
 from compaction.stores.adapter import Sensed, SenseRequest, Swept
 from compaction.stores.segments.adapter import SegmentLogsAdapter
@@ -74,7 +74,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 def test_looks_and_sweeps_leave_a_thread_for_claims(
-    connection: Connection, namespace: str, tmp_path: Path, looks: Gate, sweeps: Gate
+    connection: ApiConnection, namespace: str, tmp_path: Path, looks: Gate, sweeps: Gate
 ) -> None:
     async def all_of_them(b: Bench, *, sensing: bool) -> bool:
         found = [await b.condition("Ready", name) for name in POLICIES]

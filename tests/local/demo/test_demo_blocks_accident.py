@@ -13,7 +13,7 @@ import pytest
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob
 from compaction.local.demo.blocks.accident import Accident
-from compaction.local.demo.cluster import Cluster, Observation
+from compaction.local.demo.cluster import DemoCluster, DemoObservation
 from compaction.local.processes.process import ProcessId
 
 
@@ -31,7 +31,7 @@ def sleeper(tmp_path: Path) -> Iterator[ProcessId]:
         child.kill()
 
 
-def observed(state: JobState, *, worker: str = "w", succeeded: int = 4) -> Observation:
+def observed(state: JobState, *, worker: str = "w", succeeded: int = 4) -> DemoObservation:
     """So many jobs that have succeeded, and one in this state."""
     states = [JobState.SUCCEEDED] * succeeded + [state]
     jobs = [
@@ -48,12 +48,12 @@ def observed(state: JobState, *, worker: str = "w", succeeded: int = 4) -> Obser
         )
         for number, one in enumerate(states)
     ]
-    return Observation(None, tuple(jobs), None)
+    return DemoObservation(None, tuple(jobs), None)
 
 
-def accident_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Observation) -> Accident:
-    monkeypatch.setattr(Cluster, "look", lambda _: seen)
-    return Accident(Cluster(tmp_path, tmp_path, "blocks"), tmp_path)
+def accident_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: DemoObservation) -> Accident:
+    monkeypatch.setattr(DemoCluster, "look", lambda _: seen)
+    return Accident(DemoCluster(tmp_path, tmp_path, "blocks"), tmp_path)
 
 
 def test_a_worker_is_killed_while_it_has_a_job(
@@ -71,7 +71,7 @@ def test_a_worker_is_killed_while_it_has_a_job(
     "then", [observed(JobState.SUCCEEDED), observed(JobState.IN_PROGRESS, worker="other")], ids=["done", "another's"]
 )
 def test_a_worker_that_has_just_ended_its_job_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: ProcessId, then: Observation
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: ProcessId, then: DemoObservation
 ) -> None:
     accident = accident_at(tmp_path, monkeypatch, then)
     assert not accident.happen(observed(JobState.IN_PROGRESS))

@@ -23,9 +23,9 @@ from compaction.local.demo.blocks.prover import proving
 from compaction.local.demo.blocks.run import Cast
 from compaction.local.demo.blocks.scenario import DAMAGED, TOP_LEVEL, Tenant
 from compaction.local.demo.blocks.writers import Writer, writing
-from compaction.local.demo.cluster import Cluster
+from compaction.local.demo.cluster import DemoCluster
 from compaction.local.processes.process import ProcessId
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
 from support.stores.block_churn import compact, sweep
@@ -108,7 +108,7 @@ def test_what_a_registration_refuses_is_not_in_the_ledger() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        ledger.enter("t", Fingerprint(1, 1), refuse)
+        ledger.enter("t", RowFingerprint(1, 1), refuse)
     assert ledger.entries() == Entries({}, {})
 
 
@@ -120,13 +120,13 @@ def test_an_instant_waits_for_a_registration_that_has_begun() -> None:
         go_on.wait()
 
     with ThreadPoolExecutor(2) as pool:
-        entered = pool.submit(ledger.enter, "t", Fingerprint(7, 1), register)
+        entered = pool.submit(ledger.enter, "t", RowFingerprint(7, 1), register)
         begun.wait()
         taken = pool.submit(ledger.entries)
         assert not taken.done()
         go_on.set()
         entered.result()
-    assert taken.result().content == {"t": Fingerprint(7, 1)}
+    assert taken.result().content == {"t": RowFingerprint(7, 1)}
 
 
 def test_the_backlog_has_one_damaged_block_and_one_orphan(cast: Cast) -> None:
@@ -179,8 +179,8 @@ def test_secrets_are_in_their_documents_and_nowhere_else() -> None:
 
 
 def test_leaks_are_found_in_objects_logs_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(tmp_path / "kubectl", tmp_path / "kubeconfig", "blocks")
-    monkeypatch.setattr(Cluster, "run", lambda *_, **__: "all is well")
+    cluster = DemoCluster(tmp_path / "kubectl", tmp_path / "kubeconfig", "blocks")
+    monkeypatch.setattr(DemoCluster, "run", lambda *_, **__: "all is well")
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "worker.log").write_text("connected with s3cret\n")
     (tmp_path / "fine.log").write_text("connected\n")
@@ -190,7 +190,7 @@ def test_leaks_are_found_in_objects_logs_and_processes(tmp_path: Path, monkeypat
     program = Path("/proc/self/cmdline").read_bytes().partition(b"\0")[0].decode()
     (argument,) = find_leaks([program], cluster, tmp_path / "state", [here])[:1]
     assert argument == "cmdline of us"
-    monkeypatch.setattr(Cluster, "run", lambda *_, **__: '{"message": "s3cret"}')
+    monkeypatch.setattr(DemoCluster, "run", lambda *_, **__: '{"message": "s3cret"}')
     assert find_leaks(["s3cret"], cluster, tmp_path / "nothing", [])[0].startswith("kubectl get")
 
 

@@ -17,10 +17,10 @@ from compaction.local.demo.blocks import proof, run, scenario, view
 from compaction.local.demo.blocks.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, Stray
 from compaction.local.demo.blocks.ledger import Entries, Ledger
-from compaction.local.demo.blocks.prover import Prover, Reading
+from compaction.local.demo.blocks.prover import ProvedContent, Prover
 from compaction.local.demo.blocks.scenario import NOISY, SHARD, TOP_LEVEL
-from compaction.local.demo.cluster import Cluster, Observation
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.local.demo.cluster import DemoCluster, DemoObservation
+from compaction.stores.blocks.model import Block, RowFingerprint
 from support.stores.block_index import a_block
 
 NOW = "2026-01-01T00:00:00Z"
@@ -34,13 +34,13 @@ def test_every_claim_holds_for_a_good_run(story: Story) -> None:
     ("claim", "spoil"),
     [
         ("noisy: the rows read", lambda s: s.change(final=None)),
-        ("noisy: the rows read", lambda s: s.read(Fingerprint(10, 6))),
-        ("noisy: the rows read", lambda s: s.read(Fingerprint(9, 5))),
+        ("noisy: the rows read", lambda s: s.read(RowFingerprint(10, 6))),
+        ("noisy: the rows read", lambda s: s.read(RowFingerprint(9, 5))),
         ("at every instant", lambda s: s.prover.different.append("noisy: 9 rows")),
         ("at every instant", lambda s: setattr(s.prover, "proven", 0)),
         ("at every instant", lambda s: s.prover.versions.pop()),
         ("kept writing", lambda s: s.change(moments=[])),
-        ("equal fingerprints", lambda s: s.receipt(fingerprintAfter=str(Fingerprint(10, 4)))),
+        ("equal fingerprints", lambda s: s.receipt(fingerprintAfter=str(RowFingerprint(10, 4)))),
         ("equal fingerprints", lambda s: s.receipt(fingerprintBefore="", fingerprintAfter="")),
         ("every job succeeded", lambda s: s.job(state="Faulty")),
         ("few large ones", lambda s: s.live([a_block(number) for number in range(5)])),
@@ -77,7 +77,7 @@ def test_settled_only_after_the_operator_looked_once_more(story: Story) -> None:
     story.status["debt"]["sources"] = 0
     story.status["lastSenseTime"] = "2025-12-31T23:59:59Z"
     assert not run._settled(story.observation(), facts)
-    assert not run._settled(Observation(None, (), None), facts)
+    assert not run._settled(DemoObservation(None, (), None), facts)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -96,11 +96,11 @@ def test_views_show_jobs_blocks_and_reader(story: Story, terminal: bool) -> None
 class Story:
     """A finished run in small: one job of a killed worker, one damaged block; each part can be spoiled."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: DemoCluster) -> None:
         self.cluster = cluster
-        content = Fingerprint(10, 5)
+        content = RowFingerprint(10, 5)
         self.entries = Entries({NOISY.name: content}, {NOISY.name: 20}, frozenset({"lost"}))
-        self.reading = Reading(1, {NOISY.name: content}, {NOISY.name: 1}, frozenset({"lost"}), self.entries, 0.1)
+        self.reading = ProvedContent(1, {NOISY.name: content}, {NOISY.name: 1}, frozenset({"lost"}), self.entries, 0.1)
         self.prover = Prover(None, Ledger(), proven=2, last=self.reading, versions={1, 2})  # type: ignore[arg-type]
         self.after = StoreFacts((a_block(1, level=TOP_LEVEL, tenant=NOISY.name),), frozenset({"lost"}))
         self.changes: dict[str, Any] = {}
@@ -119,7 +119,7 @@ class Story:
     def change(self, **changes: Any) -> None:
         self.changes |= changes
 
-    def read(self, content: Fingerprint) -> None:
+    def read(self, content: RowFingerprint) -> None:
         self.change(final=dataclasses.replace(self.reading, content={NOISY.name: content}))
 
     def live(self, blocks: list[Block]) -> None:
@@ -131,10 +131,10 @@ class Story:
     def job(self, **changes: Any) -> None:
         self.job_data |= changes
 
-    def observation(self) -> Observation:
+    def observation(self) -> DemoObservation:
         jobs = [self._job(number) for number in range(3)]
         policy = scenario.policy("s3://demo/blocks") | {"status": self.status}
-        return Observation(CompactionPolicy.from_object(policy), tuple(jobs), "replica-a")
+        return DemoObservation(CompactionPolicy.from_object(policy), tuple(jobs), "replica-a")
 
     def _job(self, number: int) -> CompactionJob:
         store = {"url": "s3://demo/blocks", "index": {"secretName": "block-index"}}
@@ -166,4 +166,4 @@ class Story:
 
 @pytest.fixture
 def story(tmp_path: Path) -> Story:
-    return Story(Cluster(tmp_path / "kubectl", tmp_path / "kubeconfig", "blocks"))
+    return Story(DemoCluster(tmp_path / "kubectl", tmp_path / "kubeconfig", "blocks"))

@@ -16,7 +16,7 @@ from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import DemoError
 from compaction.local.demo import replicas, view
-from compaction.local.demo.cluster import Observation
+from compaction.local.demo.cluster import DemoObservation
 from compaction.local.demo.segments import facts, proof, run, scenario
 from compaction.local.demo.segments.view import proof_table
 from compaction.local.demo.stage import Stage
@@ -111,7 +111,7 @@ def test_settled_only_after_the_operator_looked_once_more(story):
     story.status["debt"]["sources"] = 0
     story.status["lastSenseTime"] = "2025-12-31T23:59:59Z"
     assert not run._settled(story.observation())
-    assert not run._settled(Observation(None, (), None))
+    assert not run._settled(DemoObservation(None, (), None))
 
 
 def test_plain_view_tells_changes_once(story):
@@ -202,7 +202,7 @@ class Story:
     def replicas(self, alive: int) -> None:
         self.alive = alive
 
-    def observation(self) -> Observation:
+    def observation(self) -> DemoObservation:
         sources = {"segmentLog": {"path": str(self.path), "groups": [{"segments": [NAMES[0]]}]}}
         job = CompactionJob.from_object(
             {
@@ -212,7 +212,7 @@ class Story:
             }
         )
         policy = scenario.policy(self.path.parent) | {"status": self.status}
-        return Observation(CompactionPolicy.from_object(policy), (job,), "replica-a")
+        return DemoObservation(CompactionPolicy.from_object(policy), (job,), "replica-a")
 
     def proofs(self) -> list[proof.LogProof]:
         return proof.prove_logs([self.before_facts], {self.after_facts.path: self.after_facts}, self.observation())

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from compaction.api.enums import JobReason, JobState
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.main import main
 from compaction.kinds.blocks.kind import BLOCKS
@@ -29,8 +29,8 @@ from compaction.local.servers.postgres import PostgresServer
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.stores.adapter import open_store
-from compaction.stores.blocks.index.retention import Retention, expire
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
+from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_commands import BlockCommands, block, in_folder, policy_file
 from support.stores.s3 import S3
 from support.time.waiting import eventually
@@ -77,10 +77,10 @@ def live(blocks: BlockCommands) -> list[tuple[int, int]]:
     return sorted((item["level"], item["rows"]) for item in blocks.data("list")["items"])
 
 
-def content(blocks: BlockCommands) -> Fingerprint:
+def content(blocks: BlockCommands) -> RowFingerprint:
     assert blocks.data("verify")["bad"] == 0
-    listed = [Fingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
-    return sum(listed, Fingerprint())
+    listed = [RowFingerprint.parse(item["fingerprint"]) for item in blocks.data("list")["items"]]
+    return sum(listed, RowFingerprint())
 
 
 def test_a_dry_run_plans_and_changes_nothing(
@@ -120,7 +120,7 @@ def test_blocks_that_expire_meanwhile_do_not_hold_back_the_others(blocks: BlockC
     def expire_first(assignment: Assignment) -> None:
         if not seen:
             with blocks.opened() as store:
-                expire(store.index, Retention(default=1), now=store.now(), limit=1)
+                expire(store.index, RetentionPeriods(default=1), now=store.now(), limit=1)
         seen.append(assignment.job_name)
 
     result = run(file, expire_first)
@@ -142,7 +142,7 @@ def test_blocks_with_which_a_merge_fails_do_not_hold_back_their_siblings(blocks:
             if pair <= set(sources.blocks):
                 return JobReport(
                     token=assignment.token,
-                    outcome=Outcome.FAILED,
+                    outcome=ReportOutcome.FAILED,
                     reason=JobReason.INTERNAL_ERROR,
                     message="an unexpected error",
                 )

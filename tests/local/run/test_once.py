@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from compaction.api.enums import JobReason, JobState
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.manifests.policies import load_policies
 from compaction.cli.main import main
 from compaction.exceptions import InvalidManifestError, PlanNotApprovedError, RootUnreadableError
@@ -177,7 +177,9 @@ def test_failed_attempts_are_repeated_with_a_larger_token(root: Path, run: Run) 
         def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
             tokens.append((assignment.job_name, assignment.token))
             if assignment.token == 1:
-                return JobReport(token=1, outcome=Outcome.FAILED, reason=JobReason.STORE_UNREADABLE, message="no space")
+                return JobReport(
+                    token=1, outcome=ReportOutcome.FAILED, reason=JobReason.STORE_UNREADABLE, message="no space"
+                )
             return SegmentRewriter(engine, holder="local").run(assignment, lease)
 
     result = run(runner=Flaky())

@@ -9,7 +9,7 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
 from compaction.api.job.report import JobReport
-from compaction.api.job.resource import Attempt, CompactionJobStatus
+from compaction.api.job.resource import AttemptStatus, CompactionJobStatus
 from compaction.reconcile.jobs.job import LONGEST_BACKOFF, not_before, reported
 from compaction.reconcile.memory import ClaimProblem, WorkerMemory, frozen
 from compaction.reconcile.observations import Moment
@@ -73,7 +73,9 @@ def test_a_job_made_by_hand_for_what_is_no_log_is_faulty_once_a_look_confirms_it
 def test_a_refused_job_stays_refused_and_its_fence_is_not_touched() -> None:
     world = planned()
     name = by_hand(world, path="/etc")
-    attempt = Attempt(token=1, worker="w", started_at=NOW.time, outcome=AttemptOutcome.LOST, charged=False, reason="x")
+    attempt = AttemptStatus(
+        token=1, worker="w", started_at=NOW.time, outcome=AttemptOutcome.LOST, charged=False, reason="x"
+    )
     world.put_status(name, state=JobState.ABANDONED, attempts=(attempt,))
     decision = reconcile(world.snapshot())
     (end,) = decision.end_attempts
@@ -100,7 +102,7 @@ def test_no_worker_is_started_for_a_job_that_could_not_claim_its_log() -> None:
 def test_a_backoff_written_by_a_clock_that_was_ahead_ends() -> None:
     """Found by the simulator: a pause of a minute from whenever one looked ended when the clock had caught up."""
     ahead = Moment(NOW.wall + 1e6, 0.0)
-    attempt = Attempt(
+    attempt = AttemptStatus(
         token=1, worker="w", started_at=ahead.time, ended_at=ahead.time, outcome=AttemptOutcome.FAILED, charged=True
     )
     later = Moment(NOW.wall + LONGEST_BACKOFF, LONGEST_BACKOFF)
@@ -108,7 +110,7 @@ def test_a_backoff_written_by_a_clock_that_was_ahead_ends() -> None:
 
 
 def test_a_late_proof_of_damage_is_not_charged_a_second_time() -> None:
-    attempt = Attempt(
+    attempt = AttemptStatus(
         token=1, worker="w", started_at=NOW.time, ended_at=NOW.time, outcome=AttemptOutcome.EXPIRED, charged=True
     )
     before = CompactionJobStatus(state=JobState.ABANDONED, fencing_token=1, failures=1, attempts=(attempt,))

@@ -20,7 +20,7 @@ from compaction.api.job.resource import CompactionJob
 from compaction.api.names import ANNOTATION_RETRY
 from compaction.planning.transitions import TRANSITIONS, JobEvent, next_state
 from compaction.reconcile.jobs import job as job_life
-from compaction.reconcile.jobs.steps import GoneWorker, Refusal, StepRules, take_step
+from compaction.reconcile.jobs.steps import GoneWorker, JobRefusal, StepRules, take_step
 from compaction.reconcile.observations import Identity, JobLease, JobView, Moment
 from support.cluster.world import A, Crash, F, P, PlainCluster, S, SimLease, U
 
@@ -273,7 +273,7 @@ def test_whatever_is_found_only_edges_of_the_table_are_taken(state: JobState, re
     for lease, gone, refusal, limit, released in itertools.product(
         LEASES.values(),
         (None, GoneWorker("it ended"), GoneWorker("it has no Lease", absent_lease="w-1")),
-        (None, Refusal(JobReason.OTHER_STORE, "not below the root")),
+        (None, JobRefusal(JobReason.OTHER_STORE, "not below the root")),
         (1, 2, 9),
         (False, True),
     ):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerState, WorkerTrouble
-from compaction.api.job.report import Outcome
+from compaction.api.job.report import ReportOutcome
 from compaction.reconcile.workers.launching import LAUNCH_TIMEOUT, STUCK_AFTER
 from support.cluster.world import PlainCluster, SimWorker
 
@@ -151,7 +151,7 @@ def test_executors_out_of_memory_get_more_within_their_limit_and_the_driver_does
     world, job, worker = running(executor={"instances": 1, "memory": "1Gi", "maxMemory": "3Gi"})
     given = [(worker.memory, worker.executor_memory)]
     for _ in range(2):
-        world.report(job, outcome=Outcome.FAILED, reason=JobReason.WORKER_OUT_OF_MEMORY)
+        world.report(job, outcome=ReportOutcome.FAILED, reason=JobReason.WORKER_OUT_OF_MEMORY)
         worker.process, worker.ending = "ended", WorkerEnding.EXECUTORS_OUT_OF_MEMORY
         world.rest()
         world.pass_time(70)

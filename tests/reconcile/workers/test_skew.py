@@ -9,7 +9,7 @@ from compaction.api.enums import ConditionType, JobState
 from compaction.kube.gather import LONGEST_VERSION, worker_lease
 from compaction.leases.observer import LeaseObserver
 from compaction.reconcile.actions import Decision
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.policy import reconcile
 from compaction.reconcile.workers.skew import announced, skew_of, skewed
 from support.cluster.world import PlainCluster
@@ -17,7 +17,7 @@ from support.cluster.world import PlainCluster
 SKEW = ConditionType.WORKER_VERSION_SKEW
 
 
-def picture(world: PlainCluster, *, operator: str, worker: str) -> Snapshot:
+def picture(world: PlainCluster, *, operator: str, worker: str) -> PolicySnapshot:
     seen = world.snapshot()
     return replace(seen, version=operator, workers=tuple(replace(lease, version=worker) for lease in seen.workers))
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import FaultProxy
 from support.stores.s3 import S3
 
 
 @pytest.fixture(params=["folder", "s3"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStorage:
     """An empty store, of each kind."""
     if request.param == "folder":
         return open_objects(str(tmp_path / "objects"))

@@ -17,7 +17,7 @@ from compaction.exceptions import ClaimRefusedError
 from compaction.planning.reading import HeldJob
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, open_store
 from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.index.replacing import Replacement
+from compaction.stores.blocks.index.replacing import BlockReplacement
 from compaction.stores.blocks.index.schemas import read_schemas
 from compaction.stores.blocks.index.tables import SCHEMAS
 from compaction.stores.blocks.paths import block_path
@@ -122,7 +122,7 @@ def commit(ground: Ground, spec: CompactionJobSpec, name: str, token: int) -> No
     path = block_path("acme", 0, block_id(99))
     output = replace(source, id=block_id(99), path=path, level=1)
     ground.store.objects.put(path, ground.store.objects.get(source.path))
-    ground.store.replace(Replacement(name, token, (source.id,), (output,), "receipt"))
+    ground.store.replace(BlockReplacement(name, token, (source.id,), (output,), "receipt"))
 
 
 def test_what_was_committed_is_not_claimed_again_and_not_outdated(ground: Ground) -> None:

@@ -14,8 +14,8 @@ from compaction.stores.blocks.format.metadata import MAX_ANCESTORS, PREFIX, Bloc
 from compaction.stores.blocks.index.claims import MOST_SOURCES
 from compaction.stores.blocks.index.rows import MAX_LEVEL
 from compaction.stores.blocks.index.schema import VERSION_TABLE
-from compaction.stores.blocks.index.tables import METADATA, BlockState, JobState, TombstoneReason
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.index.tables import METADATA, BlockState, IndexJobState, TombstoneReason
+from compaction.stores.blocks.model import RowFingerprint
 from compaction.stores.blocks.paths import MAX_PATH, MAX_SHARD, MAX_TENANT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,12 +35,12 @@ def test_tables() -> None:
     described = re.findall(r"^`([a-z_]+)`[^\n]*:\n\n\| column", PAGE, re.MULTILINE)
     assert sorted(described) == sorted(METADATA.tables)
     assert f"`{VERSION_TABLE}`" in PAGE
-    for states in (BlockState, JobState, TombstoneReason):
+    for states in (BlockState, IndexJobState, TombstoneReason):
         assert ", ".join(f"`{state.value}`" for state in states) in PAGE
 
 
 def test_keys_of_footers() -> None:
-    said = BlockMetadata("i", "t", 0, 0, "c", Fingerprint(), (), "j", 1, 0, 1, ("s",), ("o",), ("a",)).encode()
+    said = BlockMetadata("i", "t", 0, 0, "c", RowFingerprint(), (), "j", 1, 0, 1, ("s",), ("o",), ("a",)).encode()
     rows = re.search(r"\| key `compaction\.dev\.` \| what \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE)
     assert rows
     named = [name for line in rows[1].splitlines() for name in re.findall(r"`([a-z-]+)`", line.split("|")[1])]

@@ -23,7 +23,7 @@ from compaction.exceptions import (
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.index.engine import open_database
 from compaction.stores.blocks.index.listing import BlockFilter
-from compaction.stores.blocks.reader import BlockReader, Snapshot
+from compaction.stores.blocks.reader import BlockReader, BlockSnapshot
 from compaction.stores.blocks.rebuild.index import rebuild_index
 from compaction.stores.blocks.store import BlockStore
 from support.stores.block_churn import compact, sweep
@@ -32,7 +32,7 @@ from support.stores.block_stores import fill, upload
 from support.stores.blocks import rows
 
 
-def times(snapshot: Snapshot) -> list[int]:
+def times(snapshot: BlockSnapshot) -> list[int]:
     """The rows of a store filled by `fill`: each has a time of its own, in microseconds."""
     return sorted(time for batch in snapshot.batches() for time in batch.column("time").cast(pa.int64()).to_pylist())
 
@@ -265,7 +265,7 @@ def test_damage_inside_of_a_block_is_named(block_store: BlockStore) -> None:
         list(BlockReader(block_store).snapshot().batches())
 
 
-def peak(snapshot: Snapshot) -> int:
+def peak(snapshot: BlockSnapshot) -> int:
     """Bytes of Arrow memory while all is read, at most, as far as they are held between two batches."""
     pool, most = pa.default_memory_pool(), 0
     before = pool.bytes_allocated()

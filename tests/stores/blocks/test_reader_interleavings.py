@@ -19,8 +19,8 @@ from compaction.exceptions import (
     StaleTokenError,
 )
 from compaction.stores.blocks.index.listing import BlockFilter
-from compaction.stores.blocks.index.replacing import Replacement
-from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.replacing import BlockReplacement
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
@@ -56,7 +56,7 @@ class Story:
     uploaded: list[tuple[str, str, set[int]]] = field(default_factory=list)
     entered: list[tuple[str, str, set[int]]] = field(default_factory=list)
     attempts: list[tuple[str, int, tuple[Block, ...]]] = field(default_factory=list)
-    results: list[Replacement] = field(default_factory=list)
+    results: list[BlockReplacement] = field(default_factory=list)
     readers: list[OpenSnapshot] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     number: int = 0
@@ -149,7 +149,7 @@ class Story:
     def expire(self) -> None:
         """All that is there of a tenant now."""
         tenant = self.chance.choice(TENANTS)
-        expire(self.store.index, Retention(tenants={tenant: 1}), now=self.store.now())
+        expire(self.store.index, RetentionPeriods(tenants={tenant: 1}), now=self.store.now())
         self.live[tenant].clear()
 
     def wait(self) -> None:

@@ -14,10 +14,10 @@ from compaction.stores.blocks.index.claims import claim, retire
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.quarantine import Fault, quarantine, release
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
-from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.index.schemas import read_schemas
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from compaction.stores.blocks.planning.offers import offer
 from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
 from compaction.stores.blocks.schema.classes import schema_of_text, schema_text
@@ -92,7 +92,7 @@ class History:
         claim(self.index, job=name, token=1, sources=job.sources, now=self.now, output_level=job.level + 1)
         number, self.made = self.made, self.made + 1
         contents = [a_block(self.number(block)).fingerprint for block in job.sources if self.live[block] == 0]
-        total = sum(contents, Fingerprint())
+        total = sum(contents, RowFingerprint())
         if len(contents) != len(job.sources):
             retire(self.index, name, now=self.now)  # outputs of outputs: their content is not kept here
             return
@@ -101,7 +101,7 @@ class History:
         made = {"schema_id": max(kin), "schema": SCHEMAS[max(kin)]}
         output = a_block(number, level=job.level + 1, rows=total.rows, fingerprint=total, **made)
         self.schemas[output.id] = output.schema_id
-        result = Replacement(name, 1, tuple(job.sources), (output,), "done")
+        result = BlockReplacement(name, 1, tuple(job.sources), (output,), "done")
         replace(self.index, result, now=self.now)
         for block in job.sources:
             del self.live[block]
@@ -128,7 +128,7 @@ class History:
             release(self.index, block, now=self.now)
 
     def age(self, waiting: WaitingBlocks) -> None:
-        rule = Retention(default=(self.made - 5) * SECOND) if self.chance.random() < 0.2 else Retention()
+        rule = RetentionPeriods(default=(self.made - 5) * SECOND) if self.chance.random() < 0.2 else RetentionPeriods()
         for gone in expire(self.index, rule, now=NOON + 2 * self.made * SECOND):
             self.live.pop(gone.block, None)
             self.aside.discard(gone.block)
@@ -220,7 +220,7 @@ def test_blocks_without_rows_are_dropped_wherever_and_of_whatever_schema_they_ar
     """Each is of the time at which it was made, and nothing may be known of its schema."""
     day = 86_400 * SECOND
     empties = [
-        a_block(n, rows=0, fingerprint=Fingerprint(), schema_id=f"unknown-{n}", at=NOON + n * day) for n in (1, 2)
+        a_block(n, rows=0, fingerprint=RowFingerprint(), schema_id=f"unknown-{n}", at=NOON + n * day) for n in (1, 2)
     ]
     register(index, [*empties, a_block(3)], now=NOON)
     waiting = reread(index, {})

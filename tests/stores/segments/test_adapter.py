@@ -12,7 +12,7 @@ from compaction.api.policy.spec import CompactionPolicySpec
 from compaction.exceptions import ClaimRefusedError
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import LeftOut
-from compaction.planning.triggers import TargetHistory, Trigger, reason_not_due
+from compaction.planning.triggers import PlanTrigger, TargetHistory, reason_not_due
 from compaction.stores.adapter import SenseRequest, open_store
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import GroupReceipt
@@ -134,7 +134,7 @@ def test_a_reading_begins_when_it_was_asked_for(tmp_path: Path) -> None:
     history = TargetHistory(finished_monotonic=job_ended)
     for reading in (first, unchanged):
         (candidate,) = reading.candidates
-        assert reason_not_due(candidate, Trigger(), history, now=0.0) is LeftOutReason.SCAN_OUTDATED
+        assert reason_not_due(candidate, PlanTrigger(), history, now=0.0) is LeftOutReason.SCAN_OUTDATED
 
 
 def test_a_store_that_cannot_be_read_was_asked_then_too(tmp_path: Path) -> None:

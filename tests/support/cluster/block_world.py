@@ -7,7 +7,7 @@ from typing import Any
 
 from compaction.api.job.resource import CompactionJob
 from compaction.kinds.blocks.measures import measures_of
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import RunStoreTask, StoreTask
 from compaction.reconcile.memory import frozen
@@ -73,7 +73,7 @@ class PlainBlockCluster(PlainCluster):
             queue.hold(held.target, held.level, held.sources)
         existing = Counter((one.level, one.target.split("/")[0]) for one in task.jobs.values())
         offered = offer(queue, now=self.wall, sensed_at=self.wall, most=1000, existing=existing)
-        self.reading = Reading(
+        self.reading = ScanResult(
             number=self.readings,
             generation=self.policy.metadata.generation,
             started=self.wall,

@@ -19,17 +19,25 @@ from compaction.api.policy.resource import CompactionPolicy, CompactionPolicySta
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
 from compaction.kinds.segments.kind import MISSING
 from compaction.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
-from compaction.planning.reading import Reading, TargetProblem
+from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
 from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.memory import Memory, frozen
-from compaction.reconcile.observations import Identity, JobLease, JobView, Moment, Snapshot, WorkerLease, WorkerProcess
+from compaction.reconcile.observations import (
+    Identity,
+    JobLease,
+    JobView,
+    Moment,
+    PolicySnapshot,
+    WorkerLease,
+    WorkerProcess,
+)
 from compaction.reconcile.policy import reconcile
 from support.cluster.executed import Crash, carry_out
 
 
-def assert_rests(snapshot: Snapshot, decision: Decision) -> None:
+def assert_rests(snapshot: PolicySnapshot, decision: Decision) -> None:
     """Who rests decides nothing when it decides again all the same: right before the rest ends, after a look that found
     what the last one found, and wrote nothing down but that it looked.
     """
@@ -117,7 +125,7 @@ class PlainCluster:
         self.workers: dict[str, SimWorker] = {}
         self.logs: dict[str, Log] = {}
         self.memory = Memory()
-        self.reading: Reading | None = None
+        self.reading: ScanResult | None = None
         self.readings = 0
         self.deleted: list[str] = []
         self.status_writes = 0
@@ -219,7 +227,7 @@ class PlainCluster:
                     path, "", "1", groups, (), GAIN * len(groups), len(groups), sensed_at=self.wall, oldest_debt_at=5.0
                 )
             )
-        self.reading = Reading(
+        self.reading = ScanResult(
             number=self.readings,
             generation=self.policy.metadata.generation,
             started=self.wall,
@@ -234,8 +242,8 @@ class PlainCluster:
         )
         self.memory = store_work.ended(self.memory, StoreTask.SENSE)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
+    def snapshot(self) -> PolicySnapshot:
+        return PolicySnapshot(
             namespace="ns",
             name="logs",
             now=Moment(self.wall, self.wall),

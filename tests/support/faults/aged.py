@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import obstore
 import pytest
 
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from support.depth import each_call
 from support.faults.index_faults import Death, When
 
 DAY = 86_400
 
-Aging = Callable[[Objects, str, float], None]
+Aging = Callable[[ObjectStorage, str, float], None]
 """`age(objects, path, seconds)`: the object was last written so long ago."""
 CALLS = ("get", "head", "put", "delete", "list")
 
@@ -29,7 +29,7 @@ CALLS = ("get", "head", "put", "delete", "list")
 def age(request: pytest.FixtureRequest) -> Aging:
     """Both servers keep their objects as files."""
 
-    def set_age(objects: Objects, path: str, seconds: float) -> None:
+    def set_age(objects: ObjectStorage, path: str, seconds: float) -> None:
         file = root_of(request, objects) / path
         then = file.stat().st_mtime - seconds
         os.utime(file, (then, then))
@@ -37,7 +37,7 @@ def age(request: pytest.FixtureRequest) -> Aging:
     return set_age
 
 
-def root_of(request: pytest.FixtureRequest, objects: Objects) -> Path:
+def root_of(request: pytest.FixtureRequest, objects: ObjectStorage) -> Path:
     """The folder in which the objects are files."""
     parts = urlsplit(objects.url)
     if parts.scheme != "s3":

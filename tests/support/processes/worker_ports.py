@@ -23,7 +23,7 @@ from compaction.exceptions import (
     TaskCancelledError,
     WorkerLeaseGoneError,
 )
-from compaction.rewrite.ports import Assignment, LeasePort, Offer
+from compaction.rewrite.ports import Assignment, JobOffer, LeasePort
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
@@ -248,7 +248,7 @@ class MemoryPort:
         await self._arrive()
         self._cluster.workers.pop(self._worker, None)
 
-    async def offers(self, *, wait: bool) -> Sequence[Offer]:
+    async def offers(self, *, wait: bool) -> Sequence[JobOffer]:
         while wait and self._seen == self._cluster.version:  # noqa: ASYNC110 - the test changes it in another thread
             await asyncio.sleep(0.01)
         await self._arrive()
@@ -258,12 +258,12 @@ class MemoryPort:
         else:
             self._cluster.looks_before_leaving += 1
         return [
-            Offer(job_name=name, token=lease.token, lease_seconds=lease.seconds)
+            JobOffer(job_name=name, token=lease.token, lease_seconds=lease.seconds)
             for name, lease in self._cluster.leases.items()
             if lease.holder == self._worker and lease.report is None
         ]
 
-    async def fetch(self, offer: Offer) -> Assignment:
+    async def fetch(self, offer: JobOffer) -> Assignment:
         await self._arrive()
         if offer.job_name not in self._cluster.jobs:
             raise LeaseLostError("no such job")

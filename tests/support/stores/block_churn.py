@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from compaction.stores.blocks.index.replacing import Replacement
+from compaction.stores.blocks.index.replacing import BlockReplacement
 from compaction.stores.blocks.index.tombstones import confirm, due
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.store import BlockStore
@@ -21,9 +21,9 @@ def merged(store: BlockStore, sources: Sequence[Block], *, number: int) -> Block
     return store.describe(path, tenant=first.tenant, shard=first.shard, level=first.level + 1)
 
 
-def replacement(job: str, token: int, sources: Sequence[Block], output: Block) -> Replacement:
+def replacement(job: str, token: int, sources: Sequence[Block], output: Block) -> BlockReplacement:
     """The result of a job."""
-    return Replacement(job, token, tuple(block.id for block in sources), (output,), "{}")
+    return BlockReplacement(job, token, tuple(block.id for block in sources), (output,), "{}")
 
 
 def compact(store: BlockStore, job: str, sources: Sequence[Block], *, number: int) -> Block:

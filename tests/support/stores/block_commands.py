@@ -16,7 +16,7 @@ from ulid import ULID
 
 from compaction.cli.blocks.commands import group
 from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.blocks import parquet, rows
@@ -39,7 +39,7 @@ class BlockCommands:
         return cls(BlockStoreConnection(url, index_url, options), environment)
 
     @property
-    def objects(self) -> Objects:
+    def objects(self) -> ObjectStorage:
         return open_objects(self.connection.url, options=self.connection.options)
 
     @contextmanager

@@ -95,9 +95,9 @@ class Work:
 def _merging(work: Work, *, known: bool) -> Callable[[], object]:
     from compaction.stores.blocks.merge.kernel import merge
     from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-    from compaction.stores.blocks.model import Fingerprint
+    from compaction.stores.blocks.model import RowFingerprint
 
-    fingerprint = Fingerprint() if known else None
+    fingerprint = RowFingerprint() if known else None
     inputs = [
         MergeInput(name=path, open=lambda path=path: path, fingerprint=fingerprint, sort_key=work.order)  # type: ignore[misc]
         for path in work.sources

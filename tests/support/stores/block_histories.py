@@ -13,7 +13,7 @@ from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.format.footer import read_footer
 from compaction.stores.blocks.format.metadata import BlockMetadata, ancestry, decode
 from compaction.stores.blocks.index.claims import claim, high_water
-from compaction.stores.blocks.index.replacing import Replacement, replace
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
 from compaction.stores.blocks.index.rows import created_at
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import block_path
@@ -92,7 +92,7 @@ class Attempt:
             for block in self.ids
         ]
         names = tuple(block.id for block in self.sources)
-        replace(self.store.index, Replacement(self.job, self.token, names, tuple(outputs), "{}"), now=now)
+        replace(self.store.index, BlockReplacement(self.job, self.token, names, tuple(outputs), "{}"), now=now)
         return self.ids
 
 

@@ -14,10 +14,10 @@ from sqlalchemy import delete, select, update
 from ulid import ULID
 
 from compaction.local.servers.postgres import PostgresServer, start_postgres
-from compaction.stores.blocks.index.engine import Change, IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase, open_database
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 
 IDENTITY: Final = "index-of-the-tests"
 SECOND: Final = 1_000_000
@@ -92,7 +92,7 @@ def index(index_url: str) -> Iterator[IndexDatabase]:
 def clear(database: IndexDatabase) -> None:
     """Nothing is in the index any more, and nothing is remembered."""
 
-    def body(change: Change) -> None:
+    def body(change: IndexChange) -> None:
         for table in METADATA.sorted_tables:
             if table is not HEAD:
                 change.connection.execute(delete(table))
@@ -121,7 +121,7 @@ def a_block(number: int, **fields: Any) -> Block:
         "min_time": start,
         "max_time": start + SECOND - 1,
         "bytes": 100,
-        "fingerprint": Fingerprint(rows, number * 0x1234567890ABCDEF + 1),
+        "fingerprint": RowFingerprint(rows, number * 0x1234567890ABCDEF + 1),
         "sort_key": ("service", "timestamp"),
         "schema_id": "s1",
     } | fields
@@ -137,7 +137,7 @@ def blocks_of(*numbers: int, **fields: Any) -> list[Block]:
 def output_of(number: int, sources: list[Block], **fields: Any) -> Block:
     """What a correct merge of the sources is: their rows, their times, one level higher."""
     first = sources[0]
-    whole = Fingerprint()
+    whole = RowFingerprint()
     for source in sources:
         whole += source.fingerprint
     values: dict[str, Any] = {

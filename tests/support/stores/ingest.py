@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from compaction.ingest.access import Gate, TenantRules
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews, TokenReview
 from compaction.ingest.running import Address, serve
-from compaction.ingest.server import IngestServer, Limits
+from compaction.ingest.server import IngestServer, RequestLimits
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.stores.blocks.store import BlockStore
 from support.stores.json_schema import problems
@@ -132,7 +132,7 @@ def serving(
     store: BlockStore,
     make_gate: Callable[[], Gate],
     *,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     address: Address | None = None,
     tls: ssl.SSLContext | None = None,
     finish: Callable[[], Awaitable[None]] | None = None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compaction.local.servers.versitygw import S3Gateway, ensure_versitygw, free_port, start_versitygw
-from compaction.stores.blocks.objects.store import Objects, Retrying, open_objects
+from compaction.stores.blocks.objects.store import ObjectStorage, Retrying, open_objects
 
 QUICK = Retrying(tries=4, base=0.01, cap=0.05)
 
@@ -24,7 +24,7 @@ class S3:
     def bucket(self) -> str:
         return f"s3://{self.gateway.make_bucket(f'bucket-{next(self._numbers)}')}"
 
-    def open(self, url: str, *, endpoint: str = "", retrying: Retrying = QUICK, **options: str) -> Objects:
+    def open(self, url: str, *, endpoint: str = "", retrying: Retrying = QUICK, **options: str) -> ObjectStorage:
         return open_objects(url, options=self.gateway.options(endpoint=endpoint) | options, retrying=retrying)
 
 

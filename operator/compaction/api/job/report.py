@@ -16,7 +16,7 @@ from compaction.api.job.status import JobReceipt, SkippedSource
 from compaction.exceptions import MalformedReportError
 
 
-class Outcome(StrEnum):
+class ReportOutcome(StrEnum):
     """How an attempt ended, in the worker's own judgement."""
 
     SUCCEEDED = "Succeeded"
@@ -29,7 +29,7 @@ class JobReport(ApiModel):
 
     token: int
     """The fencing token of the attempt."""
-    outcome: Outcome
+    outcome: ReportOutcome
     """How the worker judges the attempt."""
     reason: Word
     """Why, as one word: a JobReason, or one that the kind of store adds."""

@@ -7,10 +7,10 @@ from pydantic import Field
 from compaction.api.base import ApiModel
 from compaction.api.crd.columns import ColumnType, PrinterColumn, ResourceInfo
 from compaction.api.job.spec import CompactionJobSpec, JobParameters, JobSources, PolicyReference, job_members
-from compaction.api.job.status import Attempt, ClumpReceipt, CompactionJobStatus, JobReceipt, SkippedSource
+from compaction.api.job.status import AttemptStatus, ClumpReceipt, CompactionJobStatus, JobReceipt, SkippedSource
 from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, JOB_KIND, JOB_PLURAL, MAX_JOB_NAME
-from compaction.api.policy.plan_status import Waiting
+from compaction.api.policy.plan_status import WaitStatus
 from compaction.api.rules import Rule
 
 
@@ -61,7 +61,7 @@ class CompactionJob(ApiModel):
 
 
 __all__ = [
-    "Attempt",
+    "AttemptStatus",
     "ClumpReceipt",
     "CompactionJob",
     "CompactionJobSpec",
@@ -71,5 +71,5 @@ __all__ = [
     "JobSources",
     "PolicyReference",
     "SkippedSource",
-    "Waiting",
+    "WaitStatus",
 ]

@@ -9,7 +9,7 @@ from compaction.api.bounds import Count, Mark, Message, Word, keeping_first, kee
 from compaction.api.conditions import Condition
 from compaction.api.crd.hints import list_atomic, list_map
 from compaction.api.enums import AttemptOutcome, JobState
-from compaction.api.policy.plan_status import Waiting
+from compaction.api.policy.plan_status import WaitStatus
 from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB, MAX_OBSOLETE_PER_JOB, MAX_SOURCES_PER_GROUP
 from compaction.api.policy.status import MAX_CONDITIONS
 from compaction.api.text.times import Timestamp
@@ -21,7 +21,7 @@ SourceName = Annotated[str, StringConstraints(max_length=253)]
 Fingerprint = Annotated[str, StringConstraints(max_length=128)]
 
 
-class Attempt(ApiModel):
+class AttemptStatus(ApiModel):
     """One assignment of the job to a worker."""
 
     token: Annotated[int, Field(ge=1)]
@@ -151,14 +151,17 @@ class CompactionJobStatus(ApiModel):
     progress_percent: Annotated[int, Field(ge=0, le=100)] | None = None
     """Progress of the running or last attempt in percent."""
     attempts: Annotated[
-        tuple[Attempt, ...], Field(max_length=MAX_ATTEMPTS_KEPT), keeping_last(MAX_ATTEMPTS_KEPT), list_map("token")
+        tuple[AttemptStatus, ...],
+        Field(max_length=MAX_ATTEMPTS_KEPT),
+        keeping_last(MAX_ATTEMPTS_KEPT),
+        list_map("token"),
     ] = ()
     """Attempts, oldest first; the newest 32 are kept."""
     assigned_at: Timestamp | None = None
     """Time of the newest assignment."""
     finished_at: Timestamp | None = None
     """Time at which the job succeeded or was parked."""
-    waiting: Waiting | None = None
+    waiting: WaitStatus | None = None
     """What the job waits for, and since when."""
     retried: Mark = ""
     """Value of the annotation compaction.dev/retry that was last acted upon (its SHA-256, if it is long)."""

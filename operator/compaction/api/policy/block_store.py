@@ -133,7 +133,7 @@ class TenantRetention(ApiModel):
     """Time that data are kept, counted from the newest row of a block, such as 744h."""
 
 
-class Retention(ApiModel):
+class RetentionSpec(ApiModel):
     """How long blocks are kept."""
 
     default: Annotated[Duration, Checked(LASTING)] | None = None
@@ -152,7 +152,7 @@ class BlockThresholds(ApiModel):
     """Number of blocks that compaction would remove, below which a batch of blocks is left for later."""
 
 
-class BlockStore(BlockStoreReference, StoreModel):
+class BlockStoreSpec(BlockStoreReference, StoreModel):
     """Immutable Parquet blocks in an object store, with an index in a database."""
 
     levels: Annotated[tuple[BlockLevel, ...], Field(min_length=1, max_length=8), list_atomic(), Checked(AGES_RISE)] = (
@@ -174,7 +174,7 @@ class BlockStore(BlockStoreReference, StoreModel):
     bytes of its blocks have, and sorts by time when they have none."""
     deduplicate: Deduplication | None = None
     """Which rows are the same row. Without it, all rows are kept."""
-    retention: Retention = Field(default_factory=Retention)
+    retention: RetentionSpec = Field(default_factory=RetentionSpec)
     """How long blocks are kept. Blocks that are older are deleted after the grace."""
 
     @property
@@ -249,7 +249,7 @@ class BlockParameters(ApiModel):
 BLOCK_STORE: Final = StoreMember(
     name="BlockStore",
     member="block_store",
-    model=BlockStore,
+    model=BlockStoreSpec,
     help="Immutable Parquet blocks in an object store, with an index in a database.",
     jobs=(
         JobMember(

@@ -17,7 +17,7 @@ MAX_UNMADE = 700_000
 """Of 100,000 jobs, five bytes each in base64: as many as `maxJobsQueued` can be."""
 
 
-class LeftOut(ApiModel):
+class LeftOutStatus(ApiModel):
     """Candidates that got no job, grouped by the reason."""
 
     reason: Word
@@ -77,12 +77,12 @@ class PlanStatus(ApiModel):
     ] = ()
     """Jobs that the plan would create, the largest gain first, while it waits for approval; at most 64."""
     left_out: Annotated[
-        tuple[LeftOut, ...], Field(max_length=MAX_LEFT_OUT), keeping_first(MAX_LEFT_OUT), list_atomic()
+        tuple[LeftOutStatus, ...], Field(max_length=MAX_LEFT_OUT), keeping_first(MAX_LEFT_OUT), list_atomic()
     ] = ()
     """Candidates that got no job, grouped by the reason."""
 
 
-class Waiting(ApiModel):
+class WaitStatus(ApiModel):
     """What the object waits for."""
 
     reason: Word

@@ -8,21 +8,21 @@ from compaction.api.base import ApiModel
 from compaction.api.crd.columns import ColumnType, PrinterColumn, ResourceInfo
 from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, MAX_POLICY_NAME, POLICY_KIND, POLICY_PLURAL
-from compaction.api.policy.plan_status import LeftOut, PlannedWork, PlanStatus, WaitCount, Waiting
+from compaction.api.policy.plan_status import LeftOutStatus, PlannedWork, PlanStatus, WaitCount, WaitStatus
 from compaction.api.policy.schedule import Window
-from compaction.api.policy.spec import Cleanup, CompactionPolicySpec, LeaseSpec, Limits, Trigger
+from compaction.api.policy.spec import CleanupSpec, CompactionPolicySpec, LeaseSpec, LimitsSpec, TriggerSpec
 from compaction.api.policy.status import (
     CompactionPolicyStatus,
     DebtStatus,
-    LevelDebt,
+    LevelDebtStatus,
     MeasureStatus,
     QuarantinedSource,
     SourceConflict,
     TargetError,
-    TenantDebt,
+    TenantDebtStatus,
 )
 from compaction.api.policy.store import StoreSpec
-from compaction.api.policy.workers import Workers
+from compaction.api.policy.workers import WorkersSpec
 from compaction.api.rules import Rule
 
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
@@ -84,15 +84,15 @@ class CompactionPolicy(ApiModel):
 
 
 __all__ = [
-    "Cleanup",
+    "CleanupSpec",
     "CompactionPolicy",
     "CompactionPolicySpec",
     "CompactionPolicyStatus",
     "DebtStatus",
     "LeaseSpec",
-    "LeftOut",
-    "LevelDebt",
-    "Limits",
+    "LeftOutStatus",
+    "LevelDebtStatus",
+    "LimitsSpec",
     "MeasureStatus",
     "PlanStatus",
     "PlannedWork",
@@ -100,10 +100,10 @@ __all__ = [
     "SourceConflict",
     "StoreSpec",
     "TargetError",
-    "TenantDebt",
-    "Trigger",
+    "TenantDebtStatus",
+    "TriggerSpec",
     "WaitCount",
-    "Waiting",
+    "WaitStatus",
     "Window",
-    "Workers",
+    "WorkersSpec",
 ]

@@ -75,7 +75,7 @@ class SegmentThresholds(ApiModel):
     """Number of segments that compaction would remove or rewrite, below which a log is left for later."""
 
 
-class SegmentLogsStore(StoreModel):
+class SegmentLogsSpec(StoreModel):
     """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
 
     root: Annotated[
@@ -215,7 +215,7 @@ class SegmentLogParameters(ApiModel):
 SEGMENT_LOGS: Final = StoreMember(
     name="SegmentLogs",
     member="segment_logs",
-    model=SegmentLogsStore,
+    model=SegmentLogsSpec,
     help="Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots.",
     jobs=(
         JobMember(

@@ -12,7 +12,7 @@ from compaction.api.crd.hints import list_atomic
 from compaction.api.enums import Approval
 from compaction.api.policy.schedule import Cron, TimeZone, Windows
 from compaction.api.policy.store import StoreSpec
-from compaction.api.policy.workers import Workers
+from compaction.api.policy.workers import WorkersSpec
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity
 
@@ -25,7 +25,7 @@ POSITIVE: Final = Rule(
 )
 
 
-class Trigger(ApiModel):
+class TriggerSpec(ApiModel):
     """When the store is scanned, when plans are made, and when jobs are started."""
 
     interval: Annotated[Duration, Checked(POSITIVE)] = Duration("1m")
@@ -42,7 +42,7 @@ class Trigger(ApiModel):
     """Time that a target is left alone after a job of it finished, such as 10m. 0s means no pause."""
 
 
-class Limits(ApiModel):
+class LimitsSpec(ApiModel):
     """How much a policy may do at once."""
 
     max_concurrent_jobs: Annotated[int, Field(ge=1, le=1000)] = 4
@@ -88,7 +88,7 @@ class LeaseSpec(ApiModel):
     this time."""
 
 
-class Cleanup(ApiModel):
+class CleanupSpec(ApiModel):
     """What happens to replaced data."""
 
     delay: Duration = Duration("10m")
@@ -107,18 +107,18 @@ class CompactionPolicySpec(ApiModel):
     """Suspend the policy: while true, no job is created or assigned. Running jobs finish."""
     store: StoreSpec
     """The store to compact: exactly one member must be set."""
-    trigger: Trigger = Field(default_factory=Trigger)
+    trigger: TriggerSpec = Field(default_factory=TriggerSpec)
     """When the store is scanned, when plans are made, and when jobs are started."""
     approval: Approval = Approval.AUTO
     """Whether plans are carried out by themselves (Auto), or only when the annotation compaction.dev/approve of this
     policy names the plan's hash (Manual)."""
-    limits: Limits = Field(default_factory=Limits)
+    limits: LimitsSpec = Field(default_factory=LimitsSpec)
     """How much the policy may do at once."""
     lease: LeaseSpec = Field(default_factory=LeaseSpec)
     """How long a worker may be silent before its job goes to another."""
-    workers: Workers = Field(default_factory=Workers)
+    workers: WorkersSpec = Field(default_factory=WorkersSpec)
     """The Spark applications that run the jobs."""
-    cleanup: Cleanup = Field(default_factory=Cleanup)
+    cleanup: CleanupSpec = Field(default_factory=CleanupSpec)
     """What happens to replaced data."""
     successful_jobs_history_limit: HistoryLimit = 10
     """Number of finished jobs that are kept for their receipts. Older ones are deleted."""

@@ -17,7 +17,7 @@ from compaction.api.conditions import Conditions, remove_condition, set_conditio
 from compaction.api.enums import ConditionStatus, ConditionType, PolicyReason
 
 
-class Standing(Enum):
+class PolicyStanding(Enum):
     """How a policy stands: the status of Ready, and the condition that is present beside it, if any."""
 
     WORKING = (ConditionStatus.TRUE, None)
@@ -30,33 +30,33 @@ class Standing(Enum):
         self.abnormal = abnormal
 
 
-STANDING: Final[Mapping[str, Standing]] = MappingProxyType(
+STANDING: Final[Mapping[str, PolicyStanding]] = MappingProxyType(
     {
-        PolicyReason.SCHEDULED: Standing.WORKING,
-        PolicyReason.COMPACTING: Standing.WORKING,
-        PolicyReason.AWAITING_SCHEDULE: Standing.WORKING,
-        PolicyReason.OUTSIDE_WINDOW: Standing.WORKING,
-        PolicyReason.SUSPENDED: Standing.WORKING,
-        PolicyReason.SENSING: Standing.APPLYING,
-        PolicyReason.SUSPENDING: Standing.APPLYING,
-        PolicyReason.APPROVAL_PENDING: Standing.ASKING,
-        PolicyReason.INVALID_SPEC: Standing.STALLED,
-        PolicyReason.PERMISSION_DENIED: Standing.STALLED,
-        PolicyReason.SECRET_MISSING: Standing.STALLED,
-        PolicyReason.STORE_UNREACHABLE: Standing.STALLED,
-        PolicyReason.STORE_OVERLAPS: Standing.STALLED,
-        PolicyReason.SENSE_FAILED: Standing.STALLED,
-        PolicyReason.SOURCES_UNREADABLE: Standing.STALLED,
-        PolicyReason.SOURCES_QUARANTINED: Standing.STALLED,
-        PolicyReason.JOBS_FAULTY: Standing.STALLED,
-        PolicyReason.LAUNCH_FAILED: Standing.STALLED,
+        PolicyReason.SCHEDULED: PolicyStanding.WORKING,
+        PolicyReason.COMPACTING: PolicyStanding.WORKING,
+        PolicyReason.AWAITING_SCHEDULE: PolicyStanding.WORKING,
+        PolicyReason.OUTSIDE_WINDOW: PolicyStanding.WORKING,
+        PolicyReason.SUSPENDED: PolicyStanding.WORKING,
+        PolicyReason.SENSING: PolicyStanding.APPLYING,
+        PolicyReason.SUSPENDING: PolicyStanding.APPLYING,
+        PolicyReason.APPROVAL_PENDING: PolicyStanding.ASKING,
+        PolicyReason.INVALID_SPEC: PolicyStanding.STALLED,
+        PolicyReason.PERMISSION_DENIED: PolicyStanding.STALLED,
+        PolicyReason.SECRET_MISSING: PolicyStanding.STALLED,
+        PolicyReason.STORE_UNREACHABLE: PolicyStanding.STALLED,
+        PolicyReason.STORE_OVERLAPS: PolicyStanding.STALLED,
+        PolicyReason.SENSE_FAILED: PolicyStanding.STALLED,
+        PolicyReason.SOURCES_UNREADABLE: PolicyStanding.STALLED,
+        PolicyReason.SOURCES_QUARANTINED: PolicyStanding.STALLED,
+        PolicyReason.JOBS_FAULTY: PolicyStanding.STALLED,
+        PolicyReason.LAUNCH_FAILED: PolicyStanding.STALLED,
     }
 )
 
 
-def standing_of(reason: str) -> Standing:
+def standing_of(reason: str) -> PolicyStanding:
     """The standing of a reason. One that only the store's own code knows is about a store that cannot be used."""
-    return STANDING.get(reason, Standing.STALLED)
+    return STANDING.get(reason, PolicyStanding.STALLED)
 
 
 def conditions_for(
@@ -66,7 +66,7 @@ def conditions_for(
     message: str,
     observed_generation: int,
     now: datetime,
-    standing: Standing | None = None,
+    standing: PolicyStanding | None = None,
 ) -> Conditions:
     """The conditions of a policy that stands where its `reason` says; other conditions stay as they are. `standing`: of
     a reason that a kind of store adds.

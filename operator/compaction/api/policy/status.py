@@ -13,7 +13,7 @@ from compaction.api.bounds import Count, Mark, Message, Path, Word, keeping_firs
 from compaction.api.conditions import Condition
 from compaction.api.crd.hints import list_atomic, list_map
 from compaction.api.enums import WorkerState
-from compaction.api.policy.plan_status import MAX_WAITS, PlanStatus, WaitCount, Waiting
+from compaction.api.policy.plan_status import MAX_WAITS, PlanStatus, WaitCount, WaitStatus
 from compaction.api.policy.store import StoreName
 from compaction.api.text.formatting import format_age, format_bytes
 from compaction.api.text.times import Timestamp
@@ -30,7 +30,7 @@ MAX_MEASURES = 32
 MAX_TENANT = 256
 
 
-class LevelDebt(ApiModel):
+class LevelDebtStatus(ApiModel):
     """Debt of one level."""
 
     level: Annotated[int, Field(ge=0, le=100)]
@@ -41,7 +41,7 @@ class LevelDebt(ApiModel):
     """Number of sources that compaction of this level would remove or rewrite."""
 
 
-class TenantDebt(ApiModel):
+class TenantDebtStatus(ApiModel):
     """Debt of one tenant."""
 
     tenant: Annotated[str, StringConstraints(max_length=MAX_TENANT)]
@@ -75,10 +75,10 @@ class DebtStatus(ApiModel):
         tuple[MeasureStatus, ...], Field(max_length=MAX_MEASURES), keeping_first(MAX_MEASURES), list_map("name")
     ] = ()
     """Numbers that the kind of store adds, as of the last scan."""
-    levels: Annotated[tuple[LevelDebt, ...], Field(max_length=16), keeping_first(16), list_map("level")] = ()
+    levels: Annotated[tuple[LevelDebtStatus, ...], Field(max_length=16), keeping_first(16), list_map("level")] = ()
     """Debt of each level that has any."""
     tenants: Annotated[
-        tuple[TenantDebt, ...], Field(max_length=MAX_TENANTS), keeping_first(MAX_TENANTS), list_map("tenant")
+        tuple[TenantDebtStatus, ...], Field(max_length=MAX_TENANTS), keeping_first(MAX_TENANTS), list_map("tenant")
     ] = ()
     """Debt of the ten tenants of a block store that have the most blocks to merge."""
 
@@ -253,7 +253,7 @@ class CompactionPolicyStatus(ApiModel):
         list_map("target"),
     ] = ()
     """Targets that could not be planned, with the reason."""
-    waiting: Waiting | None = None
+    waiting: WaitStatus | None = None
     """What the policy's next step waits for, and since when."""
     waits: Annotated[
         tuple[WaitCount, ...], Field(max_length=MAX_WAITS), keeping_first(MAX_WAITS), list_map("reason")

@@ -6,8 +6,8 @@ from pydantic.alias_generators import to_camel
 
 from compaction.api.base import ApiModel
 from compaction.api.members import OneOf, StoreMember, StoreModel
-from compaction.api.policy.block_store import BLOCK_STORE, BlockStore
-from compaction.api.policy.segment_logs import SEGMENT_LOGS, SegmentLogsStore
+from compaction.api.policy.block_store import BLOCK_STORE, BlockStoreSpec
+from compaction.api.policy.segment_logs import SEGMENT_LOGS, SegmentLogsSpec
 from compaction.api.rules import Rule, exactly_one_of
 
 STORES: Final[list[StoreMember]] = [SEGMENT_LOGS, BLOCK_STORE]
@@ -26,9 +26,9 @@ StoreName = Annotated[str, OneOf(lambda: (one.name for one in STORES))]
 class StoreSpec(ApiModel):
     """The store a policy compacts: exactly one member."""
 
-    segment_logs: SegmentLogsStore | None = None
+    segment_logs: SegmentLogsSpec | None = None
     """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
-    block_store: BlockStore | None = None
+    block_store: BlockStoreSpec | None = None
     """Immutable Parquet blocks in an object store, with an index in a database."""
 
     RULES = exactly_one_store()

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
-from compaction.api.enums import ImagePullPolicy, Launcher
+from compaction.api.enums import ImagePullPolicy, LauncherType
 from compaction.api.policy.pods import (
     DriverSpec,
     DynamicAllocation,
@@ -34,17 +34,17 @@ MAX_SLOTS: Final = 256
 _ACCOUNT: Final = "compaction-worker"
 
 
-def _of_pods(member: str, left_out: str, given: Callable[[Workers], object]) -> Rule:
+def _of_pods(member: str, left_out: str, given: Callable[[WorkersSpec], object]) -> Rule:
     """A field about pods says nothing to workers that are processes. `left_out`: CEL for its being at its default."""
     return Rule(
         cel=f"self.launcher != 'process' || !has(self.{member}) || {left_out}",
         message="is for workers in pods, and launcher is process: leave it out, or choose another launcher",
-        holds=lambda workers: workers.launcher is not Launcher.PROCESS or not given(workers),
+        holds=lambda workers: workers.launcher is not LauncherType.PROCESS or not given(workers),
         field=f".{member}",
     )
 
 
-class Workers(ApiModel):
+class WorkersSpec(ApiModel):
     """The Spark applications that run the jobs."""
 
     max: Annotated[int, Field(ge=1, le=100)] = 1
@@ -53,7 +53,7 @@ class Workers(ApiModel):
     """Number of jobs that one worker runs at the same time."""
     idle_seconds: Annotated[int, Field(ge=1, le=86_400)] = 30
     """Seconds without a job after which a worker ends."""
-    launcher: Launcher = Launcher.AUTO
+    launcher: LauncherType = LauncherType.AUTO
     """How workers are started: process (a subprocess beside the operator), kubeflow or apache (a SparkApplication of
     that Spark operator), pod (a driver pod, made directly), or auto: kubeflow where the cluster serves it, else apache,
     else pod when the operator runs in a pod itself, else process."""

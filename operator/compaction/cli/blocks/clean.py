@@ -22,7 +22,7 @@ from compaction.cli.blocks.times import time_text
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
-from compaction.stores.blocks.index.retention import Expired, Retention, would_expire
+from compaction.stores.blocks.index.retention import Expired, RetentionPeriods, would_expire
 from compaction.stores.blocks.index.tombstones import standing, summary
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.store import BlockStore
@@ -177,10 +177,10 @@ def retention(
         click.echo(f"{many} would end; nothing was changed (--delete does it)")
 
 
-def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str, Duration]]) -> Retention:
+def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str, Duration]]) -> RetentionPeriods:
     if keep is not None or tenants:
         periods = {tenant: int(period * SECOND) for tenant, period in tenants}
-        return Retention(int((keep or 0.0) * SECOND), MappingProxyType(periods))
+        return RetentionPeriods(int((keep or 0.0) * SECOND), MappingProxyType(periods))
     store = place.policy.spec.store.block_store if place.policy is not None else None
     if store is None:
         raise click.UsageError("how long are data kept? Give --keep, --keep-tenant, or a policy (-f)")
@@ -190,7 +190,7 @@ def _rule(place: StorePlace, keep: Duration | None, tenants: Sequence[tuple[str,
     return retention_of(store)
 
 
-def _end_all(store: BlockStore, rule: Retention) -> tuple[Expired, ...]:
+def _end_all(store: BlockStore, rule: RetentionPeriods) -> tuple[Expired, ...]:
     ended: list[Expired] = []
     while found := expire_all(store.index, rule, now=store.now()):
         ended += found

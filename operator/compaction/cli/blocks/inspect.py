@@ -18,13 +18,13 @@ from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
 from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockError
 from compaction.local.run.this_process import this_process
-from compaction.stores.blocks.format.footer import Footer, read_footer
+from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.index.listing import BlockRecord
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.planning.rules import BlockRules
-from compaction.stores.blocks.planning.waits import BlockWait, Waiting, waiting_of
+from compaction.stores.blocks.planning.waits import BlockWait, WaitingBlock, waiting_of
 from compaction.stores.blocks.schema.book import SchemaBook
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.waiting import WaitingBlocks
@@ -61,7 +61,7 @@ def inspect(context: click.Context, *, block: str, place: StorePlace, output: Ou
 
 
 def _object(
-    objects: Objects, record: BlockRecord
+    objects: ObjectStorage, record: BlockRecord
 ) -> tuple[dict[str, Any] | None, BlockFormatError | ObjectError | None]:
     """What lies at the block's path. That nothing does is right once the block is tombstoned."""
     try:
@@ -70,7 +70,7 @@ def _object(
         return None, error if record.state is BlockState.LIVE else None
 
 
-def _footer(footer: Footer) -> dict[str, Any]:
+def _footer(footer: BlockFooter) -> dict[str, Any]:
     return {
         "bytes": footer.info.size,
         "modified": time_text(int(footer.info.modified.timestamp() * SECOND)),
@@ -125,7 +125,7 @@ def why_not_merged(store: BlockStore, record: BlockRecord, policy: CompactionPol
     blocks.refresh(())
     found = waiting_of(blocks.queue, record.block.id, now=store.now() / SECOND)
     # The levels of a policy bound what is read: what is above them is in no queue.
-    waiting = found or Waiting(BlockWait.HIGHEST_LEVEL)
+    waiting = found or WaitingBlock(BlockWait.HIGHEST_LEVEL)
     message = _MESSAGES[waiting.reason](waiting, record, rules, store.now())
     return _answer(waiting.reason.value, message) | {
         "due": None if waiting.due is None else time_text(int(waiting.due * SECOND))
@@ -136,13 +136,13 @@ def _answer(reason: str, message: str) -> dict[str, Any]:
     return {"reason": reason, "message": message, "due": None}
 
 
-def _due(waiting: Waiting, _record: BlockRecord, _rules: BlockRules, _now: int) -> str:
+def _due(waiting: WaitingBlock, _record: BlockRecord, _rules: BlockRules, _now: int) -> str:
     if waiting.obsolete:
         return "it has no rows: the next run drops it"
     return f"the next run merges it with {plural(waiting.others, 'other')} at level {waiting.level}"
 
 
-def _more(waiting: Waiting, _record: BlockRecord, _rules: BlockRules, now: int) -> str:
+def _more(waiting: WaitingBlock, _record: BlockRecord, _rules: BlockRules, now: int) -> str:
     due = waiting.due or 0.0
     when = f"{time_text(int(due * SECOND))}, in {format_age(due - now / SECOND)}"
     if waiting.obsolete:
@@ -153,7 +153,7 @@ def _more(waiting: Waiting, _record: BlockRecord, _rules: BlockRules, now: int) 
     return f"it waits {with_others} at level {waiting.level} for {missing} more, or {then} at {when}"
 
 
-def _alone(waiting: Waiting, record: BlockRecord, rules: BlockRules, _now: int) -> str:
+def _alone(waiting: WaitingBlock, record: BlockRecord, rules: BlockRules, _now: int) -> str:
     beside = f"of tenant {record.block.tenant}, shard {record.block.shard}"
     if not rules.span:
         return f"no other block {beside} with a schema that fits is at level {waiting.level}"
@@ -162,11 +162,11 @@ def _alone(waiting: Waiting, record: BlockRecord, rules: BlockRules, _now: int) 
     return f"no other block {beside} with a schema that fits begins in its window, {window}"
 
 
-def _large(_waiting: Waiting, record: BlockRecord, _rules: BlockRules, _now: int) -> str:
+def _large(_waiting: WaitingBlock, record: BlockRecord, _rules: BlockRules, _now: int) -> str:
     return f"its {format_bytes(record.block.bytes)} are enough: readers gain nothing from a larger one"
 
 
-def _highest(_waiting: Waiting, record: BlockRecord, rules: BlockRules, _now: int) -> str:
+def _highest(_waiting: WaitingBlock, record: BlockRecord, rules: BlockRules, _now: int) -> str:
     return f"it is of level {record.block.level} and has come through all {len(rules.levels)} that are merged"
 
 

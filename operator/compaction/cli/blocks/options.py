@@ -24,7 +24,7 @@ from sqlalchemy.exc import ArgumentError
 from compaction.api.text.safe import printable
 from compaction.cli.errors import errors_as_exit_code
 from compaction.exceptions import NoBlockStoreError
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class StorePlace:
             )
 
 
-def tell_skipped(objects: Objects) -> None:
+def tell_skipped(objects: ObjectStorage) -> None:
     """Name on standard error what listings of a folder have passed over."""
     for path, reason in sorted(objects.skipped.items()):
         click.echo(printable(f"skipped: {path}: {reason}"), err=True)

@@ -25,7 +25,7 @@ from compaction.exceptions import (
     ObjectPathError,
 )
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
 from compaction.stores.blocks.registration.describe import Described, described
 from compaction.stores.blocks.registration.foreign import assigned_id, parquet_files
@@ -131,7 +131,7 @@ def _wanted(place: StorePlace, sort_key: tuple[str, ...] | None) -> tuple[str, .
     return sort_key or (store.sort_key if store is not None else ())
 
 
-def _described(objects: Objects, path: str, *, assign_ids: bool, **known: Any) -> Described:
+def _described(objects: ObjectStorage, path: str, *, assign_ids: bool, **known: Any) -> Described:
     identity = assigned_id(objects.head(path)) if assign_ids else ""
     return described(objects, path, block=identity, **known)
 
@@ -172,7 +172,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     click.echo(f"{plural(new, 'block')} registered" + (f", {len(rows) - new} known before" if len(rows) > new else ""))
 
 
-def _paths(place: StorePlace, objects: Objects, uris: Sequence[str]) -> Iterator[str]:
+def _paths(place: StorePlace, objects: ObjectStorage, uris: Sequence[str]) -> Iterator[str]:
     """The files that are meant. Raises ObjectMissingError: a folder holds none."""
     paths = [path_in_store(place, uri) for uri in uris]
     with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:
@@ -185,7 +185,7 @@ def _paths(place: StorePlace, objects: Objects, uris: Sequence[str]) -> Iterator
         yield from files or (path,)
 
 
-def _is_object(objects: Objects, path: str) -> bool:
+def _is_object(objects: ObjectStorage, path: str) -> bool:
     try:
         return bool(path) and objects.head(path) is not None
     except ObjectMissingError:

@@ -19,7 +19,7 @@ from compaction.kinds.blocks.work import format_merge, work_of
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.planning.rules import BlockReason
 
@@ -87,7 +87,7 @@ def show_rest(data: dict[str, Any]) -> None:
         click.echo(one["message"])
 
 
-def more_of(scan: Reading) -> dict[str, Any]:
+def more_of(scan: ScanResult) -> dict[str, Any]:
     """What schemas keep apart."""
     conflicts = [
         {"tenant": one.tenant, "schemas": one.classes, "blocks": one.sources, "message": one.message}
@@ -131,7 +131,7 @@ def planned_job(job: PlannedJob) -> dict[str, Any]:
     }
 
 
-def debt_of(scan: Reading) -> dict[str, Any]:
+def debt_of(scan: ScanResult) -> dict[str, Any]:
     """What is due: `blocks` that wait in ready batches, those of jobs included."""
     offered = [group for one in scan.candidates for group in one.groups]
     return {

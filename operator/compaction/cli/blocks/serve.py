@@ -17,7 +17,7 @@ from compaction.cli.cluster.flags import kubeconfig_option
 from compaction.ingest.access import Gate, TenantRules
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews
 from compaction.ingest.running import Address, TlsFiles, serve
-from compaction.ingest.server import IngestServer, Limits
+from compaction.ingest.server import IngestServer, RequestLimits
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
@@ -132,13 +132,13 @@ def command(
         kubeconfig=kubeconfig,
         rules=TenantRules.read(tenants) if tenants is not None else None,
     )
-    limits = Limits(body_bytes=_bytes(max_body), in_flight=8 * concurrency, threads=concurrency)
+    limits = RequestLimits(body_bytes=_bytes(max_body), in_flight=8 * concurrency, threads=concurrency)
     setup_logging(LogFormat(log_format), level=logging.INFO)
     with place.open() as store:
         asyncio.run(_serve(store, callers, limits, address))
 
 
-async def _serve(store: BlockStore, callers: Callers, limits: Limits, address: Address) -> None:
+async def _serve(store: BlockStore, callers: Callers, limits: RequestLimits, address: Address) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -10,7 +10,7 @@ from compaction.cli.output import Column, optional, optional_bytes
 from compaction.stores.blocks.conflicts import SchemaConflict
 from compaction.stores.blocks.index.listing import BlockRecord
 from compaction.stores.blocks.index.retention import Expired
-from compaction.stores.blocks.index.tombstones import Tombstone
+from compaction.stores.blocks.index.tombstones import BlockTombstone
 from compaction.stores.blocks.model import Block
 
 BLOCK_COLUMNS = (
@@ -99,7 +99,7 @@ def at_rest(alone: int) -> str:
     return f"{plural(alone, 'block')} {stay} until others come to be merged with"
 
 
-def tombstone_object(one: Tombstone, *, grace: int | None) -> dict[str, Any]:
+def tombstone_object(one: BlockTombstone, *, grace: int | None) -> dict[str, Any]:
     """A block that waits for its deletion; `grace` in microseconds, None: unknown."""
     return {
         "block": one.block,

@@ -27,7 +27,7 @@ from compaction.stores.blocks.format.footer import read_footer
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore
 
 EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"
@@ -115,7 +115,7 @@ def _words(error: CompactionError) -> str:
     return " ".join(str(error).split())
 
 
-def _differences(objects: Objects, block: Block) -> list[str]:
+def _differences(objects: ObjectStorage, block: Block) -> list[str]:
     """What the object is and the index says otherwise. Raises BlockFormatError, ObjectError, UnreadableBlockError."""
     footer = read_footer(objects, block.path)
     found = read_back(block.path, lambda: objects.reader(block.path))

@@ -22,7 +22,7 @@ from compaction.api.base import ApiModel
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.cluster.flags import Target, cluster_flags, target_of
+from compaction.cli.cluster.flags import CommandTarget, cluster_flags, target_of
 from compaction.cli.errors import errors_as_exit_code, report
 from compaction.exceptions import (
     ApiError,
@@ -34,7 +34,7 @@ from compaction.exceptions import (
     UnauthorizedError,
 )
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
-from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.resources import Obj, Resource
 from compaction.leases.record import Lease
 
@@ -62,10 +62,10 @@ def cluster_options(*, all_namespaces: bool = False) -> Callable[[Command], Comm
     return decorate
 
 
-class Cluster:
+class ClusterAccess:
     """Our kinds in one namespace (or in all of them), read as models. Raises ClusterCommandError."""
 
-    def __init__(self, client: ApiClient, target: Target) -> None:
+    def __init__(self, client: ApiClient, target: CommandTarget) -> None:
         self._client = client
         self.namespace = target.namespace or client.connection.namespace
         self._scope = None if target.all_namespaces else self.namespace
@@ -153,7 +153,7 @@ class Cluster:
             raise ClusterCommandError(_invalid(body, error)) from error
 
 
-def connect(target: Target) -> Connection:
+def connect(target: CommandTarget) -> ApiConnection:
     """How to reach the target's API server. Raises ConnectionConfigError."""
     if target.groups and target.user is None:
         raise click.UsageError("--as-group needs --as")
@@ -169,13 +169,13 @@ def _parsed(bodies: Iterable[Obj]) -> list[Lease]:
     return leases
 
 
-def ask(target: Target, question: Callable[[Cluster], Awaitable[Answer]]) -> Answer:
+def ask(target: CommandTarget, question: Callable[[ClusterAccess], Awaitable[Answer]]) -> Answer:
     """Connect, ask, disconnect. Raises ClusterCommandError and ConnectionConfigError."""
     connection = connect(target)
 
     async def asking() -> Answer:
         async with ApiClient(connection, user_agent=USER_AGENT) as client:
-            return await question(Cluster(client, target))
+            return await question(ClusterAccess(client, target))
 
     try:
         return asyncio.run(asking())
@@ -235,7 +235,7 @@ def _invalid(body: Obj, error: ValidationError) -> str:
     return f"{body.get('kind')} {meta.get('namespace')}/{meta['name']} is not valid: {where}: {first['msg']}"
 
 
-def nothing_found(cluster_namespace: str, target: Target, what: str) -> None:
+def nothing_found(cluster_namespace: str, target: CommandTarget, what: str) -> None:
     """Say on stderr, in kubectl's words, that there is nothing to show."""
     where = "" if target.all_namespaces else f" in {cluster_namespace} namespace"
     click.echo(f"No {what} found{where}.", err=True)

@@ -15,7 +15,7 @@ from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy.resource import CompactionPolicy, PlanStatus
 from compaction.api.text.formatting import plural
 from compaction.cli.cluster.access import ask, cluster_options
-from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.plan import show_work, summary
 from compaction.exceptions import ClusterCommandError
 from compaction.kube.client.api import COMPACTION_POLICIES
@@ -26,7 +26,7 @@ from compaction.kube.client.api import COMPACTION_POLICIES
 @click.argument("plan_hash", metavar="[HASH]", required=False)
 @click.option("-y", "--yes", is_flag=True, help="Approve the current plan without a prompt.")
 @cluster_options()
-def command(*, policy: str, plan_hash: str | None, yes: bool, target: Target) -> None:
+def command(*, policy: str, plan_hash: str | None, yes: bool, target: CommandTarget) -> None:
     """Approve the plan of POLICY; with HASH, only if it is still the current one.
 
     Without HASH the plan is shown first, and you are asked; in a script give HASH or --yes.

@@ -20,7 +20,7 @@ NAMES: Final = ("namespace", "context", "kubeconfig", "user", "groups", "all_nam
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommandTarget:
     """Which cluster and namespace a command is for, as its flags say. `namespace` None: that of the context.
 
     `user`, `groups`: who the API server is asked to take the caller for (impersonation).
@@ -95,7 +95,7 @@ def remember(context: click.Context, verbs: frozenset[str]) -> None:
     context.meta[_META] = given
 
 
-def target_of(context: click.Context, params: dict[str, Any], *, all_namespaces: bool) -> Target:
+def target_of(context: click.Context, params: dict[str, Any], *, all_namespaces: bool) -> CommandTarget:
     """The target of a command from its own flags (taken out of `params`) and those before the verb.
 
     Raises click.UsageError when both a namespace and all of them are asked for.
@@ -105,7 +105,7 @@ def target_of(context: click.Context, params: dict[str, Any], *, all_namespaces:
     if {"namespace", "all_namespaces"} & given.keys():
         # A namespace after the verb stands for -A before it, and the other way round.
         before = {name: value for name, value in before.items() if name not in ("namespace", "all_namespaces")}
-    found = Target(**(before | given))
+    found = CommandTarget(**(before | given))
     if found.all_namespaces and not all_namespaces:
         raise click.UsageError(f"{context.command_path} reads one namespace: give -n, not -A")
     if found.all_namespaces and found.namespace is not None:
@@ -125,4 +125,4 @@ def _names(what: str, context: click.Context, unfinished: str) -> list[str]:
     params = {name: context.params.get(name) for name in NAMES}
     before = context.find_root().params
     given = {name: value for name in NAMES if (value := params.get(name) or before.get(name))}
-    return [name for name in names_of(what, Target(**given)) if name.startswith(unfinished)]
+    return [name for name in names_of(what, CommandTarget(**given)) if name.startswith(unfinished)]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from compaction.cli.cluster.access import connect
-from compaction.cli.cluster.flags import Target
+from compaction.cli.cluster.flags import CommandTarget
 from compaction.exceptions import CompactionError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, NAMESPACES, ApiClient
 from compaction.kube.client.resources import Resource
@@ -16,7 +16,7 @@ SECONDS: Final = 2.0
 _KINDS: Final = {"policies": COMPACTION_POLICIES, "jobs": COMPACTION_JOBS, "namespaces": NAMESPACES}
 
 
-def names_of(what: str, target: Target) -> list[str]:
+def names_of(what: str, target: CommandTarget) -> list[str]:
     """The names of `what` (words of `policies`, `jobs`, `namespaces`), sorted within each kind."""
     try:
         return asyncio.run(_ask([_KINDS[word] for word in what.split()], target))
@@ -24,7 +24,7 @@ def names_of(what: str, target: Target) -> list[str]:
         return []  # completion has no place for an error; the command itself will say it
 
 
-async def _ask(kinds: list[Resource], target: Target) -> list[str]:
+async def _ask(kinds: list[Resource], target: CommandTarget) -> list[str]:
     found: list[str] = []
     connection = connect(target)
     async with ApiClient(connection, deadline=SECONDS) as client:

@@ -13,11 +13,11 @@ import click
 from compaction.api.enums import JobState, PlanApproval
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE
-from compaction.api.policy.resource import CompactionPolicy, LeftOut, PlanStatus
+from compaction.api.policy.resource import CompactionPolicy, LeftOutStatus, PlanStatus
 from compaction.api.text.formatting import format_age, format_bytes, plural
 from compaction.api.text.times import format_timestamp
-from compaction.cli.cluster.access import Cluster, ask, cluster_options
-from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
+from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.explain.words import left_out_words
@@ -45,10 +45,10 @@ _LEFT_OUT: Final = (
 @click.argument("policy", shell_complete=complete("policies"))
 @cluster_options()
 @output_option()
-def command(*, policy: str, target: Target, output: OutputFormat) -> None:
+def command(*, policy: str, target: CommandTarget, output: OutputFormat) -> None:
     """The newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out."""
 
-    async def read(cluster: Cluster) -> tuple[CompactionPolicy, list[CompactionJob]]:
+    async def read(cluster: ClusterAccess) -> tuple[CompactionPolicy, list[CompactionJob]]:
         return await cluster.policy(policy), await cluster.jobs(policy)
 
     found, jobs = ask(target, read)
@@ -71,7 +71,7 @@ def _data(policy: CompactionPolicy, jobs: list[CompactionJob]) -> dict[str, Any]
     }
 
 
-def _left_out(row: LeftOut) -> dict[str, Any]:
+def _left_out(row: LeftOutStatus) -> dict[str, Any]:
     meaning = meaning_of(left_out_words(), row.reason)
     due = None if row.due_at is None else format_timestamp(row.due_at)
     return {

@@ -16,8 +16,8 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import format_age, plural
 from compaction.api.text.safe import mark_of
 from compaction.api.text.times import format_timestamp
-from compaction.cli.cluster.access import Cluster, ask, cluster_options, nothing_found
-from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
+from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
 from compaction.exceptions import ClusterCommandError
 from compaction.kinds.registry import kind_of
@@ -46,10 +46,10 @@ def group() -> None:
 @click.argument("policy", required=False, shell_complete=complete("policies"))
 @cluster_options(all_namespaces=True)
 @output_option(wide=True)
-def list_command(*, policy: str | None, target: Target, output: OutputFormat) -> None:
+def list_command(*, policy: str | None, target: CommandTarget, output: OutputFormat) -> None:
     """List the sources in quarantine: of all policies, or of POLICY. -o wide adds what was found."""
 
-    async def read(cluster: Cluster) -> tuple[list[CompactionPolicy], str]:
+    async def read(cluster: ClusterAccess) -> tuple[list[CompactionPolicy], str]:
         found = await cluster.policies() if policy is None else [await cluster.policy(policy)]
         return found, cluster.namespace
 
@@ -88,7 +88,7 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
 @click.argument("sources", metavar="[TARGET/SOURCE]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Release all quarantined sources.")
 @cluster_options()
-def release(*, policy: str, sources: tuple[str, ...], everything: bool, target: Target) -> None:
+def release(*, policy: str, sources: tuple[str, ...], everything: bool, target: CommandTarget) -> None:
     """Release sources of POLICY from quarantine, so that they are planned unchanged. For a block, the id is enough.
 
     A source that is still damaged is quarantined again by the next job that reads it; nothing is lost by trying.
@@ -99,7 +99,7 @@ def release(*, policy: str, sources: tuple[str, ...], everything: bool, target: 
     click.echo(f"policy {policy}: release of {plural(count, 'source')} requested; they are planned at the next scan")
 
 
-async def _release(cluster: Cluster, name: str, sources: tuple[str, ...]) -> int:
+async def _release(cluster: ClusterAccess, name: str, sources: tuple[str, ...]) -> int:
     """How many sources the request names. Raises ClusterCommandError when it names one that is not in quarantine."""
     policy = await cluster.policy(name)
     known = {f"{one.target}/{one.source}" for one in policy.status.quarantined}

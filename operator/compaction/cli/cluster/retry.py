@@ -14,8 +14,8 @@ from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import ANNOTATION_RETRY
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.cluster.access import Cluster, ask, cluster_options
-from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
+from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.exceptions import ClusterCommandError
 from compaction.kube.client.api import COMPACTION_JOBS
@@ -33,12 +33,12 @@ _NOT_PARKED: Final = {
 @click.command("retry")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete("jobs"))
 @cluster_options()
-def command(*, jobs: tuple[str, ...], target: Target) -> int:
+def command(*, jobs: tuple[str, ...], target: CommandTarget) -> int:
     """Reset the attempts of faulty jobs and retry them. Fix the cause first: `why JOB` names it."""
     return ask(target, lambda cluster: _retry(cluster, jobs))
 
 
-async def _retry(cluster: Cluster, names: tuple[str, ...]) -> int:
+async def _retry(cluster: ClusterAccess, names: tuple[str, ...]) -> int:
     """Each by itself: one that cannot be retried does not hold up the others."""
     code = 0
     for name in dict.fromkeys(names):

@@ -16,8 +16,8 @@ import click
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.cluster.access import Cluster, ask, cluster_options, nothing_found
-from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
+from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs
 from compaction.cli.output import OutputFormat, TableStream, emit, output_option, print_table
 from compaction.exceptions import ApiUnavailableError, GoneError
@@ -32,7 +32,7 @@ CoordinatorOf = Callable[[str], Coordination]
 @cluster_options(all_namespaces=True)
 @click.option("-w", "--watch", is_flag=True, help="After listing, print the row of a policy at each change.")
 @output_option(wide=True)
-def command(*, policy: str | None, target: Target, watch: bool, output: OutputFormat) -> None:
+def command(*, policy: str | None, target: CommandTarget, watch: bool, output: OutputFormat) -> None:
     """What is behind, why, until when, at what cost: of all policies, or of POLICY with its jobs."""
     if policy is not None and target.all_namespaces:
         raise click.UsageError("one policy is in one namespace: give -n, not -A")
@@ -46,8 +46,8 @@ def command(*, policy: str | None, target: Target, watch: bool, output: OutputFo
         _show_one(target, policy, output)
 
 
-def _show_fleet(target: Target, output: OutputFormat) -> None:
-    async def read(cluster: Cluster) -> tuple[list[CompactionPolicy], str, CoordinatorOf]:
+def _show_fleet(target: CommandTarget, output: OutputFormat) -> None:
+    async def read(cluster: ClusterAccess) -> tuple[list[CompactionPolicy], str, CoordinatorOf]:
         return await cluster.policies(), cluster.namespace, await _coordinators(cluster)
 
     policies, namespace, coordinator_of = ask(target, read)
@@ -66,8 +66,8 @@ def _show_fleet(target: Target, output: OutputFormat) -> None:
         )
 
 
-def _show_one(target: Target, name: str, output: OutputFormat) -> None:
-    async def read(cluster: Cluster) -> tuple[CompactionPolicy, list[CompactionJob], CoordinatorOf]:
+def _show_one(target: CommandTarget, name: str, output: OutputFormat) -> None:
+    async def read(cluster: ClusterAccess) -> tuple[CompactionPolicy, list[CompactionJob], CoordinatorOf]:
         return await cluster.policy(name), await cluster.jobs(name), await _coordinators(cluster)
 
     policy, jobs, coordinator_of = ask(target, read)
@@ -79,7 +79,7 @@ def _show_one(target: Target, name: str, output: OutputFormat) -> None:
         show_policy(policy, jobs, now, coordinator)
 
 
-async def _coordinators(cluster: Cluster) -> CoordinatorOf:
+async def _coordinators(cluster: ClusterAccess) -> CoordinatorOf:
     """Who coordinates the policies of a namespace, as of now."""
     leases, complete = await cluster.coordinators()
     now = datetime.now(UTC)
@@ -93,7 +93,7 @@ def _warn(found: Mapping[str, Coordination], now: datetime) -> None:
             click.echo(f"namespace {namespace}: {one.sentence(now)} The table shows the last recorded state.", err=True)
 
 
-async def _watch(cluster: Cluster, name: str | None, target: Target, output: OutputFormat) -> None:
+async def _watch(cluster: ClusterAccess, name: str | None, target: CommandTarget, output: OutputFormat) -> None:
     """Rows until interrupted; a watch that ends or breaks is restarted, which repeats the rows."""
     if name is not None:
         await cluster.policy(name)  # one that does not exist is an error at once, not a silent wait

@@ -14,8 +14,8 @@ from typing import Final
 import click
 
 from compaction.api.text.safe import printable
-from compaction.cli.cluster.access import Cluster, ask, cluster_options
-from compaction.cli.cluster.flags import Target, complete
+from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
+from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import ClusterCommandError
 from compaction.explain.explanation import Explanation
@@ -34,7 +34,7 @@ _KINDS: Final = {
 @click.argument("name", metavar="POLICY|JOB", shell_complete=complete("policies jobs"))
 @cluster_options()
 @output_option()
-def command(*, name: str, target: Target, output: OutputFormat) -> None:
+def command(*, name: str, target: CommandTarget, output: OutputFormat) -> None:
     """Explain the state of a policy or a job: its debt, what it waits for and since when, what happens next, what to
     do.
 
@@ -47,7 +47,7 @@ def command(*, name: str, target: Target, output: OutputFormat) -> None:
         emit(explanation.to_object(), output)
 
 
-async def explain(cluster: Cluster, name: str) -> Explanation:
+async def explain(cluster: ClusterAccess, name: str) -> Explanation:
     """Read the object, its jobs and Leases, and explain it. Raises ClusterCommandError when there is no such object."""
     kind, _, bare = name.rpartition("/")
     wanted = _KINDS.get(kind.partition(".")[0].lower()) if kind else None

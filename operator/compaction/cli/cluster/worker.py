@@ -25,7 +25,7 @@ from compaction.local.cache import class_archives
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.spark.settings import SparkSettings
-from compaction.rewrite.worker.events import Ended, EndReason, Inbox
+from compaction.rewrite.worker.events import EndReason, Inbox, JobEnded
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import EXIT_WORDS, LAST_WORDS, Worker
 from compaction.stores.secrets import MOUNTED_AT, DirectorySecrets
@@ -123,7 +123,7 @@ def _end_on_signals(inbox: Inbox) -> None:
     """SIGTERM and SIGINT become an event: running jobs stop before their next commit and report."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
-        inbox.put(Ended(EndReason.TERMINATED))
+        inbox.put(JobEnded(EndReason.TERMINATED))
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)

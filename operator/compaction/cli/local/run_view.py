@@ -16,7 +16,7 @@ from compaction.cli.output import Column, OutputFormat, emit, print_table
 from compaction.kinds.registry import kind_of
 from compaction.local.run.job import RunResult
 from compaction.planning.planner import Plan
-from compaction.planning.reading import Reading, TargetProblem
+from compaction.planning.reading import ScanResult, TargetProblem
 
 _PROBLEMS: Final = (Column("target", "Target"), Column("reason", "Problem"), Column("message", "Message"))
 
@@ -26,7 +26,7 @@ def _tables(policy: CompactionPolicy) -> RunTables:
     return tables
 
 
-def show_plan(policy: CompactionPolicy, reading: Reading, plan: Plan, fmt: OutputFormat) -> None:
+def show_plan(policy: CompactionPolicy, reading: ScanResult, plan: Plan, fmt: OutputFormat) -> None:
     """A dry run: jobs with cost and gain, and a reason for everything that is left out."""
     data, tables = plan_data(policy, reading, plan), _tables(policy)
     if fmt is not OutputFormat.TABLE:
@@ -40,7 +40,7 @@ def show_plan(policy: CompactionPolicy, reading: Reading, plan: Plan, fmt: Outpu
     _section(data["problems"], _PROBLEMS)
 
 
-def plan_data(policy: CompactionPolicy, reading: Reading, plan: Plan) -> dict[str, Any]:
+def plan_data(policy: CompactionPolicy, reading: ScanResult, plan: Plan) -> dict[str, Any]:
     """The same with exact values; `leftAlone` has one entry per source."""
     tables = _tables(policy)
     return {

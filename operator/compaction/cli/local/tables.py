@@ -13,7 +13,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.output import Column
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import HeldJob, Reading
+from compaction.planning.reading import HeldJob, ScanResult
 from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import Secrets
 
@@ -38,11 +38,11 @@ class RunTables(Protocol):
         """The rows of the table of a plan; `data["jobs"]` are those of `planned_job`."""
         ...
 
-    def debt_of(self, scan: Reading) -> Data:
+    def debt_of(self, scan: ScanResult) -> Data:
         """What is behind."""
         ...
 
-    def more_of(self, scan: Reading) -> Data:
+    def more_of(self, scan: ScanResult) -> Data:
         """What else a scan found that belongs into the data."""
         ...
 

@@ -17,13 +17,13 @@ from compaction.cli.errors import describe
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
 from compaction.cli.segments.options import max_bytes_option, max_entries_option, owner_stopped_option
 from compaction.exceptions import ClumpRefusedError, RecoveryNeededError
-from compaction.stores.segments.clump.moves import ClumpReceipt
+from compaction.stores.segments.clump.moves import MoveReceipt
 from compaction.stores.segments.clump.plan import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MIN_RANGES,
     DEFAULT_SHORTER_THAN,
+    ClumpOptions,
     ClumpPlan,
-    ClumpRequest,
     plan_clump,
 )
 from compaction.stores.segments.clump.run import ClumpResult, clump_log, require_stopped_owner
@@ -102,7 +102,7 @@ def clump(
 
     Example: compactor segments clump /data/ra/LOG --plan
     """
-    request = ClumpRequest(shorter_than=shorter_than, min_ranges=min_ranges, max_bytes=budget)
+    request = ClumpOptions(shorter_than=shorter_than, min_ranges=min_ranges, max_bytes=budget)
     limits = SegmentLimits(max_entries=max_entries, max_bytes=max_bytes)
     if planning:
         _show_plan(directory, request, limits, output)
@@ -131,7 +131,7 @@ def clump(
         emit(result_object(directory, job, result), output)
 
 
-def _show_plan(directory: Path, request: ClumpRequest, limits: SegmentLimits, output: OutputFormat) -> None:
+def _show_plan(directory: Path, request: ClumpOptions, limits: SegmentLimits, output: OutputFormat) -> None:
     if recovery.is_needed(directory):
         raise RecoveryNeededError(str(directory))
     with storage_errors(directory):
@@ -183,7 +183,7 @@ def result_object(directory: Path, job: str, result: ClumpResult) -> dict[str, A
     }
 
 
-def _receipt_row(receipt: ClumpReceipt) -> dict[str, Any]:
+def _receipt_row(receipt: MoveReceipt) -> dict[str, Any]:
     return {
         "token": receipt.token,
         "output": receipt.output,

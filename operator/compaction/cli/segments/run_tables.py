@@ -14,7 +14,7 @@ from compaction.kinds.segments.kind import SEGMENTS
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.planning.debt import total_debt
 from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 
 PLANNED: Final = (
     Column("name", "Job"),
@@ -89,13 +89,13 @@ def _short(names: Iterable[str], *, limit: int = 8) -> str:
     return "+".join(numbers[:limit]) + (f" and {len(numbers) - limit} more" if len(numbers) > limit else "")
 
 
-def debt_of(scan: Reading) -> dict[str, Any]:
+def debt_of(scan: ScanResult) -> dict[str, Any]:
     """What is behind."""
     debt = total_debt(scan.candidates)
     return {"bytes": debt.bytes, "sources": debt.sources, "targets": debt.targets}
 
 
-def more_of(scan: Reading) -> dict[str, Any]:
+def more_of(scan: ScanResult) -> dict[str, Any]:
     """Nothing more."""
     return {}
 

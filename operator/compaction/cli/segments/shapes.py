@@ -13,7 +13,7 @@ from compaction.exceptions import SegmentLogError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import recovery
 from compaction.stores.segments.commit.evidence import Stays
-from compaction.stores.segments.commit.records import GroupReceipt, Tombstone
+from compaction.stores.segments.commit.records import GroupReceipt, SegmentTombstone
 from compaction.stores.segments.planning.plan import LogPlan
 from compaction.stores.segments.reading.view import LogState
 
@@ -121,7 +121,7 @@ def compact_object(
     job: str,
     recovered: recovery.RecoveryReport,
     receipts: list[GroupReceipt],
-    marked: tuple[Tombstone, ...],
+    marked: tuple[SegmentTombstone, ...],
     failures: list[SegmentLogError],
     swept: sweep.SweepReport | None,
 ) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from compaction.cli.segments.shapes import (
 from compaction.exceptions import RecoveryBlockedError, RecoveryNeededError, SegmentLogError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.commit.records import GroupReceipt, Tombstone
+from compaction.stores.segments.commit.records import GroupReceipt, SegmentTombstone
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.owner import doubt_of, look_for_owner, require_stopped
 from compaction.stores.segments.format.names import MAX_SOURCES
@@ -164,7 +164,7 @@ def compact(
     fence.claim(directory, job=job, token=token, holder=HOLDER)
     receipts: list[GroupReceipt] = []
     failures: list[SegmentLogError] = []
-    marked: tuple[Tombstone, ...] = ()
+    marked: tuple[SegmentTombstone, ...] = ()
     try:
         check = GroupCheck(look.log, look.live)
         if phase != "1":
@@ -258,7 +258,7 @@ def _mark(
     ownership: Ownership,
     job: str,
     token: int,
-) -> tuple[Tombstone, ...]:
+) -> tuple[SegmentTombstone, ...]:
     return commit.commit_unreferenced(
         directory,
         job=job,

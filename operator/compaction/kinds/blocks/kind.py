@@ -12,7 +12,7 @@ from compaction.api.policy.block_store import (
     BLOCK_STORE,
     BlockParameters,
     BlockSources,
-    BlockStore,
+    BlockStoreSpec,
 )
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.formatting import format_bytes, plural
@@ -25,7 +25,7 @@ from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Wor
 from compaction.planning.candidates import Candidate
 from compaction.planning.parts import Parts
 from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import (  # it needs cronsim, which the worker does not have
@@ -121,11 +121,11 @@ class BlockStoreKind(Kind):
             return ""
         return f"{named.url}, with the Secrets that the job names, is not the store of policy {policy}"
 
-    def gone(self, job: str, spec: CompactionJobSpec, scan: Reading) -> bool:
+    def gone(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
         """See `Kind`. Blocks are found by their ids, whatever a job made by hand calls their batch."""
         return job in scan.outdated
 
-    def unclaimable(self, job: str, spec: CompactionJobSpec, scan: Reading) -> bool:
+    def unclaimable(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
         """See `Kind`. Blocks of several tenants, shards or levels will never become a job's."""
         return job not in scan.outdated
 
@@ -157,7 +157,7 @@ class BlockStoreKind(Kind):
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
-    def scanned(self, scan: Reading) -> str:
+    def scanned(self, scan: ScanResult) -> str:
         """See `Kind`."""
         return plural(int(scan.measures.get(LIVE, 0)), "block")
 
@@ -234,7 +234,7 @@ def _debt(status: CompactionPolicyStatus) -> DebtStatus:
     return status.debt
 
 
-def _store(store: StoreSpec) -> BlockStore:
+def _store(store: StoreSpec) -> BlockStoreSpec:
     assert store.block_store is not None, "the kind is chosen by this member"
     return store.block_store
 

@@ -13,11 +13,11 @@ from compaction.api.policy.segment_logs import (
     SegmentGroup,
     SegmentLogParameters,
     SegmentLogSources,
-    SegmentLogsStore,
+    SegmentLogsSpec,
 )
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.formatting import format_bytes, plural
-from compaction.kinds.kind import Alarm, Kind, Measure, Nouns, StoreVolume, Verdict, Words, Work
+from compaction.kinds.kind import Alarm, Kind, Measure, Nouns, ReasonMessage, StoreVolume, Words, Work
 from compaction.kinds.segments import words
 from compaction.kinds.segments.doors import SEGMENT_DOORS
 from compaction.kinds.segments.reasons import FATES, SegmentReason
@@ -26,7 +26,7 @@ from compaction.planning.glob_overlap import Selection, overlap
 from compaction.planning.parts import Parts
 from compaction.planning.paths import first_below, plain_path, relative_to
 from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import (
@@ -144,7 +144,7 @@ class SegmentLogsKind(Kind):
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
-    def nothing_found(self, store: StoreSpec, scan: Reading) -> Verdict | None:
+    def nothing_found(self, store: StoreSpec, scan: ScanResult) -> ReasonMessage | None:
         """See `Kind`."""
         if scan.targets:
             return None
@@ -152,7 +152,7 @@ class SegmentLogsKind(Kind):
         without = f" without {', '.join(logs.exclude)}" if logs.exclude else ""
         found = f"nothing below {logs.root} that matches {', '.join(logs.include)}{without} holds segment files"
         message = f"{found}: check root, include and exclude, if there should be logs"
-        return Verdict(SegmentReason.NO_LOGS_FOUND, message)
+        return ReasonMessage(SegmentReason.NO_LOGS_FOUND, message)
 
     def does(self, spec: CompactionJobSpec) -> str:
         """See `Kind`."""
@@ -219,7 +219,7 @@ def _missing(status: CompactionPolicyStatus) -> int:
     return int(status.debt.measure(MISSING.name)) if status.debt is not None else 0
 
 
-def _logs(store: StoreSpec) -> SegmentLogsStore:
+def _logs(store: StoreSpec) -> SegmentLogsSpec:
     assert store.segment_logs is not None, "the kind is chosen by this member"
     return store.segment_logs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from compaction.api.policy.standing import Standing
+from compaction.api.policy.standing import PolicyStanding
 from compaction.kinds.kind import PolicyWord
 from compaction.kinds.meaning import Meaning
 from compaction.kinds.segments.reasons import SegmentReason
@@ -42,7 +42,7 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
 
 POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
     SegmentReason.NO_LOGS_FOUND: PolicyWord(
-        Standing.WORKING,
+        PolicyStanding.WORKING,
         Meaning(
             "Nothing below the root that include and exclude select holds segment files.",
             "The next scan finds logs that appear.",
@@ -50,7 +50,7 @@ POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
         ),
     ),
     SegmentReason.ROOT_NOT_FOUND: PolicyWord(
-        Standing.STALLED,
+        PolicyStanding.STALLED,
         Meaning(
             "The root does not exist where the operator runs.",
             "The scan is retried every interval; nothing is planned or deleted until it succeeds.",
@@ -58,7 +58,7 @@ POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
         ),
     ),
     SegmentReason.ROOT_NOT_A_DIRECTORY: PolicyWord(
-        Standing.STALLED,
+        PolicyStanding.STALLED,
         Meaning(
             "The root is not a directory.",
             "The scan is retried every interval; nothing is planned until it succeeds.",
@@ -66,7 +66,7 @@ POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
         ),
     ),
     SegmentReason.OWNER_RUNNING: PolicyWord(
-        Standing.STALLED,
+        PolicyStanding.STALLED,
         Meaning(
             "The server that owns the logs runs, was killed, or is not known to be stopped: its logs are not "
             "compacted.",

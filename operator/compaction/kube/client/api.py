@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from compaction.exceptions import GoneError
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import (
     COMPACTION_JOBS,
     COMPACTION_POLICIES,
@@ -87,7 +87,7 @@ class ApiClient:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         *,
         user_agent: str = "compactor",
         deadline: float = DEFAULT_DEADLINE,

@@ -1,9 +1,9 @@
-"""How to reach the API server: a plain, frozen `Connection`, wherever it came from.
+"""How to reach the API server: a plain, frozen `ApiConnection`, wherever it came from.
 
 Order: the kubeconfig named explicitly; `KUBECONFIG`; the service account mounted into a pod; `~/.kube/config`.
 The `kubernetes` package is used for one thing only, reading kubeconfig files (with their exec plugins), and loaded for
 that only: the images do without its 120 MB, because a pod has a service account. Nothing of it leaves this module.
-Invariant: a `Connection` holds no secret in a field that a log line or a repr would show.
+Invariant: a `ApiConnection` holds no secret in a field that a log line or a repr would show.
 """
 
 import os
@@ -82,7 +82,7 @@ def file_token(path: Path) -> TokenProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ApiConnection:
     """Everything a client needs: base URL without a trailing slash, TLS, credentials, the default namespace.
 
     `user`, `groups`: who the server is asked to take us for (impersonation); None: who the credentials say.
@@ -120,7 +120,7 @@ def load_connection(
     context: str | None = None,
     namespace: str | None = None,
     env: Mapping[str, str] = os.environ,
-) -> Connection:
+) -> ApiConnection:
     """Find the API server in the documented order.
 
     Raises ConnectionConfigError naming what was tried, or which file is wrong and why.
@@ -142,7 +142,7 @@ def load_connection(
 
 def in_cluster(
     env: Mapping[str, str] = os.environ, *, directory: Path = SERVICE_ACCOUNT, namespace: str | None = None
-) -> Connection:
+) -> ApiConnection:
     """The service account of the pod we run in."""
     server = own_server(env)
     try:
@@ -150,7 +150,7 @@ def in_cluster(
         own_namespace = (directory / "namespace").read_text().strip()
     except OSError as error:
         raise ConnectionConfigError(f"the service account mounted at {directory} is incomplete: {error}") from error
-    return Connection(
+    return ApiConnection(
         server=server,
         ssl_context=ssl_context,
         token=file_token(directory / "token"),
@@ -158,7 +158,7 @@ def in_cluster(
     )
 
 
-def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | None = None) -> Connection:
+def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | None = None) -> ApiConnection:
     """The current (or named) context of a kubeconfig; `path` may be a colon-separated list as in KUBECONFIG."""
     try:
         from kubernetes.client import Configuration
@@ -185,7 +185,7 @@ def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | N
         ) from error
     if not isinstance(config.host, str):
         raise ConnectionConfigError(f"kubeconfig {path} cannot be used: a cluster's server is not a URL")
-    return Connection(
+    return ApiConnection(
         server=config.host.rstrip("/"),
         ssl_context=_ssl_context(config, path) if config.host.startswith("https") else None,
         token=TokenProvider(lambda: _authorization(config)),

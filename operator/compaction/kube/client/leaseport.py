@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from compaction.api.names import COMPONENT_COORDINATOR, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
 from compaction.kube.client.api import LEASES, ApiCall, ApiClient
-from compaction.kube.client.config import Connection
-from compaction.leases.election import LeasePort
+from compaction.kube.client.config import ApiConnection
+from compaction.leases.election import ElectionPort
 from compaction.leases.record import Lease, LeaseRecord
 
 
@@ -35,18 +35,18 @@ class CoordinatorLease:
 
 
 def coordinator_lease(
-    connection: Connection,
+    connection: ApiConnection,
     *,
     namespace: str,
     name: str,
     call_deadline: float,
     user_agent: str = "compactor-elector",
     observe: Callable[[ApiCall], None] | None = None,
-) -> Callable[[], AbstractAsyncContextManager[LeasePort]]:
+) -> Callable[[], AbstractAsyncContextManager[ElectionPort]]:
     """A factory for the elector: it opens a client of its own, inside the elector's loop."""
 
     @asynccontextmanager
-    async def open_port() -> AsyncIterator[LeasePort]:
+    async def open_port() -> AsyncIterator[ElectionPort]:
         async with ApiClient(connection, user_agent=user_agent, deadline=call_deadline, observe=observe) as client:
             yield CoordinatorLease(client, namespace, name)
 

@@ -27,7 +27,7 @@ from typing import Any, Final
 import aiohttp
 
 from compaction import exceptions as errors
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import Obj
 
 MAX_RETRIES: Final = 4
@@ -63,7 +63,7 @@ class Transport:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         *,
         user_agent: str,
         deadline: float,

@@ -14,8 +14,8 @@ import structlog
 
 from compaction.api.enums import WaitReason
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError
-from compaction.kube.executor.outcome import Outcome
-from compaction.kube.executor.ports import Objects
+from compaction.kube.executor.outcome import ExecutionResult
+from compaction.kube.executor.ports import PolicyObjects
 from compaction.leases.tokens import next_token
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.jobs.claims import Refused
@@ -37,11 +37,11 @@ class AssignmentSteps:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: PolicyObjects,
         *,
         store_of: Callable[[], StoreAdapter | None],
         now: Moment,
-        outcome: Outcome,
+        outcome: ExecutionResult,
         in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
         self._objects = objects

@@ -19,11 +19,11 @@ import structlog
 
 from compaction.api.enums import AttemptOutcome
 from compaction.api.job.resource import CompactionJobStatus
-from compaction.api.job.status import Attempt
+from compaction.api.job.status import AttemptStatus
 from compaction.exceptions import ApiError, CompactionError, LaunchError, LaunchUncertainError
 from compaction.kube.executor.assign import AssignmentSteps
-from compaction.kube.executor.outcome import Outcome
-from compaction.kube.executor.ports import Objects, Workers
+from compaction.kube.executor.outcome import ExecutionResult
+from compaction.kube.executor.ports import PolicyObjects, PolicyWorkers
 from compaction.reconcile.actions import (
     Announce,
     AssignJob,
@@ -54,8 +54,8 @@ class Executor:
 
     def __init__(
         self,
-        objects: Objects,
-        workers: Workers,
+        objects: PolicyObjects,
+        workers: PolicyWorkers,
         *,
         store_of: Callable[[], StoreAdapter | None],
         now: Moment,
@@ -66,12 +66,12 @@ class Executor:
         self._store_of = store_of
         self._in_thread = in_thread
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
-        self.outcome = Outcome()
+        self.outcome = ExecutionResult()
         self._assignments = AssignmentSteps(
             objects, store_of=store_of, now=now, outcome=self.outcome, in_thread=in_thread
         )
 
-    async def execute(self, decision: Decision) -> Outcome:
+    async def execute(self, decision: Decision) -> ExecutionResult:
         """Do everything, in the order of `Decision`. API errors other than conflicts come out at the end."""
         if decision.policy_absent and not await self._objects.policy_is_absent():
             self.outcome.stale = True
@@ -206,7 +206,7 @@ class Executor:
             self._objects.announce(event)
 
 
-def _log_end(job: str, status: CompactionJobStatus, attempt: Attempt) -> None:
+def _log_end(job: str, status: CompactionJobStatus, attempt: AttemptStatus) -> None:
     """One line for the end of each attempt, beside that of its assignment; a warning unless the job succeeded."""
     write = log.info if attempt.outcome is AttemptOutcome.SUCCEEDED else log.warning
     write(

@@ -10,7 +10,7 @@ from compaction.reconcile.workers.fleet import launch_failed
 
 
 @dataclass(slots=True)
-class Outcome:
+class ExecutionResult:
     """What carrying out a decision came to. `stale`: something had changed, decide again at once.
 
     `claims` are jobs whose claim was refused, `claimed` those whose claim the store accepted; `failed_jobs` are jobs

@@ -19,7 +19,7 @@ from compaction.reconcile.jobs.claims import Refused
 from compaction.reconcile.observations import Identity, Moment
 
 
-class Objects(Protocol):
+class PolicyObjects(Protocol):
     """The policy, its jobs and their Leases."""
 
     @property
@@ -68,7 +68,7 @@ class Objects(Protocol):
         ...
 
 
-class Workers(Protocol):
+class PolicyWorkers(Protocol):
     """The workers of the policy."""
 
     async def launch(self, action: LaunchWorker) -> str:

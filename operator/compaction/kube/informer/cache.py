@@ -34,7 +34,7 @@ class ObjectKey(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-class Change(StrEnum):
+class CacheChange(StrEnum):
     """What an update did to the store."""
 
     ADDED = "Added"
@@ -46,7 +46,7 @@ class Change(StrEnum):
 class Delta:
     """One change, with the object before and after; `old` is None for Added, `new` for Deleted."""
 
-    change: Change
+    change: CacheChange
     key: ObjectKey
     old: Obj | None
     new: Obj | None
@@ -140,7 +140,7 @@ class KindStore:
         new = project(body)  # only what is kept: lists tell again what is known, and Kopf's watches list now and then
         self._objects[key] = new
         self._index(key, new)
-        return Delta(Change.UPDATED if old is not None else Change.ADDED, key, old, new)
+        return Delta(CacheChange.UPDATED if old is not None else CacheChange.ADDED, key, old, new)
 
     def remove(self, body: Obj) -> Delta | None:
         """Forget an object that the server deleted; None when another object has taken its name, or it is unknown."""
@@ -152,7 +152,7 @@ class KindStore:
             return None
         del self._objects[key]
         self._unindex(key, old)
-        return Delta(Change.DELETED, key, old, None)
+        return Delta(CacheChange.DELETED, key, old, None)
 
     def sweep(self, items: Iterable[Obj], resource_version: str, *, namespace: str | None = None) -> list[Delta]:
         """Mark and sweep with a complete list, taken at `resource_version`: returns every repair made.

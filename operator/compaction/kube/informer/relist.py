@@ -11,7 +11,7 @@ from compaction.exceptions import ApiError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import LEASES
 from compaction.kube.informer.cache import ObjectCache
-from compaction.kube.informer.shell import Feed
+from compaction.kube.informer.handlers import Feed
 from compaction.kube.metrics.registry import Metrics
 
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from compaction.api.enums import Launcher
+from compaction.api.enums import LauncherType
 from compaction.exceptions import ApiError, KindNotServedError, LaunchError
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
 from compaction.kube.launchers.base import WorkerObservation, WorkerRef, WorkerRequest
-from compaction.kube.launchers.choice import Offer, choose
+from compaction.kube.launchers.choice import LauncherChoice, choose
 from compaction.kube.launchers.objects import ObjectLauncher
 
 
@@ -22,21 +22,21 @@ class AutoLauncher:
 
     async def launch(self, request: WorkerRequest) -> WorkerRef:
         """See `launchers.base.Launcher`. Raises LaunchError also when the policy's launcher cannot be used here."""
-        wanted = request.pod.workers.launcher if request.pod is not None else Launcher.PROCESS
-        launcher = choose(wanted, await self._offer()) if wanted is not Launcher.PROCESS else wanted
-        if launcher is Launcher.PROCESS:
+        wanted = request.pod.workers.launcher if request.pod is not None else LauncherType.PROCESS
+        launcher = choose(wanted, await self._offer()) if wanted is not LauncherType.PROCESS else wanted
+        if launcher is LauncherType.PROCESS:
             return await self.processes.launch(request)
         try:
             return await self.objects.launch_as(launcher, request)
         except KindNotServedError:
             other = choose(wanted, await self._offer())
-            if other in (launcher, Launcher.PROCESS):
+            if other in (launcher, LauncherType.PROCESS):
                 raise
         return await self.objects.launch_as(other, request)
 
-    async def _offer(self) -> Offer:
+    async def _offer(self) -> LauncherChoice:
         try:
-            return Offer(await self.objects.offer(), in_pod=self.in_pod)
+            return LauncherChoice(await self.objects.offer(), in_pod=self.in_pod)
         except ApiError as error:
             raise LaunchError(f"the API server does not say which kinds of objects it serves: {error}") from error
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.api.enums import Launcher
+from compaction.api.enums import LauncherType
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.apache import ApacheBackend
@@ -30,10 +30,10 @@ class PodBackend:
         return observe_pod(body, since)
 
 
-BACKENDS: Final[Mapping[Launcher, Backend]] = {
-    Launcher.KUBEFLOW: KubeflowBackend(),
-    Launcher.APACHE: ApacheBackend(),
-    Launcher.POD: PodBackend(),
+BACKENDS: Final[Mapping[LauncherType, Backend]] = {
+    LauncherType.KUBEFLOW: KubeflowBackend(),
+    LauncherType.APACHE: ApacheBackend(),
+    LauncherType.POD: PodBackend(),
 }
 
 

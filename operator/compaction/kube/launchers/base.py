@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
-from compaction.api.policy.workers import Workers
+from compaction.api.policy.workers import WorkersSpec
 from compaction.kinds.kind import NO_SECRETS, StoreSecrets, StoreVolume
 
 
@@ -40,7 +40,7 @@ class PodRequest:
     is on one; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor.
     """
 
-    workers: Workers
+    workers: WorkersSpec
     owner_uid: str
     memory: int
     executor_memory: int

@@ -10,7 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from compaction.api.enums import Launcher
+from compaction.api.enums import LauncherType
 from compaction.exceptions import LaunchError
 from compaction.kube.client.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, PODS, Resource
 
@@ -23,34 +23,34 @@ class Availability(StrEnum):
     USABLE = "usable"
 
 
-KINDS: Final[Mapping[Launcher, Resource]] = {
-    Launcher.KUBEFLOW: KUBEFLOW_APPLICATIONS,
-    Launcher.APACHE: APACHE_APPLICATIONS,
-    Launcher.POD: PODS,
+KINDS: Final[Mapping[LauncherType, Resource]] = {
+    LauncherType.KUBEFLOW: KUBEFLOW_APPLICATIONS,
+    LauncherType.APACHE: APACHE_APPLICATIONS,
+    LauncherType.POD: PODS,
 }
 """The objects that launchers create, in the order in which `auto` prefers them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class LauncherChoice:
     """What can be used here. `in_pod`: the operator runs in a pod."""
 
-    kinds: Mapping[Launcher, Availability] = field(default_factory=lambda: MappingProxyType({}))
+    kinds: Mapping[LauncherType, Availability] = field(default_factory=lambda: MappingProxyType({}))
     in_pod: bool = False
 
-    def of(self, launcher: Launcher) -> Availability:
+    def of(self, launcher: LauncherType) -> Availability:
         """Whether a launcher's kind can be used."""
         return self.kinds.get(launcher, Availability.ABSENT)
 
 
-def choose(wanted: Launcher, offer: Offer) -> Launcher:
+def choose(wanted: LauncherType, offer: LauncherChoice) -> LauncherType:
     """The launcher to use. Raises LaunchError when the one that the policy names cannot be used, with what to do."""
-    if wanted is Launcher.AUTO:
+    if wanted is LauncherType.AUTO:
         usable = (one for one in KINDS if offer.of(one) is Availability.USABLE)
-        found = next((one for one in usable if one is not Launcher.POD or offer.in_pod), Launcher.PROCESS)
-        if found is not Launcher.PROCESS or not offer.in_pod:
+        found = next((one for one in usable if one is not LauncherType.POD or offer.in_pod), LauncherType.PROCESS)
+        if found is not LauncherType.PROCESS or not offer.in_pod:
             return found
-        wanted = Launcher.POD  # the operator's image has no Spark: a process of it could not work
+        wanted = LauncherType.POD  # the operator's image has no Spark: a process of it could not work
     kind = KINDS.get(wanted)
     if kind is None or offer.of(wanted) is Availability.USABLE:
         return wanted

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from compaction.api.enums import Launcher, WorkerEnding
+from compaction.api.enums import LauncherType, WorkerEnding
 from compaction.api.names import (
     COMPONENT_EXECUTOR,
     COMPONENT_WORKER,
@@ -79,7 +79,7 @@ _Key = tuple[str, str]
 class _Seen:
     """What was seen of one worker last."""
 
-    launcher: Launcher
+    launcher: LauncherType
     observation: WorkerObservation
     uid: str
     first: datetime  # wall
@@ -91,8 +91,8 @@ class _Seen:
 class _Look:
     """One reading: the objects of each kind, which kinds could be read, and the executors that wait, by worker."""
 
-    kinds: dict[Launcher, Availability] = field(default_factory=dict)
-    objects: list[tuple[Launcher, Obj, Obj | None]] = field(default_factory=list)
+    kinds: dict[LauncherType, Availability] = field(default_factory=dict)
+    objects: list[tuple[LauncherType, Obj, Obj | None]] = field(default_factory=list)
     waiting: dict[_Key, list[Obj]] = field(default_factory=dict)
 
 
@@ -102,7 +102,7 @@ class ObjectLauncher:
     def __init__(
         self,
         client: ApiClient,
-        backends: Mapping[Launcher, Backend],
+        backends: Mapping[LauncherType, Backend],
         *,
         namespace: str | None,
         default_image: str = "",
@@ -117,10 +117,10 @@ class ObjectLauncher:
         self._wall = wall
         self._seen: dict[_Key, _Seen] = {}
         self._deleted: set[str] = set()
-        self._kinds: dict[Launcher, Availability] = {}
+        self._kinds: dict[LauncherType, Availability] = {}
         self._asked_at = self._looked_at = float("-inf")
 
-    async def offer(self) -> Mapping[Launcher, Availability]:
+    async def offer(self) -> Mapping[LauncherType, Availability]:
         """Which kinds of objects can be used, as of a short while ago."""
         if self._monotonic() - self._asked_at >= OFFER_SECONDS:
             asked = {launcher: await self._availability(launcher) for launcher in self._backends}
@@ -129,7 +129,7 @@ class ObjectLauncher:
             self._kinds, self._asked_at = asked, self._monotonic()
         return self._kinds
 
-    async def launch_as(self, launcher: Launcher, request: WorkerRequest) -> WorkerRef:
+    async def launch_as(self, launcher: LauncherType, request: WorkerRequest) -> WorkerRef:
         """Create the object. Raises LaunchError with what the API server (or an admission rule) said."""
         kind = KINDS[launcher]
         body = self._backends[launcher].build(request, self._default_image)
@@ -189,7 +189,7 @@ class ObjectLauncher:
 
     # -- traffic -----------------------------------------------------------------------------------------------------
 
-    async def _availability(self, launcher: Launcher) -> Availability:
+    async def _availability(self, launcher: LauncherType) -> Availability:
         kind = KINDS[launcher]
         try:
             if kind.group:
@@ -205,7 +205,7 @@ class ObjectLauncher:
 
     async def _look(self) -> _Look:
         look = _Look(dict(await self.offer()))
-        pods = await self._list(PODS) if look.kinds.get(Launcher.POD) is Availability.USABLE else ()
+        pods = await self._list(PODS) if look.kinds.get(LauncherType.POD) is Availability.USABLE else ()
         drivers = {(_namespace(pod), _worker(pod)): pod for pod in pods if _is_driver(pod)}
         for pod in await self._list(PODS, labels=_EXECUTORS, fields="status.phase=Pending") if pods else ():
             look.waiting.setdefault((_namespace(pod), _worker(pod)), []).append(pod)
@@ -213,7 +213,7 @@ class ObjectLauncher:
         for launcher, available in look.kinds.items():
             if available is not Availability.USABLE:
                 continue
-            if launcher is Launcher.POD:
+            if launcher is LauncherType.POD:
                 # A driver pod that somebody else made for his application is looked at with that application.
                 found = [(pod, None) for pod in pods if pod["metadata"]["name"] == _worker(pod)]
             else:
@@ -251,7 +251,7 @@ class ObjectLauncher:
 
     def _sighted(
         self,
-        launcher: Launcher,
+        launcher: LauncherType,
         body: Obj,
         pod: Obj | None,
         *,

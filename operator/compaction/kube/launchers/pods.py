@@ -19,7 +19,7 @@ from compaction.api.names import (
 )
 from compaction.api.names import API_VERSION as OUR_API_VERSION
 from compaction.api.policy.pods import Toleration
-from compaction.api.policy.workers import Workers
+from compaction.api.policy.workers import WorkersSpec
 from compaction.exceptions import LaunchError
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
@@ -59,12 +59,12 @@ def pods_of(request: WorkerRequest) -> PodRequest:
     return request.pod
 
 
-def has_executors(workers: Workers) -> bool:
+def has_executors(workers: WorkersSpec) -> bool:
     """True when tasks run in executor pods; else the driver runs them itself."""
     return workers.executor.instances > 0 or workers.dynamic_allocation is not None
 
 
-def image_of(workers: Workers, default: str) -> str:
+def image_of(workers: WorkersSpec, default: str) -> str:
     """The image of the pods. Raises LaunchError when neither the policy nor the installation names one."""
     if not (image := workers.image or default):
         raise LaunchError(
@@ -171,7 +171,7 @@ def _volumes(pod: PodRequest, secrets: tuple[str, ...]) -> tuple[list[Obj], list
     return volumes, mounts
 
 
-def _placement(workers: Workers) -> Obj:
+def _placement(workers: WorkersSpec) -> Obj:
     spec: Obj = {}
     if workers.node_selector:
         spec["nodeSelector"] = dict(workers.node_selector)

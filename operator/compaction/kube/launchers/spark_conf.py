@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
-from compaction.api.policy.workers import Workers
+from compaction.api.policy.workers import WorkersSpec
 from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.pods import has_executors, pods_of
@@ -31,7 +31,7 @@ _SIZE: Final = re.compile(r"([0-9]+)\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE)
 _TO_MIB: Final = {"b": 1 / _MIB, "k": 1 / 1024, "": 1.0, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024.0}
 
 
-def local_master(workers: Workers) -> str:
+def local_master(workers: WorkersSpec) -> str:
     """The master of a driver that runs all tasks itself."""
     return f"local[{workers.driver.cores}]"
 
@@ -70,7 +70,7 @@ def spark_conf(request: WorkerRequest, *, image: str) -> dict[str, str]:
     return {**defaults, **workers.spark_conf, **required}
 
 
-def _executor_defaults(workers: Workers) -> dict[str, str]:
+def _executor_defaults(workers: WorkersSpec) -> dict[str, str]:
     most = max(
         workers.executor.instances, workers.dynamic_allocation.max_executors if workers.dynamic_allocation else 0
     )
@@ -115,7 +115,7 @@ def _executors(request: WorkerRequest, pod: PodRequest, *, image: str) -> dict[s
     return conf | _numbers(workers)
 
 
-def _numbers(workers: Workers) -> dict[str, str]:
+def _numbers(workers: WorkersSpec) -> dict[str, str]:
     dynamic = workers.dynamic_allocation
     if dynamic is None:
         return {"spark.executor.instances": str(workers.executor.instances)}

@@ -12,7 +12,7 @@ from compaction.kube.metrics.registry import Metrics
 from compaction.planning.debt import debt_of
 from compaction.reconcile.actions import Decision
 from compaction.reconcile.jobs.superseded import is_superseded
-from compaction.reconcile.observations import Reading, Snapshot
+from compaction.reconcile.observations import PolicySnapshot, ScanResult
 from compaction.reconcile.workers.skew import skewed
 
 SUPERSEDED: Final = "Superseded"
@@ -20,7 +20,7 @@ SUPERSEDED: Final = "Superseded"
 
 
 @dataclass(frozen=True, slots=True)
-class Cleanup:
+class CleanupState:
     """What the last scan and the last sweep found: for how many seconds the oldest deletion had been due, and how many
     targets could not be swept.
     """
@@ -30,7 +30,11 @@ class Cleanup:
 
 
 def measure(
-    metrics: Metrics, key: ObjectKey, snapshot: Snapshot, decision: Decision, cleanup: Cleanup = Cleanup()
+    metrics: Metrics,
+    key: ObjectKey,
+    snapshot: PolicySnapshot,
+    decision: Decision,
+    cleanup: CleanupState = CleanupState(),
 ) -> None:
     """Set the policy's gauges, and count what this decision ends."""
     policy = snapshot.policy
@@ -56,7 +60,7 @@ def measure(
     _count_endings(metrics, key, decision, snapshot)
 
 
-def _by_state(snapshot: Snapshot, policy: CompactionPolicy) -> dict[str, int]:
+def _by_state(snapshot: PolicySnapshot, policy: CompactionPolicy) -> dict[str, int]:
     """Jobs by state. Faulty are those of the column FAULTY: whose work was planned again stand apart."""
     states = [view.job.status.state for view in snapshot.jobs]
     counts = {state.value: states.count(state) for state in JobState}
@@ -65,7 +69,7 @@ def _by_state(snapshot: Snapshot, policy: CompactionPolicy) -> dict[str, int]:
     return counts
 
 
-def _measure_store(metrics: Metrics, key: ObjectKey, reading: Reading, now: float) -> None:
+def _measure_store(metrics: Metrics, key: ObjectKey, reading: ScanResult, now: float) -> None:
     """What the last scan found; one that failed leaves what is known. The measures of one kind of store are absent for
     the others.
     """
@@ -91,7 +95,7 @@ def _begin_counting(metrics: Metrics, key: ObjectKey) -> None:
         counter.labels(*key)
 
 
-def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapshot: Snapshot) -> None:
+def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapshot: PolicySnapshot) -> None:
     """Counters of attempts and bytes, from the writes this decision makes."""
     before = {view.name: view.job.status for view in snapshot.jobs}
     for action in decision.end_attempts:

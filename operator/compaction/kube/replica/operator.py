@@ -22,16 +22,16 @@ import structlog
 
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import Connection, load_connection
+from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.leaseport import coordinator_lease
 from compaction.kube.launchers.base import Launcher
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica import preflight
-from compaction.kube.replica.probes import Health, Heartbeat, ProbeServer
+from compaction.kube.replica.probes import Health, LoopHeartbeat, ProbeServer
 from compaction.kube.replica.runtime import Controller
 from compaction.kube.replica.term import StopRequest, Term, TermSettings
-from compaction.leases.election import ElectionSettings, Standing, make_identity
+from compaction.leases.election import ElectionSettings, ElectionState, make_identity
 from compaction.leases.elector import Deadman, Elector
 
 #: What ending takes beyond the drain: posting Events, closing watches.
@@ -86,7 +86,7 @@ def run_operator(
     return Replica(config, connection, lease_namespace).run(make_controller, make_launcher)
 
 
-async def _preflight(connection: Connection, config: OperatorConfig, lease_namespace: str) -> None:
+async def _preflight(connection: ApiConnection, config: OperatorConfig, lease_namespace: str) -> None:
     async with ApiClient(connection, user_agent="compactor-operator") as client:
         await preflight.check_when_up(client, namespace=config.namespace, lease_namespace=lease_namespace)
         for refusal in await preflight.secrets_refused(client, namespace=config.namespace):
@@ -96,13 +96,13 @@ async def _preflight(connection: Connection, config: OperatorConfig, lease_names
 class Replica:
     """The threads of one process and what passes between them."""
 
-    def __init__(self, config: OperatorConfig, connection: Connection, lease_namespace: str) -> None:
+    def __init__(self, config: OperatorConfig, connection: ApiConnection, lease_namespace: str) -> None:
         self._config = config
         self._connection = connection
         self._metrics = Metrics(version=version("compaction-operator"))
         self._metrics.leader.labels(config.lease_name).set(0)
         self._health = Health()
-        self._heartbeat = Heartbeat("the main loop", limit=60.0)
+        self._heartbeat = LoopHeartbeat("the main loop", limit=60.0)
         self._wake = threading.Event()
         self._stop = StopRequest()
         self._elector = Elector(
@@ -132,7 +132,7 @@ class Replica:
             self._wake.wait()
             if self._elector.is_leader() and not self._stop.by_signal:
                 self._lead(make_controller(), make_launcher)
-            lost = not self._stop.by_signal and self._elector.standing is Standing.LOST
+            lost = not self._stop.by_signal and self._elector.standing is ElectionState.LOST
             # The guarded work is over. Released, the Lease is free at once; a lost one is not ours to touch.
             self._elector.stop(release=not lost)
             code = ExitCode.LEADERSHIP_LOST if lost else ExitCode.STOPPED if self._stop.by_signal else ExitCode.FAILED

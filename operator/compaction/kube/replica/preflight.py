@@ -93,7 +93,7 @@ async def check(client: ApiClient, *, namespace: str | None, lease_namespace: st
 
 
 @dataclass(slots=True)
-class Patience:
+class StartupPatience:
     """How long a replica that starts waits for an API server that is away, instead of ending.
 
     A supervisor waits longer before each restart (kubelet up to five minutes), so a replica that ended for want of an
@@ -147,10 +147,10 @@ def _secrets_of(body: Obj) -> tuple[str, ...]:
 
 
 async def check_when_up(
-    client: ApiClient, *, namespace: str | None, lease_namespace: str, patience: Patience | None = None
+    client: ApiClient, *, namespace: str | None, lease_namespace: str, patience: StartupPatience | None = None
 ) -> None:
     """As `check`, once the API server answers. Also raises ApiUnavailableError, when it stays away for too long."""
-    patience = patience or Patience()
+    patience = patience or StartupPatience()
     while True:
         try:
             return await check(client, namespace=namespace, lease_namespace=lease_namespace)

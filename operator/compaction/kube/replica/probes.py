@@ -27,7 +27,7 @@ class ProbeServerError(CompactionError):
     """The port for probes or metrics cannot be used."""
 
 
-class Heartbeat:
+class LoopHeartbeat:
     """A loop's sign of life: `beat()` from the loop, `check()` from anywhere; silent until the first beat."""
 
     def __init__(self, what: str, *, limit: float, clock: Callable[[], float] = time.monotonic) -> None:

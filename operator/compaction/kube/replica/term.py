@@ -21,16 +21,16 @@ import structlog
 
 from compaction.exceptions import ApiUnavailableError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.executor.events import EventRecorder
 from compaction.kube.informer.cache import ObjectCache, ObjectKey
+from compaction.kube.informer.handlers import Feed, build_registry, build_settings
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.informer.relist import Relist
-from compaction.kube.informer.shell import Feed, build_registry, build_settings
 from compaction.kube.launchers.base import Launcher
 from compaction.kube.logging import bound
 from compaction.kube.metrics.registry import Metrics
-from compaction.kube.replica.probes import Heartbeat
+from compaction.kube.replica.probes import LoopHeartbeat
 from compaction.kube.replica.runtime import Controller, Runtime
 from compaction.leases.elector import Elector
 
@@ -91,14 +91,14 @@ class Term:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         settings: TermSettings,
         *,
         elector: Elector,
         controller: Controller,
         make_launcher: Callable[[ApiClient], Launcher],
         metrics: Metrics,
-        heartbeat: Heartbeat,
+        heartbeat: LoopHeartbeat,
     ) -> None:
         self._connection = connection
         self._settings = settings

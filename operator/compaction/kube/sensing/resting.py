@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from compaction.kube.client.resources import Obj
 from compaction.kube.informer.cache import ObjectCache, ObjectKey
 from compaction.kube.launchers.base import WorkerObservation
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 from compaction.reconcile.actions import Rest
 from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.memory import Memory
@@ -64,7 +64,7 @@ class Resting:
     rest: Rest
     seen: Seen
 
-    def after_look(self, reading: Reading, memory: Memory) -> Resting:
+    def after_look(self, reading: ScanResult, memory: Memory) -> Resting:
         """The idle period after a scan that found nothing new."""
         rest = self.rest
         due = reading.started + pause(rest.interval, started=reading.started, waits_since=rest.waits_since)

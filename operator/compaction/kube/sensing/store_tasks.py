@@ -12,14 +12,14 @@ import structlog
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.informer.cache import ObjectKey
-from compaction.kube.metrics.measure import Cleanup
+from compaction.kube.metrics.measure import CleanupState
 from compaction.kube.replica.runtime import Runtime
-from compaction.kube.sensing.looking import NOT_SWEPT, look, request_of, sweep
 from compaction.kube.sensing.resting import Resting
+from compaction.kube.sensing.scanning import NOT_SWEPT, request_of, scan, sweep
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import RunStoreTask, StoreTask
 from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import Reading
+from compaction.reconcile.observations import ScanResult
 from compaction.stores.adapter import Sensed, StoreAdapter, Swept
 
 log = structlog.get_logger(__name__)
@@ -33,11 +33,11 @@ class PolicyState:
     """What is kept per policy while it exists."""
 
     memory: Memory = field(default_factory=Memory)
-    reading: Reading | None = None
+    reading: ScanResult | None = None
     readings: int = 0
     store: StoreAdapter | None = None
     store_for: tuple[str, int] = ("", -1)
-    cleanup: Cleanup = field(default_factory=Cleanup)
+    cleanup: CleanupState = field(default_factory=CleanupState)
     resting: Resting | None = None
     stale: int = 0
     """How many times in a row a decision met a world that had moved on."""
@@ -87,7 +87,7 @@ class StoreTasks:
                     request = request_of(task, state.readings, policy, asked=asked)
                     before = state.reading
                     sensed = await asyncio.to_thread(
-                        look, store, request, root=root, before=before, clock=self._monotonic
+                        scan, store, request, root=root, before=before, clock=self._monotonic
                     )
                     self._sensed(state, sensed, before)
                 elif runtime.is_leader():
@@ -100,7 +100,7 @@ class StoreTasks:
             state.memory = store_work.ended(state.memory, task.task)
             runtime.queue.add(key)
 
-    def _sensed(self, state: PolicyState, sensed: Sensed, before: Reading | None) -> None:
+    def _sensed(self, state: PolicyState, sensed: Sensed, before: ScanResult | None) -> None:
         """Take the result of a scan. An idle policy stays idle when the result is known already."""
         state.cleanup = replace(state.cleanup, overdue=sensed.overdue)
         now = self._monotonic()

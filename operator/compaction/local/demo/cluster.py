@@ -20,7 +20,7 @@ EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class DemoObservation:
     """One reading of the cluster: the policy (None before it exists), its jobs by age, and who leads."""
 
     policy: CompactionPolicy | None
@@ -29,7 +29,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class DemoCluster:
     """kubectl with a kubeconfig, in the demo's namespace, where there is one policy."""
 
     kubectl: Path
@@ -48,7 +48,7 @@ class Cluster:
             raise DemoError(f"kubectl {' '.join(arguments)} failed: {answer.stderr.strip() or answer.stdout.strip()}")
         return answer.stdout
 
-    def look(self) -> Observation:
+    def look(self) -> DemoObservation:
         """Policy, jobs and coordinator Lease in one request each, by one kubectl."""
         items: Sequence[dict[str, Any]] = json.loads(self.run("get", "cpol,cjob,lease", "-o", "json"))["items"]
         policies = [CompactionPolicy.from_object(item) for item in items if item["kind"] == POLICY_KIND]
@@ -58,7 +58,7 @@ class Cluster:
             for item in items
             if item["kind"] == "Lease" and item["metadata"]["name"] == COORDINATOR_LEASE
         ]
-        return Observation(
+        return DemoObservation(
             policy=next((policy for policy in policies if policy.metadata.name == self.policy), None),
             jobs=tuple(sorted(jobs, key=lambda job: (job.metadata.creation_timestamp or EARLIEST, job.metadata.name))),
             leader=(holders[0] or None) if holders else None,

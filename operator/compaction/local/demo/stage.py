@@ -24,7 +24,7 @@ from compaction.exceptions import DemoError
 from compaction.local.cluster import lifecycle
 from compaction.local.demo import view
 from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import NAMESPACE, Cluster, Observation
+from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservation
 from compaction.local.demo.replicas import Replicas, start_replicas, stop_replicas
 from compaction.local.demo.servers import stop_servers
 from compaction.local.programs.binaries import ensure_binaries
@@ -81,7 +81,7 @@ class Stage:
         stop_servers(self.servers)
         lifecycle.down(self._control_plane, report=self.step)
 
-    def start_cluster(self, *, policy: str) -> Cluster:
+    def start_cluster(self, *, policy: str) -> DemoCluster:
         """A control plane, or the user's, with our definitions and an empty namespace."""
         # In this thread: the kernel ends guarded children with the thread that started them, not with the process.
         cluster = self._cluster(policy)
@@ -96,28 +96,28 @@ class Stage:
         cluster.run("create", "namespace", NAMESPACE)
         return cluster
 
-    def _cluster(self, policy: str) -> Cluster:
+    def _cluster(self, policy: str) -> DemoCluster:
         if self.kubeconfig is not None:
-            return Cluster(ensure_binaries(report=self.step).kubectl, self.kubeconfig, policy)
+            return DemoCluster(ensure_binaries(report=self.step).kubectl, self.kubeconfig, policy)
         running = lifecycle.up(self._control_plane, detached=self.keep, report=self.step)
         self.step(f"control plane ready at {running.url}")
-        return Cluster(ensure_binaries(report=self.step).kubectl, running.kubeconfig, policy)
+        return DemoCluster(ensure_binaries(report=self.step).kubectl, running.kubeconfig, policy)
 
-    def start_operator(self, cluster: Cluster) -> Replicas:
+    def start_operator(self, cluster: DemoCluster) -> Replicas:
         """Two replicas, as a user would start them."""
         replicas = start_replicas(self.operator, kubeconfig=cluster.kubeconfig, detached=self.keep)
         self.step("operator: two replicas started, one will lead")
         return replicas
 
-    def apply_policy(self, cluster: Cluster, policy: dict[str, Any]) -> None:
+    def apply_policy(self, cluster: DemoCluster, policy: dict[str, Any]) -> None:
         path = self.directory / "policy.yaml"
         path.write_text(yaml.safe_dump(policy, sort_keys=False))
         self.command(cluster, "apply", "-f", str(path))
 
     def watch(
-        self, cluster: Cluster, replicas: Replicas, show: Callable[[Observation], None], *,
-        done: Callable[[Observation], bool],
-    ) -> Observation:  # fmt: skip
+        self, cluster: DemoCluster, replicas: Replicas, show: Callable[[DemoObservation], None], *,
+        done: Callable[[DemoObservation], bool],
+    ) -> DemoObservation:  # fmt: skip
         """Look and show until it is done.
 
         Raises:
@@ -137,7 +137,7 @@ class Stage:
                 raise DemoError(f"nothing changed for {STALL_SECONDS:.0f} s:\n{_ends(replicas)}")
             time.sleep(LOOK_SECONDS)
 
-    def conclude(self, cluster: Cluster, checks: list[Check]) -> bool:
+    def conclude(self, cluster: DemoCluster, checks: list[Check]) -> bool:
         """The last screen: what was claimed, and whether it held. Ends as a user would."""
         self.console.print()
         self.console.print(view.checks_table(checks))
@@ -153,7 +153,7 @@ class Stage:
             self._delete_policy(cluster)
         return held
 
-    def _delete_policy(self, cluster: Cluster) -> None:
+    def _delete_policy(self, cluster: DemoCluster) -> None:
         """Without the policy, its workers stop and its jobs go."""
         cluster.run("delete", "cpol", cluster.policy, "--wait", "--timeout=60s")
         if self.kubeconfig is not None:
@@ -175,7 +175,7 @@ class Stage:
         (self.directory / MARK).touch()
         return used
 
-    def command(self, cluster: Cluster, *arguments: str) -> None:
+    def command(self, cluster: DemoCluster, *arguments: str) -> None:
         """Show a command of kubectl and what it answers."""
         self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", highlight=False, soft_wrap=True)
         self.console.print(cluster.run(*arguments).rstrip(), highlight=False, markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import format_age, format_bytes
 from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import Observation
+from compaction.local.demo.cluster import DemoObservation
 
 STYLES: Final = {
     JobState.UNASSIGNED: "dim",
@@ -44,13 +44,13 @@ def live_or_plain(console: Console, live: Callable[[Live], T], plain: Callable[[
         yield live(display)
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """Shows one observation after the other."""
 
-    def show(self, seen: Observation) -> None: ...
+    def show(self, seen: DemoObservation) -> None: ...
 
 
-def watching(console: Console) -> AbstractContextManager[View]:
+def watching(console: Console) -> AbstractContextManager[DemoView]:
     """See `live_or_plain`."""
     return live_or_plain(console, LiveTable, PlainLines)
 
@@ -62,7 +62,7 @@ class LiveTable:
         self._live = live
         self._started = time.monotonic()
 
-    def show(self, seen: Observation) -> None:
+    def show(self, seen: DemoObservation) -> None:
         caption = f"{format_age(time.monotonic() - self._started)}   leader: {seen.leader or MISSING}"
         self._live.update(Group(Text(caption, style="dim"), policy_table(seen.policy), jobs_table(seen.jobs)))
 
@@ -76,7 +76,7 @@ class PlainLines:
         self._last: tuple[str, ...] = ()
         self._states: dict[str, JobState] = {}
 
-    def show(self, seen: Observation) -> None:
+    def show(self, seen: DemoObservation) -> None:
         for job in seen.jobs:
             if self._states.get(job.metadata.name) is not job.status.state:
                 self._states[job.metadata.name] = job.status.state

@@ -20,7 +20,7 @@ from typing import Final
 
 from compaction.local.cache import cache_directory
 from compaction.local.images import base
-from compaction.local.images.engine import Build, Docker, Engine, find_engine
+from compaction.local.images.engine import Build, Docker, ImageEngine, find_engine
 from compaction.local.images.model import CHECKOUT, RELEASE, BuiltImage, Image, content_key
 from compaction.local.images.running import Report
 from compaction.local.images.secrets import write_secrets
@@ -98,7 +98,7 @@ def _ensure(image: Image, directory: Path, settings: BuildSettings, report: Repo
 
 
 def _base_argument(
-    engine: Engine, settings: BuildSettings, secrets: dict[str, Path], making: Path, report: Report
+    engine: ImageEngine, settings: BuildSettings, secrets: dict[str, Path], making: Path, report: Report
 ) -> dict[str, str]:
     """BASE_IMAGE, made if need be. A docker engine pulls the one that the recipe names."""
     if settings.base_image is not None:

@@ -40,7 +40,7 @@ class Build:
         return options
 
 
-class Engine(Protocol):
+class ImageEngine(Protocol):
     """What is needed of either."""
 
     def has(self, image: str) -> bool:
@@ -64,22 +64,22 @@ class Docker:
     """A docker engine: it has its own store and pulls what a recipe names."""
 
     def has(self, image: str) -> bool:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         return _succeeds(["docker", "image", "inspect", image])
 
     def import_root(self, root: Path, image: str, *, report: Report) -> None:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         pack = f'tar -C "{root}" -c . | docker import --change "CMD [\\"bash\\"]" - {image}'
         run(["bash", "-o", "pipefail", "-c", pack], what=f"base image {image}", report=report)
 
     def build(self, build: Build, *, report: Report) -> None:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         command = ["docker", "build", "--progress", "plain", "--network", "host", "--tag", build.tag, *build.options()]
         environment = dict(os.environ) | {"DOCKER_BUILDKIT": "1"}
         run([*command, str(build.context)], what=build.tag, report=report, step=r"#\d+ \[", environment=environment)
 
     def save(self, tag: str, archive: Path, *, report: Report) -> None:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         run(["docker", "save", "--output", str(archive), tag], what=f"{tag}: saving", report=report)
 
 
@@ -100,11 +100,11 @@ class Buildah:
         return ["buildah", *store, "--storage-driver", self.driver, *arguments]
 
     def has(self, image: str) -> bool:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         return _succeeds(self.command("inspect", "--type", "image", image))
 
     def import_root(self, root: Path, image: str, *, report: Report) -> None:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         container = self._said("from", *self._policy(), "scratch")
         try:
             self._said("copy", "--quiet", container, str(root), "/")
@@ -114,7 +114,7 @@ class Buildah:
             self._said("rm", container)
 
     def build(self, build: Build, *, report: Report) -> None:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         how = ["--isolation", "chroot", "--network", "host", "--layers", "--format", "docker", *self._policy()]
         # Its caches for package downloads lie in its temporary directory.
         temporary = self.home / "tmp"
@@ -129,7 +129,7 @@ class Buildah:
         self._tidy()
 
     def save(self, tag: str, archive: Path, *, report: Report) -> None:
-        """See `Engine`."""
+        """See `ImageEngine`."""
         target = f"docker-archive:{archive}:docker.io/library/{tag}"
         run(self.command("push", *self._policy(), "--quiet", f"localhost/{tag}", target), what=tag, report=report)
 

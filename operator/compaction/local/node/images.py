@@ -21,7 +21,7 @@ from typing import Any
 from compaction.exceptions import NodeError
 from compaction.local.node.layout import NodeLayout
 from compaction.local.node.running import RunningNode
-from compaction.local.programs.binaries import Target
+from compaction.local.programs.binaries import BuildTarget
 
 TOOLS_IMAGE = "localhost/busybox:1"
 TOOLS = ("sh", "sleep", "cat", "echo", "ls", "nslookup", "wget", "id", "touch")
@@ -74,7 +74,7 @@ def write_archive(
             tar.addfile(entry)
     digest = hashlib.sha256(layer.getvalue()).hexdigest()
     settings: dict[str, Any] = {
-        "architecture": Target.here().machine,
+        "architecture": BuildTarget.here().machine,
         "os": "linux",
         "config": {"Entrypoint": command, "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},

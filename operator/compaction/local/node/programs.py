@@ -19,7 +19,7 @@ from compaction.local.processes.locks import exclusive
 from compaction.local.programs import gobuild
 from compaction.local.programs.binaries import (
     Binaries,
-    Target,
+    BuildTarget,
     cache_lock,
     ensure_binaries,
     install_set,
@@ -57,7 +57,7 @@ def ensure_programs(
     environment = os.environ if environment is None else environment
     control_plane = ensure_binaries(report=report, environment=environment)
     cache = cache_directory(environment)
-    place = cache / "control-plane" / f"node-{KUBERNETES_VERSION}-{Target.here()}"
+    place = cache / "control-plane" / f"node-{KUBERNETES_VERSION}-{BuildTarget.here()}"
     if not _complete(place):
         with exclusive(cache_lock(cache), what="preparing the programs of the node", report=report):
             if not _complete(place):

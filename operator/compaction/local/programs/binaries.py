@@ -60,14 +60,14 @@ class Binaries:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BuildTarget:
     """An operating system and processor, in Go's words (`linux`, `amd64`)."""
 
     system: str
     machine: str
 
     @classmethod
-    def here(cls) -> Target:
+    def here(cls) -> BuildTarget:
         machine = platform.machine().lower()
         return cls(platform.system().lower(), {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine))
 
@@ -136,7 +136,7 @@ def ensure_binaries(
 
 
 def _make(cache: Path, *, environment: Mapping[str, str], makers: Makers, report: Report) -> Origin:
-    target = Target.here()
+    target = BuildTarget.here()
     wanted = missing_programs(environment)
     remove_unfinished(cache)
     archive_set, built_set = _cached_sets(cache)
@@ -179,7 +179,7 @@ def remove_unfinished(cache: Path) -> None:
 
 def _cached_sets(cache: Path) -> tuple[Path, Path]:
     """The directories of the downloaded and of the built set; their names carry every version inside."""
-    target, base = Target.here(), cache / "control-plane"
+    target, base = BuildTarget.here(), cache / "control-plane"
     return (
         base / f"envtest-{ENVTEST_VERSION}-{target}",
         base / f"kubernetes-{KUBERNETES_VERSION}-etcd-{ETCD_VERSION}-{target}",
@@ -187,7 +187,7 @@ def _cached_sets(cache: Path) -> tuple[Path, Path]:
 
 
 def _kubectl_set(cache: Path) -> Path:
-    return cache / "control-plane" / f"kubectl-{KUBERNETES_VERSION}-{Target.here()}"
+    return cache / "control-plane" / f"kubectl-{KUBERNETES_VERSION}-{BuildTarget.here()}"
 
 
 def _cached_kubectl(cache: Path) -> str | None:

@@ -19,7 +19,7 @@ from compaction.exceptions import BinaryError
 from compaction.local.cache import cache_directory
 from compaction.local.processes.locks import exclusive
 from compaction.local.programs import gobuild
-from compaction.local.programs.binaries import Target, cache_lock, install_set, remove_unfinished
+from compaction.local.programs.binaries import BuildTarget, cache_lock, install_set, remove_unfinished
 
 Report = Callable[[str], None]
 Build = Callable[[Path, tuple[str, ...], Path, Report], None]
@@ -79,4 +79,4 @@ class ExtraProgram:
         return 0
 
     def _place(self, cache: Path) -> Path:
-        return cache / "control-plane" / f"{self.origin}-{Target.here()}"
+        return cache / "control-plane" / f"{self.origin}-{BuildTarget.here()}"

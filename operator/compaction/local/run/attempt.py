@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.exceptions import (
     ClaimRefusedError,
     EngineLostError,
@@ -78,5 +78,5 @@ def attempt(
 
 
 def _failed(token: int, reason: str, why: object) -> JobReport:
-    outcome = Outcome.SKIPPED if reason == JobReason.SOURCES_CHANGED else Outcome.FAILED
+    outcome = ReportOutcome.SKIPPED if reason == JobReason.SOURCES_CHANGED else ReportOutcome.FAILED
     return JobReport(token=token, outcome=outcome, reason=reason, message=str(why))

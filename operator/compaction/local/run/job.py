@@ -9,7 +9,7 @@ from compaction.api.enums import JobReason, JobState
 from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus
 from compaction.api.policy.resource import QuarantinedSource
 from compaction.planning.planner import Plan, PlannedJob
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 from compaction.stores.adapter import Swept
 
 
@@ -58,7 +58,7 @@ class RunResult:
 
     plan: Plan
     jobs: tuple[LocalJob, ...]
-    reading: Reading
+    reading: ScanResult
     quarantined: tuple[QuarantinedSource, ...]
     swept: Swept
     races: bool = False

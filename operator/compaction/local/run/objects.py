@@ -19,10 +19,18 @@ from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.times import to_timestamp
 from compaction.local.run.workers import LocalWorker
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise
 from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import Identity, JobLease, JobView, Moment, Snapshot, WorkerLease, WorkerProcess
+from compaction.reconcile.observations import (
+    Identity,
+    JobLease,
+    JobView,
+    Moment,
+    PolicySnapshot,
+    WorkerLease,
+    WorkerProcess,
+)
 
 OWNER: Final = "compactor-run"
 """Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""
@@ -148,9 +156,11 @@ class LocalObjects:
         if lease is not None and lease.token == report.token:
             self.leases[name] = replace(lease, report=parse_report(report.to_json()))
 
-    def snapshot(self, *, now: Moment, worker: LocalWorker | None, reading: Reading | None, memory: Memory) -> Snapshot:
+    def snapshot(
+        self, *, now: Moment, worker: LocalWorker | None, reading: ScanResult | None, memory: Memory
+    ) -> PolicySnapshot:
         """What a reconcile decides from."""
-        return Snapshot(
+        return PolicySnapshot(
             namespace=NAMESPACE,
             name=self.policy.metadata.name,
             now=now,

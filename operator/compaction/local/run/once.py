@@ -25,7 +25,7 @@ import structlog
 
 from compaction.api.enums import Approval, JobReason, JobState
 from compaction.api.job.report import JobReport, parse_report
-from compaction.api.job.resource import Attempt
+from compaction.api.job.resource import AttemptStatus
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy.resource import CompactionPolicy, QuarantinedSource
 from compaction.exceptions import (
@@ -41,7 +41,7 @@ from compaction.local.run.job import LocalJob, RunResult
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import JobInventory, LeftOut, Plan, PlannedJob
 from compaction.planning.rates import share_of
-from compaction.planning.reading import HeldJob, Reading
+from compaction.planning.reading import HeldJob, ScanResult
 from compaction.planning.scheduler import QueuedJob, WorkerSlots, assign
 from compaction.reconcile.jobs.job import assigned, not_before, reported
 from compaction.reconcile.observations import Moment
@@ -98,7 +98,7 @@ class LocalRun:
         self._stop = threading.Event()
         self._looks = 0
 
-    def look(self, *, recover: bool = True) -> tuple[Reading, Plan]:
+    def look(self, *, recover: bool = True) -> tuple[ScanResult, Plan]:
         """Scan the store and plan. With `recover=False` nothing is changed.
 
         Raises:
@@ -116,7 +116,7 @@ class LocalRun:
         left_out = (*reading.left_out, *self._left_to_others())
         return reading, planner.plan(candidates, {}, self._inventory(), now=time.time(), left_out=left_out)
 
-    def _sense(self, *, recover: bool) -> Reading:
+    def _sense(self, *, recover: bool) -> ScanResult:
         self._looks += 1
         self._others = {name: job for name, job in self._open_jobs().items() if name not in self._jobs}
         held = quarantine.by_target(self._quarantined)
@@ -321,7 +321,7 @@ class LocalRun:
             log.warning("the job's claim could not be closed", job=job.name, error=str(error))
 
 
-def _may_split(attempt: Attempt) -> bool:
+def _may_split(attempt: AttemptStatus) -> bool:
     """Whether a part of the job may be to blame for how an attempt ended."""
     return fate_of(attempt.reason) is Fate.SPLIT and attempt.reason != JobReason.STALE_TOKEN
 

@@ -29,11 +29,11 @@ from compaction.api.text.formatting import plural
 from compaction.exceptions import CompactionError, EngineLostError, JobStoppedError
 from compaction.kinds.registry import kind_of
 from compaction.kube.executor.executor import Executor
-from compaction.kube.sensing.looking import look, request_of, sweep
+from compaction.kube.sensing.scanning import request_of, scan, sweep
 from compaction.local.run.news import News, of_event, of_status
 from compaction.local.run.objects import LocalObjects
-from compaction.local.run.workers import Ended, Inbox, LocalWorkers, Progress
-from compaction.planning.reading import Reading
+from compaction.local.run.workers import AttemptEnded, AttemptProgress, Inbox, LocalWorkers
+from compaction.planning.reading import ScanResult
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import Announce, Decision, RunStoreTask, StoreTask
 from compaction.reconcile.memory import Memory
@@ -78,7 +78,7 @@ class LocalWatch:
         self._tell = tell
         self._progress = progress
         self._store = open_store(policy)
-        self._reading: Reading | None = None
+        self._reading: ScanResult | None = None
         self._readings = 0
         self._memory = Memory()
         self._stop = threading.Event()
@@ -250,7 +250,7 @@ class LocalWatch:
             return
         self._readings += 1
         request = request_of(task, self._readings, self.objects.policy, asked=time.monotonic())
-        sensed = look(self._store, request, root=root, before=self._reading, clock=time.monotonic)
+        sensed = scan(self._store, request, root=root, before=self._reading, clock=time.monotonic)
         self._reading = sensed.reading
         memory = store_work.ended(self._memory, task.task)
         now = time.monotonic()
@@ -265,15 +265,15 @@ class LocalWatch:
         except queue.Empty:
             return False
         match message:
-            case Ended():
+            case AttemptEnded():
                 self._take(message)
-            case Progress():
+            case AttemptProgress():
                 self.objects.note_progress(message.job, message.token, message.percent)
                 if message.job in self.objects.jobs:
                     self._show(message.job, message.percent)
         return True
 
-    def _take(self, message: Ended) -> None:
+    def _take(self, message: AttemptEnded) -> None:
         try:
             self.objects.note_report(message.job, message.outcome.result())
         except JobStoppedError:

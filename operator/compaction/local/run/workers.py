@@ -19,7 +19,7 @@ from compaction.rewrite.ports import Assignment, JobRunner
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AttemptEnded:
     """An attempt is over: its report, or the error that left none."""
 
     job: str
@@ -27,7 +27,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AttemptProgress:
     """How far an attempt is, in percent."""
 
     job: str
@@ -35,7 +35,7 @@ class Progress:
     percent: int
 
 
-Inbox = queue.SimpleQueue[Ended | Progress | None]
+Inbox = queue.SimpleQueue[AttemptEnded | AttemptProgress | None]
 """Where threads leave what happened; None only wakes the reader."""
 
 
@@ -109,9 +109,9 @@ class LocalWorkers:
         assert runner is not None, "jobs are assigned to a worker that has announced itself"
         assert pool is not None, "the worker's threads live as long as its engine"
         name, token = assignment.job_name, assignment.token
-        lease = LocalLease(name, token, self._stop, lambda percent: inbox.put(Progress(name, token, percent)))
+        lease = LocalLease(name, token, self._stop, lambda percent: inbox.put(AttemptProgress(name, token, percent)))
         future = pool.submit(attempt, runner, assignment, lease, policy=policy)
-        future.add_done_callback(lambda done: inbox.put(Ended(name, done)))
+        future.add_done_callback(lambda done: inbox.put(AttemptEnded(name, done)))
 
     def note_end(self, why: str) -> None:
         """The engine is gone by itself."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from compaction.api.enums import JobReason
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import QuarantinedSource
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 from compaction.reconcile.jobs.parts import parts_of
 from compaction.reconcile.jobs.superseded import parked_for
 from compaction.reconcile.teardown import owner_uid
 
 
-def futile(job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading: Reading | None = None) -> str:
+def futile(job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading: ScanResult | None = None) -> str:
     """Why another attempt of a parked job would end as the last one did, and what to do instead; "" when it may not.
 
     `quarantined`: sources of the job's policy. `reading`: the last good scan of its store, where there is one at hand.
@@ -33,7 +33,7 @@ def futile(job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading
     return ""
 
 
-def _is_gone(job: CompactionJob, reading: Reading) -> bool:
+def _is_gone(job: CompactionJob, reading: ScanResult) -> bool:
     """Whether the store has been read since, and no plan could make the job again. What a person asked for by hand need
     not be what a plan would have made of it.
     """

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from compaction.api.conditions import clear_failed, get_condition, set_complete, set_failed, set_reconciling
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, WorkerEnding
-from compaction.api.job.report import JobReport, Outcome
-from compaction.api.job.resource import Attempt, CompactionJobStatus
+from compaction.api.job.report import JobReport, ReportOutcome
+from compaction.api.job.resource import AttemptStatus, CompactionJobStatus
 from compaction.kinds.fate import Fate
 from compaction.kinds.registry import fate_of
 from compaction.planning.transitions import JobEvent, next_state
@@ -84,7 +84,7 @@ def assigned(
         observed_generation=generation,
         now=now.time,
     )
-    attempt = Attempt(
+    attempt = AttemptStatus(
         token=token,
         worker=worker,
         started_at=now.time,
@@ -107,7 +107,7 @@ def assigned(
     )
 
 
-def _closed(attempts: Sequence[Attempt], now: Moment) -> tuple[Attempt, ...]:
+def _closed(attempts: Sequence[AttemptStatus], now: Moment) -> tuple[AttemptStatus, ...]:
     """The attempts, a still running one ended as revoked: a larger token has taken its place."""
     if not attempts or attempts[-1].outcome is not AttemptOutcome.RUNNING:
         return tuple(attempts)
@@ -115,7 +115,7 @@ def _closed(attempts: Sequence[Attempt], now: Moment) -> tuple[Attempt, ...]:
     return (*attempts[:-1], _ended(attempts[-1], ending, now))
 
 
-def _ended(attempt: Attempt, ending: Ending, now: Moment) -> Attempt:
+def _ended(attempt: AttemptStatus, ending: Ending, now: Moment) -> AttemptStatus:
     changes = {
         "ended_at": now.time,
         "outcome": ending.outcome,
@@ -186,7 +186,7 @@ def reported(
 ) -> CompactionJobStatus:
     """The status after the worker's last word. The caller has checked that the token is the one assigned last."""
     receipt = proof(status.receipt, report.receipt)
-    if report.outcome is not Outcome.SUCCEEDED:
+    if report.outcome is not ReportOutcome.SUCCEEDED:
         ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=report.charged)
         if fate_of(report.reason).is_final and state_of(status) is not JobState.ABANDONED:
             # Whatever the worker says. (An Abandoned job's attempt has ended: it was charged then, or spared.)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compaction.api.enums import JobReason
-from compaction.api.job.resource import Attempt, JobReceipt
+from compaction.api.job.resource import AttemptStatus, JobReceipt
 
 
 def proof(before: JobReceipt | None, said: JobReceipt | None) -> JobReceipt | None:
@@ -17,7 +17,7 @@ def proof(before: JobReceipt | None, said: JobReceipt | None) -> JobReceipt | No
     return said if said.commits - before.commits else before
 
 
-def known_damage(attempts: Sequence[Attempt]) -> Attempt | None:
+def known_damage(attempts: Sequence[AttemptStatus]) -> AttemptStatus | None:
     """The attempt that found a source damaged. That the siblings were compacted since, and so changed, is no news about
     the damage: it stays what the job is parked for.
     """

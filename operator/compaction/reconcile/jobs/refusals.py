@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from compaction.api.enums import JobReason, JobState, WaitReason
 from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.plan_status import Waiting
+from compaction.api.policy.plan_status import WaitStatus
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.kinds.registry import kind_of, kind_of_job
 from compaction.reconcile.actions import DeleteJob
 from compaction.reconcile.jobs.job import evolve
 from compaction.reconcile.jobs.parts import parts_of
-from compaction.reconcile.jobs.steps import JobStep, Refusal
+from compaction.reconcile.jobs.steps import JobRefusal, JobStep
 from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import Moment, Reading, Snapshot
+from compaction.reconcile.observations import Moment, PolicySnapshot, ScanResult
 from compaction.reconcile.teardown import owner_uid
 
 
@@ -24,13 +24,13 @@ class Refusals:
     it was a good one with this spec.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: CompactionPolicy) -> None:
+    def __init__(self, snapshot: PolicySnapshot, policy: CompactionPolicy) -> None:
         self._claims = snapshot.memory.claims
         self._policy = policy
         self.reading = _known(snapshot.reading, policy)
         self._kind = kind_of(policy.spec.store)
 
-    def refuse(self, job: CompactionJob) -> Refusal | None:
+    def refuse(self, job: CompactionJob) -> JobRefusal | None:
         """Why a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
         if owner_uid(job):
             return None
@@ -43,9 +43,9 @@ class Refusals:
         # Only a scan after the failure tells sources that are gone from a store that is not mounted just now.
         name, spec = job.metadata.name, job.spec
         if self._kind.gone(name, spec, self.reading):
-            return Refusal(JobReason.SOURCES_GONE, problem.message)
+            return JobRefusal(JobReason.SOURCES_GONE, problem.message)
         wrong = self._kind.unclaimable(name, spec, self.reading)
-        return Refusal(JobReason.INVALID_JOB, problem.message) if wrong else None
+        return JobRefusal(JobReason.INVALID_JOB, problem.message) if wrong else None
 
     def obsolete(self, steps: Iterable[JobStep]) -> list[DeleteJob]:
         """Planned jobs that no worker runs, for sources that are no longer there, or no longer of the policy's
@@ -80,16 +80,18 @@ class Refusals:
             and left.get(step.target, frozenset()).isdisjoint(*parts_of(step.view.job).groups)
         )
 
-    def _elsewhere(self, job: CompactionJob) -> Refusal | None:
+    def _elsewhere(self, job: CompactionJob) -> JobRefusal | None:
         """Why the job is not one of the policy's store."""
         store, name = self._policy.spec.store, self._policy.metadata.name
         if kind_of_job(job.spec.kind) is not self._kind:
-            return Refusal(JobReason.OTHER_STORE, f"policy {name} compacts {store.name}, which has no {job.spec.kind}")
+            return JobRefusal(
+                JobReason.OTHER_STORE, f"policy {name} compacts {store.name}, which has no {job.spec.kind}"
+            )
         why = self._kind.stranger(job.spec, store, name)
-        return Refusal(JobReason.OTHER_STORE, why) if why else None
+        return JobRefusal(JobReason.OTHER_STORE, why) if why else None
 
 
-def _known(reading: Reading | None, policy: CompactionPolicy) -> Reading | None:
+def _known(reading: ScanResult | None, policy: CompactionPolicy) -> ScanResult | None:
     """The last scan, if it was made with this spec and the store could be read."""
     if reading is None or reading.problem is not None or reading.generation != policy.metadata.generation:
         return None
@@ -104,7 +106,7 @@ def with_waits(steps: tuple[JobStep, ...], memory: Memory, now: Moment) -> tuple
         waiting = step.status.waiting
         if problem is not None and step.state in (JobState.UNASSIGNED, JobState.ABANDONED):
             if waiting is None or waiting.reason != problem.reason:
-                said = Waiting(reason=problem.reason, message=problem.message, since=now.time)
+                said = WaitStatus(reason=problem.reason, message=problem.message, since=now.time)
                 step = replace(step, status=evolve(step.status, waiting=said))
         elif waiting is not None and waiting.reason == WaitReason.POLICY_NOT_FOUND:
             step = replace(step, status=evolve(step.status, waiting=None))

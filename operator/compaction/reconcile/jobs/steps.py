@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WorkerEnding
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import CompactionJob, CompactionJobStatus, SkippedSource
-from compaction.api.job.status import Attempt
+from compaction.api.job.status import AttemptStatus
 from compaction.api.names import ANNOTATION_RETRY
 from compaction.api.text.safe import mark_of
 from compaction.kinds.registry import fate_of
@@ -54,7 +54,7 @@ class GoneWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class JobRefusal:
     """Why no attempt of a job can ever succeed."""
 
     reason: str
@@ -70,7 +70,7 @@ class StepRules:
 
     max_attempts: int
     gone: Callable[[str], GoneWorker | None]
-    refuse: Callable[[CompactionJob], Refusal | None]
+    refuse: Callable[[CompactionJob], JobRefusal | None]
     released: Callable[[CompactionJob], bool] = lambda job: False
     futile: Callable[[CompactionJob], str] = lambda job: ""
 
@@ -117,7 +117,7 @@ class JobStep:
         return is_finished(self.status) and not is_finished(self.view.job.status)
 
     @property
-    def ended_now(self) -> Attempt | None:
+    def ended_now(self) -> AttemptStatus | None:
         """The attempt that this step ended; None when it ended none."""
         before = self.view.job.status.attempts
         last = self.status.attempts[-1] if self.status.attempts else None
@@ -221,12 +221,14 @@ def _take_report(step: JobStep, rules: StepRules, now: Moment) -> JobStep | None
     if report is None and lease.report_error:
         message = f"the report of {lease.holder} cannot be read: {lease.report_error}"
         # An unreadable report still means that the worker is done: waiting for its lease to expire would gain nothing.
-        report = JobReport(token=lease.token, outcome=Outcome.FAILED, reason=JobReason.INTERNAL_ERROR, message=message)
+        report = JobReport(
+            token=lease.token, outcome=ReportOutcome.FAILED, reason=JobReason.INTERNAL_ERROR, message=message
+        )
     if report is None or report.token != token_of(status):
         return None
     if state_of(status) is JobState.ABANDONED:
         # The attempt was given up, but nobody else has begun: success or proof of damage counts, a failure was counted.
-        if report.outcome is not Outcome.SUCCEEDED and not fate_of(report.reason).is_final:
+        if report.outcome is not ReportOutcome.SUCCEEDED and not fate_of(report.reason).is_final:
             return None
         report = report.model_copy(update={"charged": False})
     elif state_of(status) is not JobState.IN_PROGRESS:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from compaction.api.enums import PlanApproval
 from compaction.api.names import name_stem
 from compaction.api.policy.plan_status import MAX_PLANNED_WORK
-from compaction.api.policy.resource import CompactionPolicy, LeftOut, PlannedWork, PlanStatus
+from compaction.api.policy.resource import CompactionPolicy, LeftOutStatus, PlannedWork, PlanStatus
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.planning.planner import Plan
 from compaction.reconcile.observations import Moment
@@ -101,9 +101,9 @@ def _shown(plan: Plan, **more: Any) -> PlanStatus:
     )
 
 
-def _left_out(plan: Plan) -> tuple[LeftOut, ...]:
+def _left_out(plan: Plan) -> tuple[LeftOutStatus, ...]:
     return tuple(
-        LeftOut(
+        LeftOutStatus(
             reason=row.reason,
             count=row.count,
             example=row.example,

@@ -11,7 +11,7 @@ from compaction.api.job.resource import CompactionJobSpec, PolicyReference
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.kinds.registry import kind_of
 from compaction.planning.planner import Plan, PlanLimits, PlannedJob, Planner
-from compaction.planning.triggers import Trigger
+from compaction.planning.triggers import PlanTrigger
 from compaction.reconcile.actions import CreateJob
 from compaction.reconcile.memory import PlanMemory, Unmade
 from compaction.reconcile.planning import approval
@@ -52,10 +52,10 @@ def creations(
     return tuple(CreateJob(job.name, spec_of(job, policy), unmade.plan) for job in now), memory
 
 
-def trigger_of(policy: CompactionPolicy) -> Trigger:
+def trigger_of(policy: CompactionPolicy) -> PlanTrigger:
     """When a target of the policy is due. One without a history has no cooldown."""
     store = policy.spec.store
-    return Trigger(
+    return PlanTrigger(
         is_due=kind_of(store).due(store),
         cooldown=float(policy.spec.trigger.cooldown),
         suspended=policy.spec.suspend,

@@ -15,7 +15,7 @@ from typing import Final
 from compaction.api.job.resource import SkippedSource
 from compaction.api.policy.resource import QuarantinedSource
 from compaction.api.policy.status import MAX_QUARANTINED
-from compaction.reconcile.observations import Moment, Reading
+from compaction.reconcile.observations import Moment, ScanResult
 
 
 def by_target(quarantined: Iterable[QuarantinedSource]) -> Mapping[str, frozenset[str]]:
@@ -61,7 +61,7 @@ def updated(
     before: Sequence[QuarantinedSource],
     *,
     found: Iterable[tuple[str, SkippedSource]],
-    reading: Reading | None,
+    reading: ScanResult | None,
     now: Moment,
 ) -> tuple[QuarantinedSource, ...]:
     """The quarantine after newly `found` damage (target, source) and a scan, newest last; at most `MAX_QUARANTINED`."""
@@ -81,7 +81,7 @@ def updated(
     return tuple(entries.values())[-MAX_QUARANTINED:]
 
 
-def _still_damaged(before: Sequence[QuarantinedSource], reading: Reading | None) -> Iterable[QuarantinedSource]:
+def _still_damaged(before: Sequence[QuarantinedSource], reading: ScanResult | None) -> Iterable[QuarantinedSource]:
     """What the reading does not lift. An entry for which the worker gave no identity gets the one found by the first
     reading after it.
     """

@@ -16,14 +16,14 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.planning.candidates import Candidate, LeftOutReason
 from compaction.planning.planner import JobInventory, LeftOut, Plan
 from compaction.planning.scheduler import eviction_order
-from compaction.planning.triggers import TargetHistory, Trigger, cooldown_left, split_due
+from compaction.planning.triggers import PlanTrigger, TargetHistory, cooldown_left, split_due
 from compaction.reconcile.jobs.counting import by_job, deletable
 from compaction.reconcile.jobs.job import is_finished
 from compaction.reconcile.jobs.parts import parts_of
 from compaction.reconcile.jobs.remainder import is_parked, may_split
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.memory import Memory, frozen
-from compaction.reconcile.observations import Moment, Reading, Snapshot
+from compaction.reconcile.observations import Moment, PolicySnapshot, ScanResult
 from compaction.reconcile.planning import approval, resuming
 from compaction.reconcile.planning.approval import is_pending
 from compaction.reconcile.planning.creating import planner_of, trigger_of
@@ -32,7 +32,7 @@ from compaction.reconcile.timing import Timing, approved_hash
 
 
 def plan_again(
-    snapshot: Snapshot,
+    snapshot: PolicySnapshot,
     policy: CompactionPolicy,
     steps: Sequence[JobStep],
     memory: Memory,
@@ -86,7 +86,7 @@ def plan_again(
     return plan, replace(memory, planning=replace(planning, plan=shown, jobs=None))
 
 
-def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Reading:
+def _as_shown(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> ScanResult:
     """The scan without the targets that became due after the plan that waits for approval was made, while all of that
     plan can still be done. Sources arrive all the time: else it would be another plan after every review.
     They are in the next plan.
@@ -103,7 +103,7 @@ def _as_shown(reading: Reading, policy: CompactionPolicy, memory: Memory) -> Rea
     return replace(reading, candidates=tuple(one for one, _ in shown if one is not None))
 
 
-def _is_new(reading: Reading, policy: CompactionPolicy, memory: Memory) -> bool:
+def _is_new(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> bool:
     """True for a good look with this spec, later than what asked for one, that nothing was planned from."""
     generation = policy.metadata.generation
     if reading.generation != generation or reading.problem is not None or reading.started < memory.store.look_wanted:
@@ -125,7 +125,7 @@ def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
 
 
 def _approved(
-    reading: Reading, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment
+    reading: ScanResult, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment
 ) -> Plan | None:
     """The plan that was approved, if the world is still the one it was made for.
 
@@ -146,7 +146,7 @@ def _is_untouched(step: JobStep, plan: str) -> bool:
 
 
 def _plan(
-    reading: Reading,
+    reading: ScanResult,
     policy: CompactionPolicy,
     steps: Sequence[JobStep],
     memory: Memory,
@@ -184,7 +184,7 @@ def _apart(
     return [one for one in candidates if one.target not in taken], (row,) if taken else ()
 
 
-def unplanned_targets(reading: Reading | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> int:
+def unplanned_targets(reading: ScanResult | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> int:
     """How many targets would be planned if a plan were made now; 0 without a schedule: one is made at each scan."""
     if reading is None or policy.spec.trigger.schedule is None:
         return 0
@@ -246,7 +246,7 @@ def _parked_sources(faulty: Iterable[JobStep]) -> dict[str, list[tuple[str, ...]
     return targets
 
 
-def split_records(steps: Iterable[JobStep], reading: Reading | None) -> frozenset[str]:
+def split_records(steps: Iterable[JobStep], reading: ScanResult | None) -> frozenset[str]:
     """Faulty jobs that are the only record of a split: without one, its parts would be planned as a whole again.
 
     Such a job is needed as long as a plan could make it again from what the store offers, and while that is not known.
@@ -273,7 +273,7 @@ def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozen
     """Jobs that must be kept because the cooldown of their target is measured from their end."""
     if cooldown <= 0:
         return frozenset()
-    trigger = Trigger(cooldown=cooldown)
+    trigger = PlanTrigger(cooldown=cooldown)
     newest: dict[str, tuple[float, str]] = {}
     for step in steps:
         if step.status.finished_at is not None:

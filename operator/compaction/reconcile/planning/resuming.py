@@ -17,7 +17,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.planning.planner import Plan
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.memory import Memory, Unmade, frozen
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.planning import approval
 from compaction.reconcile.timing import approved_hash
 
@@ -46,7 +46,7 @@ def others(steps: Sequence[JobStep], plan: str) -> list[JobStep]:
 
 
 def go_on(
-    snapshot: Snapshot,
+    snapshot: PolicySnapshot,
     policy: CompactionPolicy,
     steps: Sequence[JobStep],
     memory: Memory,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from compaction.api.policy.resource import DebtStatus, LevelDebt, MeasureStatus, SourceConflict, TenantDebt
+from compaction.api.policy.resource import DebtStatus, LevelDebtStatus, MeasureStatus, SourceConflict, TenantDebtStatus
 from compaction.kinds.kind import Kind
 from compaction.planning.debt import Debt
-from compaction.planning.reading import Reading
+from compaction.planning.reading import ScanResult
 
 
-def store_figures(debt: Debt, scan: Reading, kind: Kind) -> dict[str, Any]:
+def store_figures(debt: Debt, scan: ScanResult, kind: Kind) -> dict[str, Any]:
     """The members `debt` and `conflicts` of the status. Of tenants, those with the most debt are kept (MAX_TENANTS)."""
     tenants = debt.tenants if kind.has_tenants else ()
     return {
@@ -23,8 +23,8 @@ def store_figures(debt: Debt, scan: Reading, kind: Kind) -> dict[str, Any]:
                 for one in kind.measures
                 if one.name in scan.measures
             ),
-            levels=tuple(LevelDebt(level=one.level, bytes=one.bytes, sources=one.sources) for one in debt.levels),
-            tenants=tuple(TenantDebt(tenant=one.tenant, bytes=one.bytes, sources=one.sources) for one in tenants),
+            levels=tuple(LevelDebtStatus(level=one.level, bytes=one.bytes, sources=one.sources) for one in debt.levels),
+            tenants=tuple(TenantDebtStatus(tenant=one.tenant, bytes=one.bytes, sources=one.sources) for one in tenants),
         ),
         "conflicts": tuple(
             SourceConflict(tenant=one.tenant, classes=one.classes, sources=one.sources, message=one.message)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from compaction.api.conditions import Conditions, get_condition
 from compaction.api.enums import ConditionType, JobReason, JobState, PolicyReason, WaitReason
-from compaction.api.policy.plan_status import WaitCount, Waiting
+from compaction.api.policy.plan_status import WaitCount, WaitStatus
 from compaction.api.policy.resource import (
     CompactionPolicy,
     CompactionPolicyStatus,
@@ -33,7 +33,7 @@ from compaction.reconcile.jobs.counting import Totals
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.jobs.superseded import is_superseded
 from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import Moment, Reading
+from compaction.reconcile.observations import Moment, ScanResult
 from compaction.reconcile.status.eta import eta
 from compaction.reconcile.status.figures import store_figures
 from compaction.reconcile.status.waits import for_window
@@ -59,7 +59,7 @@ class Facts:
 
     policy: CompactionPolicy
     steps: tuple[JobStep, ...]
-    reading: Reading | None
+    reading: ScanResult | None
     memory: Memory
     now: Moment
     totals: Totals
@@ -146,7 +146,7 @@ def _time(moment: float | None) -> datetime | None:
     return timestamp_from_epoch(moment) if moment is not None else None
 
 
-def _from_reading(facts: Facts, reading: Reading, debt: Debt) -> dict[str, Any]:
+def _from_reading(facts: Facts, reading: ScanResult, debt: Debt) -> dict[str, Any]:
     problems = [reading.problem] if reading.problem is not None else []
     return {
         **(store_figures(debt, reading, kind_of(facts.policy.spec.store)) if reading.problem is None else {}),
@@ -160,7 +160,7 @@ def _from_reading(facts: Facts, reading: Reading, debt: Debt) -> dict[str, Any]:
     }
 
 
-def _waiting(facts: Facts, counts: _Counts) -> Waiting | None:
+def _waiting(facts: Facts, counts: _Counts) -> WaitStatus | None:
     """The reason most jobs wait for, and since when the one that waits longest does (for whatever reason); when no job
     waits, what the next plan waits for.
     """
@@ -168,7 +168,7 @@ def _waiting(facts: Facts, counts: _Counts) -> Waiting | None:
         return None
     first = facts.waits[0]
     since = min((facts.memory.waits or {}).values(), default=first.since) if counts.queued else first.since
-    return Waiting(reason=first.reason, message=first.message, since=since)
+    return WaitStatus(reason=first.reason, message=first.message, since=since)
 
 
 def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:

@@ -13,11 +13,11 @@ from compaction.kinds.registry import kind_of_job
 from compaction.planning.rates import Rates, share_of
 from compaction.planning.scheduler import QueuedJob, Schedule, TenantLoad, WorkerLimits, assign, workers_to_launch
 from compaction.reconcile.actions import AssignJob, LaunchWorker
-from compaction.reconcile.allowance import Wish
+from compaction.reconcile.allowance import LimitDemand
 from compaction.reconcile.jobs.job import not_before
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.memory import Memory, frozen
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.status.waits import NO_WAITS, Wait, Waits, for_window
 from compaction.reconcile.timing import Timing
 from compaction.reconcile.workers import fleet
@@ -31,11 +31,11 @@ seconds after it could have been tried again. Not earlier: Spark would be starte
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class AssignmentResult:
     """What scheduling came to. `waits` says what jobs wait for; `seconds` until it may change by itself.
 
     `likely` are the actions whose claim was not refused before: the others still wait, until theirs succeeds. `granted`
-    are the bytes per second of the jobs that run then; None without a limit. `wish` is for the operator's limits.
+    are the bytes per second of the jobs that run then; None without a limit. `demand` is for the operator's limits.
     """
 
     actions: tuple[AssignJob, ...]
@@ -45,20 +45,20 @@ class Assigned:
     memory: Memory
     seconds: float | None
     granted: int | None
-    wish: Wish
+    demand: LimitDemand
 
 
 class Assigner:
     """One run of scheduling for a policy."""
 
-    def __init__(self, snapshot: Snapshot, policy: CompactionPolicy, memory: Memory, *, clock: Timing) -> None:
+    def __init__(self, snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory, *, clock: Timing) -> None:
         self.snapshot = snapshot
         self.policy = policy
         self.now = snapshot.now
         self.memory = memory
         self.clock = clock
 
-    def assign(self, steps: tuple[JobStep, ...], workers: fleet.Fleet) -> Assigned:
+    def assign(self, steps: tuple[JobStep, ...], workers: fleet.Fleet) -> AssignmentResult:
         """Assignments and launches for the jobs as they stand after their steps."""
         spec, now = self.policy.spec, self.now
         queued = [step for step in steps if step.state in (JobState.UNASSIGNED, JobState.ABANDONED)]
@@ -98,9 +98,9 @@ class Assigner:
         given = rates.after(len(actions)) if rates is not None else None
         bounded = given if may_run < spec.limits.max_concurrent_jobs else None
         ready = schedule.ready if sound is None else sound + len(actions)
-        wish = self._wish(len(running), ready, rates, started=len(actions))
-        waits = self._waits(schedule, workers, wish, bounded, refused=blocked.keys() | doubtful)
-        return Assigned(
+        demand = self._demand(len(running), ready, rates, started=len(actions))
+        waits = self._waits(schedule, workers, demand, bounded, refused=blocked.keys() | doubtful)
+        return AssignmentResult(
             actions,
             likely,
             launches,
@@ -108,16 +108,18 @@ class Assigner:
             self.memory,
             self._assign_seconds(schedule, launches),
             rates.after(len(likely)).granted if rates is not None else None,
-            wish,
+            demand,
         )
 
-    def _none(self, queued: list[JobStep], running: list[JobStep], reason: WaitReason, message: str) -> Assigned:
+    def _none(
+        self, queued: list[JobStep], running: list[JobStep], reason: WaitReason, message: str
+    ) -> AssignmentResult:
         """Nothing is assigned and no worker started: everything waits for the same."""
         waits: Waits = {reason: Wait(len(queued), message, queued[0].name)} if queued else NO_WAITS
         granted = sum(granted_to(step) or 0 for step in running)
-        wish = Wish(self._workers_for(len(running)), self._holds(), granted, granted)
+        demand = LimitDemand(self._workers_for(len(running)), self._holds(), granted, granted)
         limited = self.policy.spec.limits.bytes_per_second is not None
-        return Assigned((), (), (), waits, self.memory, None, granted if limited else None, wish)
+        return AssignmentResult((), (), (), waits, self.memory, None, granted if limited else None, demand)
 
     # -- the operator's limits ----------------------------------------------------------------------------------------
 
@@ -128,7 +130,7 @@ class Assigner:
         workers = self.policy.spec.workers
         return min(workers.max, -(-jobs // workers.slots))
 
-    def _wish(self, running: int, ready: int, rates: Rates | None, *, started: int) -> Wish:
+    def _demand(self, running: int, ready: int, rates: Rates | None, *, started: int) -> LimitDemand:
         """What the policy could use if it were alone. While launches are paused it wants no more workers than it has:
         others would wait for nothing.
         """
@@ -142,7 +144,7 @@ class Assigner:
         if self.now.monotonic < self.memory.workers.not_before:
             workers = min(workers, holds)
         granted = rates.after(started).granted if rates is not None else 0
-        return Wish(workers, holds, own if jobs else 0, granted)
+        return LimitDemand(workers, holds, own if jobs else 0, granted)
 
     # -- bytes per second ---------------------------------------------------------------------------------------------
 
@@ -284,7 +286,7 @@ class Assigner:
         self,
         schedule: Schedule,
         workers: fleet.Fleet,
-        wish: Wish,
+        demand: LimitDemand,
         rates: Rates | None,
         *,
         refused: AbstractSet[str],
@@ -292,7 +294,7 @@ class Assigner:
         """Says what each free slot is missing for; `refused` are the jobs whose claim was, or may be again. `rates` are
         given when they allow fewer jobs than the limit of jobs does.
         """
-        shortage = Shortage(self.policy, self.snapshot.allowance, self.memory, workers, wish, rates)
+        shortage = Shortage(self.policy, self.snapshot.allowance, self.memory, workers, demand, rates)
         waits: dict[str, Wait] = {}
         for reason, count in schedule.waiting.items():
             actual, message = shortage.worded(reason, schedule)

@@ -22,7 +22,7 @@ from compaction.planning.scheduler import WorkerSlots
 from compaction.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
 from compaction.reconcile.jobs.steps import GoneWorker
 from compaction.reconcile.memory import WorkerMemory, frozen
-from compaction.reconcile.observations import Snapshot, WorkerLease, WorkerProcess
+from compaction.reconcile.observations import PolicySnapshot, WorkerLease, WorkerProcess
 from compaction.reconcile.workers.launching import PATIENT, STOP_GRACE, launching
 
 DEAD_AFTER_LEASES: Final = 3.0
@@ -63,7 +63,7 @@ class Fleet:
         return sum(worker.free for worker in self.slots)
 
 
-def gone_workers(snapshot: Snapshot) -> Mapping[str, GoneWorker]:
+def gone_workers(snapshot: PolicySnapshot) -> Mapping[str, GoneWorker]:
     """The workers that jobs name and that are known to be gone, with the reason."""
     leases = {worker.name for worker in snapshot.workers}
     ended = {process.name: process for process in snapshot.processes if process.ended}
@@ -80,7 +80,7 @@ def gone_workers(snapshot: Snapshot) -> Mapping[str, GoneWorker]:
     return gone
 
 
-def holding(snapshot: Snapshot, launches: Iterable[str]) -> int:
+def holding(snapshot: PolicySnapshot, launches: Iterable[str]) -> int:
     """How many workers the policy has, of whatever kind: announced, on their way, or on their way out.
 
     One that is silent for longer than its Lease, and of which the launcher knows nothing, is dead or soon finds out.
@@ -91,7 +91,9 @@ def holding(snapshot: Snapshot, launches: Iterable[str]) -> int:
     return len(names.union(launches))
 
 
-def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_slots: int, settings: str) -> Fleet:
+def survey(
+    snapshot: PolicySnapshot, *, owner_uid: str, held: Mapping[str, int], max_slots: int, settings: str
+) -> Fleet:
     """The state of the fleet. `held` counts the jobs each worker has; `max_slots` is spec.workers.slots.
 
     Workers with other `settings` than the spec has now get nothing new, and are stopped when they hold nothing. So are
@@ -146,7 +148,7 @@ def survey(snapshot: Snapshot, *, owner_uid: str, held: Mapping[str, int], max_s
     )
 
 
-def _surplus(snapshot: Snapshot, held: Mapping[str, int], *, owner_uid: str, settings: str) -> frozenset[str]:
+def _surplus(snapshot: PolicySnapshot, held: Mapping[str, int], *, owner_uid: str, settings: str) -> frozenset[str]:
     """The workers that are released to other policies: those that end anyway, then those that wait for room or an
     image, then those with the fewest jobs.
     """
@@ -228,7 +230,7 @@ def launch_failed(memory: WorkerMemory, message: str, now: float, *, names: Iter
     return _paced(memory, failed, 0, now)
 
 
-def _next_look(snapshot: Snapshot, launching: int) -> float | None:
+def _next_look(snapshot: PolicySnapshot, launching: int) -> float | None:
     looks = [5.0] if launching else []
     for worker in snapshot.workers:
         limit = worker.duration if worker.is_live else DEAD_AFTER_LEASES * worker.duration

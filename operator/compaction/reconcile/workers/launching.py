@@ -15,7 +15,7 @@ from typing import Final
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.reconcile.actions import ForgetWorker, StopWorker
 from compaction.reconcile.memory import WorkerMemory
-from compaction.reconcile.observations import Snapshot, WorkerProcess
+from compaction.reconcile.observations import PolicySnapshot, WorkerProcess
 
 LAUNCH_TIMEOUT: Final = 300.0
 """A worker that has not announced itself after so many seconds is stopped and counts as failed."""
@@ -50,7 +50,7 @@ class Launching:
 
 
 def launching(
-    snapshot: Snapshot, launches: Mapping[str, float], *, announced: frozenset[str], leaves: Callable[[str], str]
+    snapshot: PolicySnapshot, launches: Mapping[str, float], *, announced: frozenset[str], leaves: Callable[[str], str]
 ) -> Launching:
     """The workers of a snapshot that have no Lease. `launches` are those known so far; `announced` had one once;
     `leaves` says why one has to go, if it has.

@@ -16,7 +16,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import format_bytes
 from compaction.reconcile.actions import Announce
 from compaction.reconcile.memory import WorkerMemory
-from compaction.reconcile.observations import Snapshot
+from compaction.reconcile.observations import PolicySnapshot
 
 FACTOR = 2
 
@@ -29,7 +29,7 @@ class Raised:
     executor: int | None
 
 
-def learned(snapshot: Snapshot, policy: CompactionPolicy, memory: WorkerMemory) -> WorkerMemory:
+def learned(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: WorkerMemory) -> WorkerMemory:
     """The memory with the bytes that the next driver and executors get."""
     workers, status = policy.spec.workers, policy.status
     ended = [process for process in snapshot.processes if process.ended]

@@ -10,7 +10,7 @@ from compaction.api.text.formatting import format_bytes
 from compaction.kinds.registry import kind_of
 from compaction.planning.rates import Rates
 from compaction.planning.scheduler import Schedule
-from compaction.reconcile.allowance import Allowance, Wish
+from compaction.reconcile.allowance import Allowance, LimitDemand
 from compaction.reconcile.memory import Memory
 from compaction.reconcile.observations import WorkerProcess
 from compaction.reconcile.status.waits import when
@@ -27,7 +27,7 @@ class Shortage:
     allowance: Allowance
     memory: Memory
     workers: Fleet
-    wish: Wish
+    demand: LimitDemand
     rates: Rates | None
 
     def worded(self, reason: WaitReason, schedule: Schedule) -> Worded:
@@ -72,7 +72,7 @@ class Shortage:
             given, limit = format_bytes(rates.granted), format_bytes(rates.limit)
             message = f"the running jobs have {given} of the {limit} bytes per second of spec.limits.bytesPerSecond"
             return WaitReason.RATE_LIMITED, message
-        if not self.wish.holds and self._lacks_worker():
+        if not self.demand.holds and self._lacks_worker():
             return self._operator_workers()
         total, share = format_bytes(self.allowance.limits.bytes_per_second or 0), format_bytes(grant.share)
         message = f"the jobs of all policies have {total} per second together (--max-bytes-per-second), {share} of them"
@@ -81,7 +81,7 @@ class Shortage:
     def _lacks_worker(self) -> bool:
         """True when the policy could use more workers than the operator's limit leaves it now."""
         grant = self.allowance.workers
-        return grant is not None and self.wish.holds >= grant.may_hold and self.wish.workers > grant.may_hold
+        return grant is not None and self.demand.holds >= grant.may_hold and self.demand.workers > grant.may_hold
 
     def _operator_workers(self) -> Worded:
         share = self.allowance.workers.share if self.allowance.workers is not None else 0

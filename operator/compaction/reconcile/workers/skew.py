@@ -14,12 +14,12 @@ from typing import Final
 from compaction.api.conditions import Conditions, get_condition, remove_condition, set_condition
 from compaction.api.enums import ConditionType
 from compaction.reconcile.actions import Announce
-from compaction.reconcile.observations import Snapshot, WorkerLease
+from compaction.reconcile.observations import PolicySnapshot, WorkerLease
 
 REASON: Final = "OtherVersion"
 
 
-def skewed(snapshot: Snapshot) -> tuple[WorkerLease, ...]:
+def skewed(snapshot: PolicySnapshot) -> tuple[WorkerLease, ...]:
     """The workers that live and say another version; one that says none is not judged."""
     if not snapshot.version:
         return ()
@@ -49,7 +49,7 @@ def announced(before: Conditions, after: Conditions) -> Iterable[Announce]:
         yield Announce(ConditionType.WORKER_VERSION_SKEW.value, new.message, warning=True)
 
 
-def skew_of(snapshot: Snapshot) -> str:
+def skew_of(snapshot: PolicySnapshot) -> str:
     """What to tell about the workers' versions; empty without a difference. The same for any number of workers, so that
     the status is not written again for each that comes or goes.
     """

@@ -32,22 +32,22 @@ from compaction.exceptions import (
     ReplaceRefusedError,
     StaleTokenError,
 )
-from compaction.rewrite.attempt import Attempt
+from compaction.rewrite.attempt import RewriteAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.outputs import blocks_of, discard
 from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.plan import order_in_words
 from compaction.rewrite.blocks.report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
-from compaction.rewrite.blocks.rounds import Merged, Rounds
+from compaction.rewrite.blocks.rounds import Merged, RewriteRounds
 from compaction.rewrite.blocks.task import MergeFailure, failure_of
 from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.stores.blocks.index.claims import Claimed
 from compaction.stores.blocks.index.holding import held_claim
 from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.index.refusals import Refusal
-from compaction.stores.blocks.index.replacing import Replacement
-from compaction.stores.blocks.index.tables import JobState
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.index.refusals import IndexRefusal
+from compaction.stores.blocks.index.replacing import BlockReplacement
+from compaction.stores.blocks.index.tables import IndexJobState
+from compaction.stores.blocks.model import RowFingerprint
 from compaction.stores.blocks.store import BlockStore
 
 log = structlog.get_logger(__name__)
@@ -55,17 +55,17 @@ log = structlog.get_logger(__name__)
 COMMIT_PATIENCE: Final = 600.0
 """Seconds for which a commit is repeated while the database is away: to merge once more would cost more."""
 _REASONS: Final = {
-    Refusal.JOB_COMMITTED: JobReason.STALE_TOKEN,  # by another attempt, or the receipt would have been there
-    Refusal.CONTENT_DIFFERS: JobReason.VERIFICATION_FAILED,
-    Refusal.OUTPUT_CONDEMNED: JobReason.STORE_UNREADABLE,
-    Refusal.OUTPUT_MISPLACED: JobReason.INVALID_JOB,
-    Refusal.OUTPUT_KNOWN: JobReason.INVALID_JOB,
+    IndexRefusal.JOB_COMMITTED: JobReason.STALE_TOKEN,  # by another attempt, or the receipt would have been there
+    IndexRefusal.CONTENT_DIFFERS: JobReason.VERIFICATION_FAILED,
+    IndexRefusal.OUTPUT_CONDEMNED: JobReason.STORE_UNREADABLE,
+    IndexRefusal.OUTPUT_MISPLACED: JobReason.INVALID_JOB,
+    IndexRefusal.OUTPUT_KNOWN: JobReason.INVALID_JOB,
 }
 """After any other refusal the job as it is can never be committed: it is planned again."""
 
 
 @dataclass(slots=True, kw_only=True)
-class BlockAttempt(Attempt):
+class BlockAttempt(RewriteAttempt):
     """An attempt at blocks. `place`: of the objects, for tasks. `monotonic`, `sleep`: seconds."""
 
     reported: ClassVar[tuple[type[CompactionError], ...]] = (BlockStoreError, StaleTokenError)
@@ -76,12 +76,12 @@ class BlockAttempt(Attempt):
     worker: str
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    rounds: Rounds = field(init=False)
+    rounds: RewriteRounds = field(init=False)
     failures: list[MergeFailure] = field(default_factory=list)
     proof: Proof | None = None
 
     def __post_init__(self) -> None:
-        self.rounds = Rounds(
+        self.rounds = RewriteRounds(
             job=self.job,
             attempt=self.tag,
             token=self.token,
@@ -99,7 +99,7 @@ class BlockAttempt(Attempt):
     def _work(self) -> None:
         self.lease.ensure_held()
         record = self.store.job(self.job.name)
-        if record is not None and record.state is JobState.COMMITTED and record.token <= self.token:
+        if record is not None and record.state is IndexJobState.COMMITTED and record.token <= self.token:
             # Committed before; what is missing is the report.
             self.proof = proof_of(record)
             return
@@ -119,13 +119,13 @@ class BlockAttempt(Attempt):
         said = (self.job.blocks, {(self.job.tenant, self.job.shard)}, self.job.level)
         if (ids, places, claimed.output_level) != said:
             detail = "what was claimed for it are not the blocks that it names"
-            raise ReplaceRefusedError(self.job.name, Refusal.NOT_THE_SOURCES.value, detail)
+            raise ReplaceRefusedError(self.job.name, IndexRefusal.NOT_THE_SOURCES.value, detail)
 
     def _commit(self, merged: Merged, *, seconds: float) -> None:
         outputs = blocks_of(self.store, merged.work, merged.parts)
         culprits = self.rounds.culprits
         duplicates = [part.result.duplicates for part in merged.parts]
-        dropped = reduce(add, (one.fingerprint for one in duplicates), Fingerprint())
+        dropped = reduce(add, (one.fingerprint for one in duplicates), RowFingerprint())
         receipt = receipt_of(
             token=self.token,
             worker=self.worker,
@@ -139,7 +139,7 @@ class BlockAttempt(Attempt):
         order = order_in_words(merged.work.sources, merged.work.settings.sort_key, job=self.job)
         proof = Proof(receipt, skipped, left_out(duplicates), order)
         self._replace(
-            Replacement(
+            BlockReplacement(
                 job=self.job.name,
                 token=self.token,
                 sources=receipt.sources,
@@ -153,7 +153,7 @@ class BlockAttempt(Attempt):
         self.rounds.uploads.difference_update(block.path for block in outputs)
         log.info("blocks merged", sources=len(receipt.sources), outputs=receipt.outputs, skipped=sorted(culprits))
 
-    def _replace(self, result: Replacement) -> None:
+    def _replace(self, result: BlockReplacement) -> None:
         """Commit, again and again while it is not known whether it happened; the lease is held each time."""
         give_up_at = self.monotonic() + COMMIT_PATIENCE
         while True:
@@ -173,9 +173,9 @@ class BlockAttempt(Attempt):
             case StaleTokenError():
                 failure = MergeFailure(self.job.name, JobReason.STALE_TOKEN, str(error))
             case ReplaceRefusedError():
-                refusal = Refusal(error.reason)
+                refusal = IndexRefusal(error.reason)
                 reason = _REASONS.get(refusal, JobReason.SOURCES_CHANGED)
-                passing = refusal is Refusal.OUTPUT_CONDEMNED
+                passing = refusal is IndexRefusal.OUTPUT_CONDEMNED
                 failure = MergeFailure(self.job.name, reason, str(error), passing=passing)
                 if reason is JobReason.VERIFICATION_FAILED:
                     self.rounds.uploads.clear()  # the evidence

@@ -20,9 +20,9 @@ from compaction.exceptions import (
     SecretError,
     UnreadableBlockError,
 )
-from compaction.stores.blocks.format.footer import Footer, read_footer
+from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 
 
 class SourceFault(StrEnum):
@@ -62,7 +62,7 @@ def culprit_of(error: BlockStoreError | SecretError) -> Culprit | None:
     return None
 
 
-def read_source_footer(objects: Objects, block: Block) -> Footer | Culprit:
+def read_source_footer(objects: ObjectStorage, block: Block) -> BlockFooter | Culprit:
     """The footer of a source, when the object is, by its size and footer, the one that was registered.
 
     Raises ObjectError for what is about the store as a whole.

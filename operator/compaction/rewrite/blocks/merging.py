@@ -35,7 +35,7 @@ from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange, key_ranges
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.objects.store import ObjectInfo
 from compaction.stores.blocks.paths import parse_block_path
 
@@ -149,5 +149,5 @@ def _moves(task: MergeTask) -> int:
 
 def _check_sources(work: BlockMerge, parts: Sequence[MergedPart]) -> None:
     """What the parts have read is what was registered: no range is missing, and no source has changed since."""
-    expected = sum((source.fingerprint for source in work.sources), Fingerprint())
+    expected = sum((source.fingerprint for source in work.sources), RowFingerprint())
     verify(work.name, [part.result.read for part in parts], expected=expected)

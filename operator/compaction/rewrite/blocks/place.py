@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compaction.api.policy.block_store import BlockStoreReference
-from compaction.stores.blocks.objects.store import Objects, open_objects
-from compaction.stores.secrets import DirectorySecrets, SecretReference, Secrets, options_of
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
+from compaction.stores.secrets import DirectorySecrets, Secrets, TaskSecret, options_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,11 @@ class ObjectsPlace:
     """Where the objects are, as plain data that a task is given; `options` are credentials, which never show."""
 
     url: str
-    options: Mapping[str, str] | SecretReference = field(default_factory=dict, repr=False)
+    options: Mapping[str, str] | TaskSecret = field(default_factory=dict, repr=False)
 
-    def open(self) -> Objects:
+    def open(self) -> ObjectStorage:
         """Raises SecretError, ObjectStoreUrlError."""
-        options = self.options.options() if isinstance(self.options, SecretReference) else self.options
+        options = self.options.options() if isinstance(self.options, TaskSecret) else self.options
         return open_objects(self.url, options=options)
 
 
@@ -29,5 +29,5 @@ def objects_place(reference: BlockStoreReference, secrets: Secrets) -> ObjectsPl
     """
     name = reference.credentials_secret_name
     if isinstance(secrets, DirectorySecrets):
-        return ObjectsPlace(reference.url, SecretReference(secrets, name or ""))
+        return ObjectsPlace(reference.url, TaskSecret(secrets, name or ""))
     return ObjectsPlace(reference.url, dict(options_of(secrets, name)))

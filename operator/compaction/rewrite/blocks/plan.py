@@ -12,7 +12,7 @@ from compaction.exceptions import SortKeyError
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.merging import BlockMerge
 from compaction.rewrite.blocks.place import ObjectsPlace
-from compaction.stores.blocks.format.footer import Footer
+from compaction.stores.blocks.format.footer import BlockFooter
 from compaction.stores.blocks.format.metadata import BlockMetadata, ancestry, decode
 from compaction.stores.blocks.format.times import registered_time_column
 from compaction.stores.blocks.merge.settings import MergeSettings
@@ -29,7 +29,7 @@ class Source:
     """A block and what its footer says."""
 
     block: Block
-    footer: Footer
+    footer: BlockFooter
 
 
 def plan_merge(

@@ -10,7 +10,7 @@ from operator import add
 from typing import Final
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt, SkippedSource
 from compaction.api.text.safe import cut, printable
 from compaction.api.text.times import timestamp_from_epoch
@@ -21,7 +21,7 @@ from compaction.rewrite.blocks.task import MergeFailure
 from compaction.rewrite.verdict import verdict
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.merge.settings import Duplicates
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 
 _WORST_FIRST: Final = (
     JobReason.STALE_TOKEN,
@@ -81,13 +81,15 @@ def receipt_of(
     worker: str,
     sources: Sequence[Block],
     outputs: Sequence[Block],
-    dropped: Fingerprint,
+    dropped: RowFingerprint,
     seconds: float,
     now: float,
 ) -> JobReceipt:
     """The proof of one commit. `dropped`: duplicates that were left out; `now`: epoch seconds."""
     before, after = (sum(block.bytes for block in blocks) for blocks in (sources, outputs))
-    held, kept = (reduce(add, (block.fingerprint for block in blocks), Fingerprint()) for blocks in (sources, outputs))
+    held, kept = (
+        reduce(add, (block.fingerprint for block in blocks), RowFingerprint()) for blocks in (sources, outputs)
+    )
     return JobReceipt(
         token=token,
         worker=worker,
@@ -124,7 +126,7 @@ def succeeded(proof: Proof, *, token: int) -> JobReport:
     done += [words for words in (proof.left_out, proof.order) if words]
     return JobReport(
         token=token,
-        outcome=Outcome.SUCCEEDED,
+        outcome=ReportOutcome.SUCCEEDED,
         reason=JobReason.COMPLETED,
         message=", ".join(done),
         skipped=proof.skipped,

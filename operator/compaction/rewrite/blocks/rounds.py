@@ -29,7 +29,7 @@ from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class Merged:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rounds:
+class RewriteRounds:
     """`attempt` names the outputs, and the tasks in the engine. `culprits` by id of the block; `failures`: why there is
     no result.
     """
@@ -57,7 +57,7 @@ class Rounds:
     attempt: str
     token: int
     place: ObjectsPlace
-    objects: Objects
+    objects: ObjectStorage
     engine: Engine
     lease: HeldLease
     bytes_per_second: int | None = None

@@ -39,7 +39,7 @@ from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectInfo, Objects
+from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.pace import UNLIMITED, Pace
 
 
@@ -140,7 +140,7 @@ def of_culprit(culprit: Culprit, output: str = "") -> MergeFailure:
     )
 
 
-def _merge(task: MergeTask, objects: Objects, pace: Pace) -> MergedPart:
+def _merge(task: MergeTask, objects: ObjectStorage, pace: Pace) -> MergedPart:
     began = time.monotonic()
     moved = task.tell or nobody
     with TemporaryDirectory(prefix="block-", dir=task.settings.scratch) as scratch:
@@ -168,7 +168,7 @@ def _said(task: MergeTask, merged: MergeResult) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in said.encode().items()}
 
 
-def _input(task: MergeTask, source: Block, objects: Objects, pace: Pace) -> MergeInput:
+def _input(task: MergeTask, source: Block, objects: ObjectStorage, pace: Pace) -> MergeInput:
     return MergeInput(
         name=source.path,
         open=opener(objects, source.path, pace, task.objects.get(source.path)),
@@ -179,6 +179,6 @@ def _input(task: MergeTask, source: Block, objects: Objects, pace: Pace) -> Merg
     )
 
 
-def opener(objects: Objects, path: str, pace: Pace = UNLIMITED, info: ObjectInfo | None = None) -> OpenFile:
+def opener(objects: ObjectStorage, path: str, pace: Pace = UNLIMITED, info: ObjectInfo | None = None) -> OpenFile:
     """Gives an object as a file; `info`: the version that it must be, and one request less."""
     return lambda: objects.reader(path, info=info, before=pace)

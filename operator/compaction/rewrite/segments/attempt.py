@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from compaction.exceptions import CompactionError, SegmentLogError
-from compaction.rewrite.attempt import Attempt
+from compaction.rewrite.attempt import RewriteAttempt
 from compaction.rewrite.segments.job import SegmentJob
 from compaction.rewrite.segments.task import GroupFailure, failure_of
 from compaction.stores.segments.store import SegmentLogStore
 
 
 @dataclass(slots=True, kw_only=True)
-class SegmentLogAttempt(Attempt, ABC):
+class SegmentLogAttempt(RewriteAttempt, ABC):
     """`failures`: what went wrong. `identities`: see `segment_report.identities_of`."""
 
     reported: ClassVar[tuple[type[CompactionError], ...]] = (SegmentLogError,)

@@ -32,8 +32,8 @@ from compaction.rewrite.segments.task import GroupFailure, failure_of, pace_of
 from compaction.rewrite.tasks import run_tasks
 from compaction.stores.segments.clump.commit import commit_clumps
 from compaction.stores.segments.clump.copy import ClumpTask, CopiedClump, copy_clumps
-from compaction.stores.segments.clump.moves import ClumpReceipt
-from compaction.stores.segments.clump.plan import ClumpPlan, ClumpRequest
+from compaction.stores.segments.clump.moves import MoveReceipt
+from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan
 from compaction.stores.segments.clump.run import PreparedClump, prepare_clump, receipts_of
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory import fs
@@ -61,8 +61,8 @@ def run_clump(task: ClumpTask) -> ClumpCopies:
 class ClumpAttempt(SegmentLogAttempt):
     """An attempt at re-writing live entries of one log at its head."""
 
-    request: ClumpRequest
-    receipts: list[ClumpReceipt] = field(default_factory=list)
+    request: ClumpOptions
+    receipts: list[MoveReceipt] = field(default_factory=list)
     plan: ClumpPlan | None = None
 
     def _work(self) -> None:

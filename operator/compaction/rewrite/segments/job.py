@@ -9,7 +9,7 @@ from typing import Self
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, Ownership, SegmentLogSources
 from compaction.exceptions import InvalidAssignmentError, InvalidGroupError
-from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.clump.plan import ClumpOptions
 from compaction.stores.segments.format.names import group_key, stem
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
 
@@ -31,7 +31,7 @@ class SegmentJob:
     limits: SegmentLimits
     indexes_missing: IndexesMissing
     ownership: Ownership = Ownership.DETECT
-    clump: ClumpRequest | None = None
+    clump: ClumpOptions | None = None
 
     @classmethod
     def of(cls, spec: CompactionJobSpec, *, name: str) -> Self:
@@ -75,8 +75,8 @@ class SegmentJob:
         return (*(segment for sources in self.groups for segment in sources), *self.obsolete)
 
 
-def _clump(source: SegmentLogSources) -> ClumpRequest | None:
+def _clump(source: SegmentLogSources) -> ClumpOptions | None:
     wanted = source.clump
     if wanted is None:
         return None
-    return ClumpRequest(shorter_than=wanted.shorter_than, min_ranges=wanted.min_ranges, max_bytes=wanted.max_bytes)
+    return ClumpOptions(shorter_than=wanted.shorter_than, min_ranges=wanted.min_ranges, max_bytes=wanted.max_bytes)

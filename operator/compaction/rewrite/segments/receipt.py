@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from compaction.api.job.resource import JobReceipt
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.stores.segments.commit.records import GroupReceipt, Tombstone
+from compaction.stores.segments.commit.records import GroupReceipt, SegmentTombstone
 from compaction.stores.segments.format.names import group_key
 
 
@@ -15,7 +15,7 @@ def combine(
     *,
     groups: Sequence[tuple[str, ...]],
     committed: Mapping[str, GroupReceipt],
-    obsolete: Sequence[Tombstone],
+    obsolete: Sequence[SegmentTombstone],
     token: int,
     worker: str,
 ) -> JobReceipt | None:

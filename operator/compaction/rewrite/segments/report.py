@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt, SkippedSource
 from compaction.api.text.safe import INT64_MAX
 from compaction.kinds.segments.reasons import SegmentReason
@@ -42,7 +42,7 @@ def report_of(
     """`done`: the message when nothing failed. `identities`: see `identities_of`."""
     if not failures:
         return JobReport(
-            token=token, outcome=Outcome.SUCCEEDED, reason=JobReason.COMPLETED, message=done, receipt=receipt
+            token=token, outcome=ReportOutcome.SUCCEEDED, reason=JobReason.COMPLETED, message=done, receipt=receipt
         )
     worst, outcome, message = verdict(failures, worst_first=_WORST_FIRST)
     return JobReport(

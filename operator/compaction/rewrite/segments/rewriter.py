@@ -35,7 +35,7 @@ from compaction.rewrite.segments.task import GroupFailure, GroupResult, GroupTas
 from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.secrets import Secrets
 from compaction.stores.segments.commit import fence
-from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup, Tombstone
+from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup, SegmentTombstone
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.lock import DEFAULT_TIMEOUT
 from compaction.stores.segments.format.names import group_key, partial_name
@@ -112,7 +112,7 @@ class SegmentAttempt(SegmentLogAttempt):
     """An attempt at the groups of one log."""
 
     committed: dict[str, GroupReceipt] = field(default_factory=dict)
-    obsolete: tuple[Tombstone, ...] = ()
+    obsolete: tuple[SegmentTombstone, ...] = ()
 
     def _work(self) -> None:
         self.lease.ensure_held()

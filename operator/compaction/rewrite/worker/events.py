@@ -6,7 +6,7 @@ import queue
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compaction.rewrite.worker.held import JobLease
+from compaction.rewrite.worker.held import HeldJobLease
 
 
 class EndReason(StrEnum):
@@ -22,14 +22,14 @@ class EndReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class JobAssigned:
     """A job was assigned to this worker and its lease is renewed already."""
 
-    lease: JobLease
+    lease: HeldJobLease
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobEnded:
     """The worker has to end."""
 
     reason: EndReason
@@ -39,8 +39,8 @@ class Ended:
 class Finished:
     """A job's thread is done (reported or not)."""
 
-    lease: JobLease
+    lease: HeldJobLease
 
 
-Inbox = queue.SimpleQueue[Assigned | Ended | Finished]
+Inbox = queue.SimpleQueue[JobAssigned | JobEnded | Finished]
 """What the worker reacts to. A SimpleQueue, because a signal handler may put into it."""

@@ -2,7 +2,7 @@
 
 One thread, one event loop, one connection of its own (`connect` is called inside the thread). The rewriting happens in
 other processes (Spark's Python workers) and in threads that wait for them, so this loop is never starved; should it be
-after all, `JobLease` notices by itself, because deadlines are checked by the caller.
+after all, `HeldJobLease` notices by itself, because deadlines are checked by the caller.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError
-from compaction.rewrite.worker.events import Ended, EndReason, Inbox
-from compaction.rewrite.worker.held import Clock, JobLease
+from compaction.rewrite.worker.events import EndReason, Inbox, JobEnded
+from compaction.rewrite.worker.held import Clock, HeldJobLease
 from compaction.rewrite.worker.keeper import Connect, LeaseKeeper
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Heartbeat:
 
     Args:
         connect: makes the port; entered and left on the heartbeat's own loop.
-        inbox: receives `Assigned` and `Ended`.
+        inbox: receives `Assigned` and `JobEnded`.
         slots: how many jobs the worker is ready to hold.
         lease_seconds: duration of the worker's own lease; renewed every third of it.
     """
@@ -63,11 +63,11 @@ class Heartbeat:
             self._thread.join()
             raise self._failed_to_start
 
-    def deliver(self, lease: JobLease, report: JobReport) -> bool:
+    def deliver(self, lease: HeldJobLease, report: JobReport) -> bool:
         """Leave a report on the lease and stop renewing it; True when it is known to have arrived. Blocks."""
         return self._call(lambda keeper: keeper.deliver(lease, report), default=False)
 
-    def release(self, lease: JobLease) -> None:
+    def release(self, lease: HeldJobLease) -> None:
         """Stop renewing a lease without a word (it is lost)."""
         self._call(lambda keeper: keeper.release(lease), default=None)
 
@@ -116,7 +116,7 @@ class Heartbeat:
             if not self._closed:
                 for lease in self._keeper.held if self._keeper is not None else ():
                     lease.lose("the heartbeat ended")
-                self._inbox.put(Ended(EndReason.HEARTBEAT_LOST))
+                self._inbox.put(JobEnded(EndReason.HEARTBEAT_LOST))
             self._ready.set()
 
     async def _main(self) -> None:

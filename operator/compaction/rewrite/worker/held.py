@@ -17,7 +17,7 @@ from compaction.rewrite.ports import Assignment
 Clock = Callable[[], float]
 
 
-class JobLease:
+class HeldJobLease:
     """One held job lease; implements `ports.HeldLease`. Thread safe; nothing here blocks or talks to the network."""
 
     def __init__(self, assignment: Assignment, *, sent_at: float, clock: Clock) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.exceptions import (
     InvalidAssignmentError,
     LeaseLostError,
@@ -22,9 +22,9 @@ from compaction.exceptions import (
     StopRequestedError,
     WorkerLeaseGoneError,
 )
-from compaction.rewrite.ports import LeasePort, Offer
-from compaction.rewrite.worker.events import Assigned, Ended, EndReason, Inbox
-from compaction.rewrite.worker.held import Clock, JobLease
+from compaction.rewrite.ports import JobOffer, LeasePort
+from compaction.rewrite.worker.events import EndReason, Inbox, JobAssigned, JobEnded
+from compaction.rewrite.worker.held import Clock, HeldJobLease
 from compaction.rewrite.worker.patience import SILENCE_LIMIT, Patience
 
 log = structlog.get_logger(__name__)
@@ -46,12 +46,12 @@ class LeaseKeeper:
         self._port: LeasePort
         self._tasks: asyncio.TaskGroup
         self._keepers: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._seen: dict[tuple[str, int], JobLease | None] = {}
+        self._seen: dict[tuple[str, int], HeldJobLease | None] = {}
         self._refusing: str | None = None
         self._renew_now = asyncio.Event()
 
     @property
-    def held(self) -> list[JobLease]:
+    def held(self) -> list[HeldJobLease]:
         """Every lease that was handed to the worker and still is its."""
         return [lease for lease in self._seen.values() if lease is not None]
 
@@ -90,11 +90,11 @@ class LeaseKeeper:
                 await self._patience.answered(self._port.renew_worker(slots=0 if self._refusing else self._slots))
             except WorkerLeaseGoneError as error:
                 log.error("the worker's lease is gone", error=str(error))
-                return self._inbox.put(Ended(EndReason.LEASE_GONE))
+                return self._inbox.put(JobEnded(EndReason.LEASE_GONE))
             except StopRequestedError:
                 if not asked_to_stop:
                     log.info("asked to stop")
-                    self._inbox.put(Ended(EndReason.STOP_REQUESTED))
+                    self._inbox.put(JobEnded(EndReason.STOP_REQUESTED))
                 asked_to_stop = True
                 sent_at = attempt_at
             except PortUnavailableError as error:
@@ -103,7 +103,7 @@ class LeaseKeeper:
                 # The coordinator has given this worker's jobs to others long ago. A worker that cannot be reached is of
                 # no use.
                 if silence > SILENCE_LIMIT * self._lease_seconds:
-                    return self._inbox.put(Ended(EndReason.UNREACHABLE))
+                    return self._inbox.put(JobEnded(EndReason.UNREACHABLE))
                 await self._patience.pause()
             else:
                 sent_at = attempt_at
@@ -162,7 +162,7 @@ class LeaseKeeper:
                     self._seen[key] = None
                     self._keepers[key] = self._tasks.create_task(self._take(offer))
 
-    async def _take(self, offer: Offer) -> None:
+    async def _take(self, offer: JobOffer) -> None:
         """Accept an offer: read the job, renew once (the deadline starts there), hand it over, keep renewing."""
         key = (offer.job_name, offer.token)
         bound = log.bind(job=offer.job_name, token=offer.token)
@@ -182,28 +182,28 @@ class LeaseKeeper:
             return
         except InvalidAssignmentError as error:
             report = JobReport(
-                token=offer.token, outcome=Outcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)
+                token=offer.token, outcome=ReportOutcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)
             )
             await self._report_until_delivered(offer.job_name, report, is_over=lambda: False)
             return
         finally:
             self._keepers.pop(key, None)
-        lease = JobLease(assignment, sent_at=sent_at, clock=self._clock)
+        lease = HeldJobLease(assignment, sent_at=sent_at, clock=self._clock)
         self._seen[key] = lease
         self._keepers[key] = self._tasks.create_task(self._keep_job(lease))
-        self._inbox.put(Assigned(lease))
+        self._inbox.put(JobAssigned(lease))
 
-    async def _hand_back(self, offer: Offer, why: str) -> None:
+    async def _hand_back(self, offer: JobOffer, why: str) -> None:
         report = JobReport(
             token=offer.token,
-            outcome=Outcome.FAILED,
+            outcome=ReportOutcome.FAILED,
             reason=JobReason.WORKER_STOPPED,
             message=f"handed back unstarted: {why}",
             charged=False,
         )
         await self._patience.until_answered(lambda: self._port.report(offer.job_name, report))
 
-    async def _keep_job(self, lease: JobLease) -> None:
+    async def _keep_job(self, lease: HeldJobLease) -> None:
         """Renew a job's lease until it is lost; cancelled when the job has something to report."""
         wait = lease.assignment.lease_seconds / 3
         while not lease.why_lost:
@@ -223,14 +223,14 @@ class LeaseKeeper:
                 wait = max(0.0, sent_at + lease.assignment.lease_seconds / 3 - self._clock())
         log.warning("lease lost", job=lease.job_name, token=lease.token, why=lease.why_lost)
 
-    async def release(self, lease: JobLease) -> None:
+    async def release(self, lease: HeldJobLease) -> None:
         """Stop renewing a lease without a word (it is lost)."""
         keeper = self._keepers.pop((lease.job_name, lease.token), None)
         if keeper is not None:
             keeper.cancel()
             await asyncio.wait([keeper])
 
-    async def deliver(self, lease: JobLease, report: JobReport) -> bool:
+    async def deliver(self, lease: HeldJobLease, report: JobReport) -> bool:
         """Leave a report on the lease and stop renewing it; True when it is known to have arrived."""
         # One writer per lease: the renewals end before the report is sent, and the report renews by itself.
         await self.release(lease)

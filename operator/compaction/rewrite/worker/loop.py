@@ -26,7 +26,7 @@ from typing import Final
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, Outcome
+from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.exceptions import (
     EngineLostError,
     ExecutorsOutOfMemoryError,
@@ -35,9 +35,9 @@ from compaction.exceptions import (
     LeaseLostError,
 )
 from compaction.rewrite.ports import JobRunner
-from compaction.rewrite.worker.events import Assigned, Ended, EndReason, Finished, Inbox
+from compaction.rewrite.worker.events import EndReason, Finished, Inbox, JobAssigned, JobEnded
 from compaction.rewrite.worker.heartbeat import Heartbeat
-from compaction.rewrite.worker.held import Clock, JobLease
+from compaction.rewrite.worker.held import Clock, HeldJobLease
 
 log = structlog.get_logger(__name__)
 
@@ -115,8 +115,8 @@ class Worker:
         self._idle_seconds = idle_seconds
         self._stop_seconds = stop_seconds
         self._clock = clock
-        self._waiting: deque[JobLease] = deque()
-        self._running: set[JobLease] = set()
+        self._waiting: deque[HeldJobLease] = deque()
+        self._running: set[HeldJobLease] = set()
 
     def run(self) -> WorkerExit:
         """Announce the worker and serve until the end.
@@ -150,12 +150,12 @@ class Worker:
                     return None
                 idle_since = self._clock()
                 continue
-            if isinstance(event, Ended):
+            if isinstance(event, JobEnded):
                 return event.reason
             self._handle(event)
             idle_since = self._clock()
 
-    def _handle(self, event: Assigned | Finished) -> None:
+    def _handle(self, event: JobAssigned | Finished) -> None:
         if isinstance(event, Finished):
             self._running.discard(event.lease)
         else:
@@ -180,14 +180,14 @@ class Worker:
                 break
             # Assigned before the refusal was seen. It runs into its stop at once, so that its report goes out and the
             # lease need not expire.
-            if isinstance(event, Assigned):
+            if isinstance(event, JobAssigned):
                 event.lease.request_stop(why)
-            if isinstance(event, Assigned | Finished):
+            if isinstance(event, JobAssigned | Finished):
                 self._handle(event)
         for lease in self._running:
             log.error("a job did not stop in time; its lease will expire", job=lease.job_name, token=lease.token)
 
-    def _run_job(self, lease: JobLease) -> None:
+    def _run_job(self, lease: HeldJobLease) -> None:
         """One job in its own thread: run, deliver the report, release the slot."""
         structlog.contextvars.bind_contextvars(job=lease.job_name, token=lease.token)
         try:
@@ -202,7 +202,7 @@ class Worker:
         finally:
             self._inbox.put(Finished(lease))
 
-    def _attempt(self, lease: JobLease) -> JobReport:
+    def _attempt(self, lease: HeldJobLease) -> JobReport:
         """Run the job; every way it can end becomes a report (an undeliverable one if the lease went to another)."""
         try:
             lease.ensure_held()
@@ -213,27 +213,32 @@ class Worker:
         except LeaseLostError as error:
             return self._not_done(lease, JobReason.LEASE_EXPIRED, error)
         except EngineLostError as error:
-            self._inbox.put(Ended(EndReason.ENGINE_LOST))
+            self._inbox.put(JobEnded(EndReason.ENGINE_LOST))
             return self._not_done(lease, JobReason.ENGINE_LOST, error)
         except ExecutorsOutOfMemoryError as error:
-            self._inbox.put(Ended(EndReason.EXECUTORS_OUT_OF_MEMORY))
+            self._inbox.put(JobEnded(EndReason.EXECUTORS_OUT_OF_MEMORY))
             return JobReport(
-                token=lease.token, outcome=Outcome.FAILED, reason=JobReason.WORKER_OUT_OF_MEMORY, message=str(error)
+                token=lease.token,
+                outcome=ReportOutcome.FAILED,
+                reason=JobReason.WORKER_OUT_OF_MEMORY,
+                message=str(error),
             )
         except InvalidAssignmentError as error:
             return JobReport(
-                token=lease.token, outcome=Outcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)
+                token=lease.token, outcome=ReportOutcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)
             )
         except Exception as error:
             # The one place where a defect of ours becomes a report instead of silence until the lease expires.
             log.exception("job failed unexpectedly")
             return JobReport(
                 token=lease.token,
-                outcome=Outcome.FAILED,
+                outcome=ReportOutcome.FAILED,
                 reason=JobReason.INTERNAL_ERROR,
                 message=f"{type(error).__name__}: {error} (the worker's log has the traceback)",
             )
 
-    def _not_done(self, lease: JobLease, reason: JobReason, error: Exception) -> JobReport:
+    def _not_done(self, lease: HeldJobLease, reason: JobReason, error: Exception) -> JobReport:
         """A report of an attempt that ended for reasons outside the job: not charged."""
-        return JobReport(token=lease.token, outcome=Outcome.FAILED, reason=reason, message=str(error), charged=False)
+        return JobReport(
+            token=lease.token, outcome=ReportOutcome.FAILED, reason=reason, message=str(error), charged=False
+        )

@@ -18,7 +18,7 @@ import structlog
 
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.block_store import BlockStore as BlockStoreSpec
+from compaction.api.policy.block_store import BlockStoreSpec as BlockStoreSpec
 from compaction.exceptions import (
     BlockStoreError,
     IndexUnavailableError,
@@ -30,16 +30,16 @@ from compaction.exceptions import (
 )
 from compaction.kinds.blocks.measures import measures_of
 from compaction.kinds.blocks.work import tenant_of_target
-from compaction.planning.reading import Conflict, HeldJob, Reading, TargetProblem, UnofferedDebt
+from compaction.planning.reading import Conflict, HeldJob, ScanResult, TargetProblem, UnofferedDebt
 from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from compaction.stores.blocks.claims.answered import BlockClaims
 from compaction.stores.blocks.claims.heartbeat import HolderHeartbeat
 from compaction.stores.blocks.claims.refused import claiming
 from compaction.stores.blocks.connecting import connection_of
-from compaction.stores.blocks.index.retention import Retention
-from compaction.stores.blocks.index.tables import JobState
+from compaction.stores.blocks.index.retention import RetentionPeriods
+from compaction.stores.blocks.index.tables import IndexJobState
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.planning.offers import Offer, offer
+from compaction.stores.blocks.planning.offers import OfferedCandidates, offer
 from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
 from compaction.stores.blocks.schema.book import SchemaBook
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
@@ -129,7 +129,7 @@ class BlockStoreAdapter:
         outdated, committed = self._outdated(store, waiting, request.jobs)
         due = waiting.queue.next_due()
         density, beyond = waiting.density(), self._beyond(waiting, offered)
-        reading = Reading(
+        reading = ScanResult(
             number=request.number,
             generation=request.generation,
             started=request.asked,
@@ -175,7 +175,7 @@ class BlockStoreAdapter:
             if all(block in waiting.queue for block in job.sources):
                 continue
             record = store.job(name)
-            if record is not None and record.state is JobState.COMMITTED:
+            if record is not None and record.state is IndexJobState.COMMITTED:
                 committed.add(job.target)
             else:
                 outdated.add(name)
@@ -196,7 +196,7 @@ class BlockStoreAdapter:
             }
         )
 
-    def _beyond(self, waiting: WaitingBlocks, offered: Offer) -> tuple[UnofferedDebt, ...]:
+    def _beyond(self, waiting: WaitingBlocks, offered: OfferedCandidates) -> tuple[UnofferedDebt, ...]:
         """What is due and in no candidate for its number."""
         seen = {source for one in offered.candidates for group in one.groups for source in group.sources}
         batches: Counter[tuple[int, str]] = Counter()
@@ -211,7 +211,7 @@ class BlockStoreAdapter:
         return tuple(UnofferedDebt(*key, blocks[key], sizes[key], batches[key]) for key in sorted(blocks))
 
     def _unreadable(self, request: SenseRequest, reason: str, message: str) -> Sensed:
-        reading = Reading(
+        reading = ScanResult(
             number=request.number,
             generation=request.generation,
             started=request.asked,
@@ -334,10 +334,10 @@ def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
     )
 
 
-def retention_of(spec: BlockStoreSpec) -> Retention:
+def retention_of(spec: BlockStoreSpec) -> RetentionPeriods:
     """What a policy says about how long blocks are kept."""
     keep = spec.retention
-    return Retention(
+    return RetentionPeriods(
         default=0 if keep.default is None else int(float(keep.default) * SECOND),
         tenants={one.tenant: int(float(one.keep) * SECOND) for one in keep.tenants},
     )

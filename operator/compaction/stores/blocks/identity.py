@@ -12,10 +12,10 @@ from sqlalchemy import Connection, delete, select, update
 from ulid import ULID
 
 from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectMissingError
-from compaction.stores.blocks.index.engine import Change, IndexDatabase, head_version
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase, head_version
 from compaction.stores.blocks.index.schema import ensure_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 
 IDENTITY_PATH: Final = "_compaction/identity"
 """No path of a block: `_compaction/` has two parts, a block three (and a tenant may have this name)."""
@@ -25,7 +25,7 @@ _AFTER: Final = "-after-"
 _WORD: Final = 26
 
 
-def bind(objects: Objects, index: IndexDatabase) -> str:
+def bind(objects: ObjectStorage, index: IndexDatabase) -> str:
     """Make both sides of a new store, or check those of one that exists; returns the identity.
 
     The index is first: a store without an identity gets that of an index in which nothing was ever changed, so a crash
@@ -58,7 +58,7 @@ def bind(objects: Objects, index: IndexDatabase) -> str:
     return ours
 
 
-def begin_anew(objects: Objects, index: IndexDatabase) -> str:
+def begin_anew(objects: ObjectStorage, index: IndexDatabase) -> str:
     """Take an empty index for a store whose own was lost; returns the word for `finish_anew`. Until then store and
     index do not belong together, so a half-built index is never used. What an earlier call left in it is taken
     out.
@@ -81,7 +81,7 @@ def begin_anew(objects: Objects, index: IndexDatabase) -> str:
     return word
 
 
-def finish_anew(objects: Objects, index: IndexDatabase, word: str) -> None:
+def finish_anew(objects: ObjectStorage, index: IndexDatabase, word: str) -> None:
     """From now on the store is opened with this index, and with no other: not with the one that was lost either, should
     it come back. Repeating is harmless. Raises IndexMismatchError: another process has started to rebuild it since.
     """
@@ -91,7 +91,7 @@ def finish_anew(objects: Objects, index: IndexDatabase, word: str) -> None:
     objects.put(IDENTITY_PATH, word.encode())
 
 
-def _begin_history(change: Change) -> None:
+def _begin_history(change: IndexChange) -> None:
     """No reader goes on at an earlier version: those of the lost index were other states, those of this one parts."""
     change.connection.execute(update(HEAD).values(forgotten=change.version))
 
@@ -100,14 +100,14 @@ def _identity_of(connection: Connection) -> str:
     return str(connection.execute(select(HEAD.c.identity)).scalar_one())
 
 
-def _empty(change: Change, word: str) -> None:
+def _empty(change: IndexChange, word: str) -> None:
     for table in METADATA.sorted_tables:
         if table is not HEAD:
             change.connection.execute(delete(table))
     change.connection.execute(update(HEAD).values(identity=word))
 
 
-def read_identity(objects: Objects) -> str | None:
+def read_identity(objects: ObjectStorage) -> str | None:
     """What the store says; None when it says nothing. Raises IndexMismatchError for an object that is no identity."""
     try:
         data = objects.get(IDENTITY_PATH)
@@ -126,7 +126,7 @@ def read_identity(objects: Objects) -> str | None:
     return text
 
 
-def _write(objects: Objects, identity: str) -> str:
+def _write(objects: ObjectStorage, identity: str) -> str:
     """The identity that the store has from now on: this one, or that of the process that came first."""
     try:
         objects.put(IDENTITY_PATH, identity.encode(), if_absent=True)

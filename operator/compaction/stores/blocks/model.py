@@ -26,7 +26,7 @@ class BlockKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprint:
+class RowFingerprint:
     """The content of a set of rows, whatever their order, their encoding and the number of files they lie in.
 
     `digest` is the sum of the rows' 128-bit hashes modulo 2^128, so the fingerprint of a union of files is the sum of
@@ -36,17 +36,17 @@ class Fingerprint:
     rows: int = 0
     digest: int = 0
 
-    def __add__(self, other: Fingerprint) -> Fingerprint:
-        return Fingerprint(self.rows + other.rows, (self.digest + other.digest) % _DIGESTS)
+    def __add__(self, other: RowFingerprint) -> RowFingerprint:
+        return RowFingerprint(self.rows + other.rows, (self.digest + other.digest) % _DIGESTS)
 
-    def __sub__(self, other: Fingerprint) -> Fingerprint:
-        return Fingerprint(self.rows - other.rows, (self.digest - other.digest) % _DIGESTS)
+    def __sub__(self, other: RowFingerprint) -> RowFingerprint:
+        return RowFingerprint(self.rows - other.rows, (self.digest - other.digest) % _DIGESTS)
 
     def __str__(self) -> str:
         return f"{self.rows}:{self.digest:032x}"
 
     @classmethod
-    def parse(cls, text: str) -> Fingerprint:
+    def parse(cls, text: str) -> RowFingerprint:
         """The inverse of `str`. Raises ValueError."""
         rows, colon, digest = text.partition(":")
         if not (colon and rows.isascii() and rows.isdecimal() and len(digest) == DIGEST_BITS // 4):
@@ -73,7 +73,7 @@ class Block:
     max_time: int
     rows: int
     bytes: int
-    fingerprint: Fingerprint
+    fingerprint: RowFingerprint
     sort_key: tuple[str, ...]
     schema_id: str
     schema: str = field(default="", compare=False, repr=False)

@@ -25,7 +25,7 @@ from compaction.exceptions import (
     SnapshotExpiredError,
     UnsuitableBlockError,
 )
-from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, UNKNOWN, Footer, read_footer, short
+from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, UNKNOWN, BlockFooter, read_footer, short
 from compaction.stores.blocks.format.int96 import read_options
 from compaction.stores.blocks.format.metadata import decode
 from compaction.stores.blocks.format.times import (
@@ -41,7 +41,7 @@ from compaction.stores.blocks.index.pages import blocks_at, page
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.merge.schema import unified
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 
 BATCH_ROWS: Final = 1 << 16
 BUFFER_BYTES: Final = 1 << 20
@@ -52,7 +52,7 @@ class ReadableStore(Protocol):
     """What a reader needs of a store; `store.BlockStore` is one."""
 
     @property
-    def objects(self) -> Objects: ...
+    def objects(self) -> ObjectStorage: ...
 
     @property
     def index(self) -> IndexDatabase: ...
@@ -69,17 +69,17 @@ class BlockReader:
     time_column: str = ""
     batch_rows: int = BATCH_ROWS
 
-    def snapshot(self, which: BlockFilter = EVERYTHING, *, version: int | None = None) -> Snapshot:
+    def snapshot(self, which: BlockFilter = EVERYTHING, *, version: int | None = None) -> BlockSnapshot:
         """The live blocks of this instant, or of an earlier one by its version. `start` and `end` of the filter are
         held by every row, not only by blocks.
 
         Raises SnapshotExpiredError (for a version), IndexUnavailableError, BlockIndexError.
         """
-        return Snapshot(self, which, page(self.store.index, which, version=version, limit=1).version)
+        return BlockSnapshot(self, which, page(self.store.index, which, version=version, limit=1).version)
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class BlockSnapshot:
     """The state after change `version`, seen through a filter. Safe for threads; each iteration starts again."""
 
     reader: BlockReader = field(repr=False)
@@ -132,7 +132,7 @@ class Snapshot:
         except ObjectMissingError:
             raise self._vanished(block) from None
 
-    def _footer(self, block: Block) -> Footer:
+    def _footer(self, block: Block) -> BlockFooter:
         try:
             footer = read_footer(self.reader.store.objects, block.path)
         except ObjectMissingError:
@@ -155,7 +155,7 @@ class _Rows:
     """The rows of one block that the filter lets through."""
 
     reader: BlockReader
-    footer: Footer
+    footer: BlockFooter
     block: Block
     which: BlockFilter
 

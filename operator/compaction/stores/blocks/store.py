@@ -22,9 +22,9 @@ from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter, Bloc
 from compaction.stores.blocks.index.quarantine import Fault, Quarantined
 from compaction.stores.blocks.index.queue import QueueChanges, QueueReading, read_changes, read_queue
 from compaction.stores.blocks.index.registering import Registered
-from compaction.stores.blocks.index.replacing import Replaced, Replacement
+from compaction.stores.blocks.index.replacing import BlockReplacement, Replaced
 from compaction.stores.blocks.model import SECOND, Block
-from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from compaction.stores.processes import Holder
 
 DESCRIBED_AT_ONCE: Final = 8
@@ -44,7 +44,7 @@ class BlockStoreConnection:
 class BlockStore:
     """The blocks below one URL with their index. `clock` gives epoch seconds."""
 
-    objects: Objects
+    objects: ObjectStorage
     index: IndexDatabase
     clock: Callable[[], float] = time.time
 
@@ -164,7 +164,7 @@ class BlockStore:
         """Nothing may be committed for the job any more; its blocks are free. See `claims.retire`."""
         return claims.retire(self.index, job, now=self.now(), token=token, holder=holder)
 
-    def replace(self, result: Replacement) -> Replaced:
+    def replace(self, result: BlockReplacement) -> Replaced:
         """Commit a result: see `index.replacing.replace`."""
         return replacing.replace(self.index, result, now=self.now())
 

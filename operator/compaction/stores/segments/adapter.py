@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from compaction.api.enums import JobReason, PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.segment_logs import Ownership, SegmentLogsStore
+from compaction.api.policy.segment_logs import Ownership, SegmentLogsSpec
 from compaction.api.text.safe import INT64_MAX
 from compaction.exceptions import (
     ClaimRefusal,
@@ -35,7 +35,7 @@ from compaction.planning.candidates import (
     ObsoleteSource,
 )
 from compaction.planning.planner import LeftOut
-from compaction.planning.reading import Reading, TargetProblem
+from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
@@ -49,7 +49,7 @@ class SegmentLogsAdapter:
 
     def __init__(
         self,
-        spec: SegmentLogsStore,
+        spec: SegmentLogsSpec,
         *,
         grace: float,
         holder: str,
@@ -94,7 +94,7 @@ class SegmentLogsAdapter:
         problems += [_unnameable_snapshot(log) for log in result.logs if _out_of_range(log)]
         candidates = self._candidates(result, started)
         self._to_sweep = frozenset(str(log.path) for log in _stopped(result) if log.tombstones or log.partials)
-        reading = Reading(
+        reading = ScanResult(
             number=request.number,
             generation=request.generation,
             started=started,
@@ -130,7 +130,7 @@ class SegmentLogsAdapter:
         return recovered
 
     def _unreadable(self, request: SenseRequest, problem: TargetProblem) -> Sensed:
-        reading = Reading(
+        reading = ScanResult(
             number=request.number,
             generation=request.generation,
             started=request.asked,

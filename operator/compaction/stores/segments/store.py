@@ -19,7 +19,7 @@ from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import commit, fence, recovery
 from compaction.stores.segments.commit.commit import GroupOutcome
-from compaction.stores.segments.commit.records import FenceRecord, GroupReceipt, RewrittenGroup, Tombstone
+from compaction.stores.segments.commit.records import FenceRecord, GroupReceipt, RewrittenGroup, SegmentTombstone
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.owner import require_stopped
@@ -130,7 +130,7 @@ class SegmentLogStore:
         """What the job has committed so far, by whichever attempt, in commit order."""
         return tuple(r for r in self.record(log).receipts if r.job == job)
 
-    def marked(self, log: str | os.PathLike[str], job: str) -> tuple[Tombstone, ...]:
+    def marked(self, log: str | os.PathLike[str], job: str) -> tuple[SegmentTombstone, ...]:
         """The unreferenced segments that the job has marked for deletion, carried out or not."""
         claim = self.record(log).jobs.get(job)
         return claim.unreferenced if claim else ()
@@ -240,7 +240,7 @@ class SegmentLogStore:
 
     def commit_unreferenced(
         self, log: str | os.PathLike[str], *, job: str, token: int, names: Iterable[str], now: float | None = None
-    ) -> tuple[Tombstone, ...]:
+    ) -> tuple[SegmentTombstone, ...]:
         """Mark segments without anything live for deletion (see `commit.commit_unreferenced`)."""
         return commit.commit_unreferenced(
             self.directory(log),

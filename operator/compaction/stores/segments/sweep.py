@@ -19,7 +19,7 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import CorruptMovesError, LiveSetUnknownError
 from compaction.stores.segments.clump.moves import load_moves, moves_files
 from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.commit.records import FenceRecord, Tombstone, TombstoneKind
+from compaction.stores.segments.commit.records import FenceRecord, SegmentTombstone, TombstoneKind
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.listing import links_of, segment_links, status
@@ -146,7 +146,7 @@ def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecor
     """
     known = {t.name: t.identity for t in record.tombstones if t.kind is TombstoneKind.LINKED}
     new = [
-        Tombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=identity)
+        SegmentTombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=identity)
         for name, identity in links_of(directory, segment_links(directory)).items()
         if name not in known or known[name] not in (None, identity)
     ]
@@ -165,7 +165,7 @@ def _dead_now(
         return None
 
 
-def _judge(directory: Path, due: list[Tombstone], dead: dict[str, DeadSegment] | None) -> _Verdicts:
+def _judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment] | None) -> _Verdicts:
     """What to delete, which tombstones no longer stand for anything, and what must wait."""
     delete: list[Deleted] = []
     forget: list[str] = []

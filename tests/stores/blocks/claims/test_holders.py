@@ -11,7 +11,7 @@ from compaction.stores.blocks.claims.heartbeat import HolderHeartbeat
 from compaction.stores.blocks.claims.holders import STRAY_CLAIM, Sign, is_parked, sign_of
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.index.holders import HolderRecord
-from compaction.stores.blocks.index.tables import JobState
+from compaction.stores.blocks.index.tables import IndexJobState
 from compaction.stores.blocks.model import SECOND, BlockKey
 from compaction.stores.processes import Holder, ThisProcess
 
@@ -64,7 +64,7 @@ def test_where_no_process_can_be_seen_silence_tells() -> None:
     ],
 )
 def test_blocks_are_parked_with_a_job_that_nobody_works_on(sign: Sign, age: int, parked: bool) -> None:
-    job = JobRecord("job", JobState.CLAIMED, 1, BlockKey("t", 0, 0), 1, ("a",), 5, None)
+    job = JobRecord("job", IndexJobState.CLAIMED, 1, BlockKey("t", 0, 0), 1, ("a",), 5, None)
     assert is_parked(job, sign, now=5 + age) is parked
 
 

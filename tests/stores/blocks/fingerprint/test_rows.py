@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from compaction.exceptions import UnsupportedColumnError
 from compaction.stores.blocks.fingerprint.rows import SLICE_ROWS, Fingerprinter, fingerprint
 from compaction.stores.blocks.fingerprint.text_lanes import SHORT
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from support.depth import examples
 
 SCHEMA = pa.schema(
@@ -100,7 +100,7 @@ def test_fingerprints_add_up_like_rows(one: list[dict[str, Any]], other: list[di
     together = fingerprint(table(one + other))
     assert fingerprint(table(one)) + fingerprint(table(other)) == together
     assert together - fingerprint(table(other)) == fingerprint(table(one))
-    assert Fingerprint.parse(str(together)) == together
+    assert RowFingerprint.parse(str(together)) == together
     grown = Fingerprinter()
     grown.update(table(one))
     grown.update(table(other))
@@ -161,7 +161,7 @@ def test_widened_types_say_nothing(name: str, rows: list[dict[str, Any]]) -> Non
     assert fingerprint(after) == fingerprint(before)
 
 
-def one(value: Any, kind: pa.DataType, name: str = "c") -> Fingerprint:
+def one(value: Any, kind: pa.DataType, name: str = "c") -> RowFingerprint:
     return fingerprint(pa.table({name: pa.array([value], kind)}))
 
 
@@ -250,7 +250,7 @@ def test_rows_beyond_one_slice_and_texts_that_repeat() -> None:
     by_row = [
         fingerprint(pa.table({"s": names.slice(i, 1000), "v": values.slice(i, 1000)})) for i in range(0, count, 1000)
     ]
-    assert sum(by_row, Fingerprint()) == expected
+    assert sum(by_row, RowFingerprint()) == expected
     assert fingerprint(pa.table({"s": names.dictionary_encode(), "v": values})) == expected
     assert fingerprint(pa.table({"s": pa.compute.run_end_encode(names), "v": values})) == expected
     sparse = pa.DictionaryArray.from_arrays([3, None], pa.array([f"{i}" for i in range(1000)]))
@@ -281,7 +281,7 @@ def test_dictionaries_that_are_looked_up_together_are_what_each_of_them_is() -> 
         grown.update(table)
         plain.append(pa.table({name: column.cast(pa.string()) for name, column in columns.items() if name != "value"}))
         plain[-1] = plain[-1].append_column("value", columns["value"])
-    assert grown.value == sum((fingerprint(one) for one in plain), Fingerprint())
+    assert grown.value == sum((fingerprint(one) for one in plain), RowFingerprint())
 
 
 def test_schemas_may_change_from_batch_to_batch() -> None:

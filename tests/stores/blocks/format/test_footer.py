@@ -27,17 +27,17 @@ from compaction.stores.blocks.format.footer import MAX_FOOTER, Bounds, read_foot
 from compaction.stores.blocks.format.footer_shape import MAX_DEPTH
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.format.thrift import FooterError, decode
-from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from support.depth import examples
 from support.stores.blocks import PATH, footer_of, parquet, rows, with_footer
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Objects:
+def folder(tmp_path: Path) -> ObjectStorage:
     return open_objects(str(tmp_path / "objects"))
 
 
-def test_a_footer_says_what_is_in_the_file(objects: Objects) -> None:
+def test_a_footer_says_what_is_in_the_file(objects: ObjectStorage) -> None:
     table = rows(1000)
     data = parquet(table, BlockMetadata(tenant="acme", level=1), row_group_size=300, sorted_by=["service", "time"])
     objects.put(PATH, data)
@@ -58,7 +58,7 @@ def test_a_footer_says_what_is_in_the_file(objects: Objects) -> None:
     assert ends[-1] <= len(data) - 8 - len(footer_of(data))
 
 
-def test_a_footer_larger_than_the_first_look(objects: Objects) -> None:
+def test_a_footer_larger_than_the_first_look(objects: ObjectStorage) -> None:
     table = pa.table({f"column-{number}": range(20) for number in range(200)})
     data = parquet(table, row_group_size=2)
     assert len(footer_of(data)) > 100_000
@@ -66,7 +66,7 @@ def test_a_footer_larger_than_the_first_look(objects: Objects) -> None:
     assert read_footer(objects, PATH).rows == 20
 
 
-def test_bounds_are_in_the_order_of_the_values(folder: Objects) -> None:
+def test_bounds_are_in_the_order_of_the_values(folder: ObjectStorage) -> None:
     table = pa.table(
         {
             "unsigned": pa.array([1, 2**64 - 1], pa.uint64()),
@@ -93,7 +93,7 @@ def test_bounds_are_in_the_order_of_the_values(folder: Objects) -> None:
     assert "list" not in footer.row_groups[0].bounds
 
 
-def test_order_of_row_groups_is_proved_or_not_believed(folder: Objects) -> None:
+def test_order_of_row_groups_is_proved_or_not_believed(folder: ObjectStorage) -> None:
     def in_order(table: pa.Table, size: int, *names: str) -> bool:
         folder.put(PATH, parquet(table, row_group_size=size, sorted_by=list(names)))
         return read_footer(folder, PATH).in_order()
@@ -108,7 +108,7 @@ def test_order_of_row_groups_is_proved_or_not_believed(folder: Objects) -> None:
     assert not in_order(table.slice(0, 0), 20, "service"), "nothing is declared of no rows"
 
 
-def test_schema_ids_tell_schemas_apart_and_not_their_storage(folder: Objects) -> None:
+def test_schema_ids_tell_schemas_apart_and_not_their_storage(folder: ObjectStorage) -> None:
     def identify(table: pa.Table, **options: Any) -> str:
         folder.put(PATH, parquet(table, **options))
         return read_footer(folder, PATH).schema_id
@@ -143,7 +143,7 @@ class ToyKms(pe.KmsClient):
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_an_encrypted_file_is_said_to_be_encrypted(folder: Objects, plain: bool) -> None:
+def test_an_encrypted_file_is_said_to_be_encrypted(folder: ObjectStorage, plain: bool) -> None:
     factory = pe.CryptoFactory(ToyKms)
     configuration = pe.EncryptionConfiguration(
         footer_key="footer", column_keys={"column": ["service"]}, plaintext_footer=plain
@@ -167,14 +167,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_parquet_file_is_told_so(objects: Objects, name: str) -> None:
+def test_what_is_no_parquet_file_is_told_so(objects: ObjectStorage, name: str) -> None:
     data, kind = BROKEN[name]
     objects.put(PATH, data)
     with pytest.raises(kind, match=PATH):
         read_footer(objects, PATH)
 
 
-def test_a_file_cut_anywhere_is_corrupt(folder: Objects) -> None:
+def test_a_file_cut_anywhere_is_corrupt(folder: ObjectStorage) -> None:
     data = parquet(rows(50), row_group_size=10)
     for size in (*range(0, len(data), 97), len(data) - 1, len(data) - 4, len(data) - 8):
         folder.put(PATH, data[:size])
@@ -185,18 +185,18 @@ def test_a_file_cut_anywhere_is_corrupt(folder: Objects) -> None:
         read_footer(folder, PATH)
 
 
-def test_missing_is_missing(objects: Objects) -> None:
+def test_missing_is_missing(objects: ObjectStorage) -> None:
     with pytest.raises(ObjectMissingError):
         read_footer(objects, PATH)
 
 
-def test_a_footer_above_the_limit_is_not_read(folder: Objects) -> None:
+def test_a_footer_above_the_limit_is_not_read(folder: ObjectStorage) -> None:
     folder.put(PATH, with_footer(bytes(2000)))
     with pytest.raises(UnsuitableBlockError, match="2000 bytes, more than the 1999"):
         read_footer(folder, PATH, limit=1999)
 
 
-def test_two_columns_of_one_name_are_refused(folder: Objects) -> None:
+def test_two_columns_of_one_name_are_refused(folder: ObjectStorage) -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["c", "c"])
     folder.put(PATH, parquet(table))
     with pytest.raises((UnsuitableBlockError, UnsupportedColumnError), match="'c'"):
@@ -291,7 +291,7 @@ except BlockFormatError as error:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_footer_made_to_explode_does_not(folder: Objects, tmp_path: Path, name: str) -> None:
+def test_a_footer_made_to_explode_does_not(folder: ObjectStorage, tmp_path: Path, name: str) -> None:
     """In a process of its own: what the library below does with such a thing is to die."""
     folder.put("bomb", with_footer(BOMBS[name]))
     assert len(BOMBS[name]) < MAX_FOOTER
@@ -304,7 +304,7 @@ def test_a_footer_made_to_explode_does_not(folder: Objects, tmp_path: Path, name
     assert int(used) * 1024 < 16 * MAX_FOOTER, f"{used} KiB"
 
 
-def test_what_the_guard_lets_through_the_library_survives(folder: Objects) -> None:
+def test_what_the_guard_lets_through_the_library_survives(folder: ObjectStorage) -> None:
     """The deepest schema that is read, and just too deep a one."""
     folder.put("deep", with_footer(deep(MAX_DEPTH - 1)))
     assert read_footer(folder, "deep").rows == 0

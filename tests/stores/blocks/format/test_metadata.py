@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.stores.blocks.format.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata, ancestry, decode
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_index import block_id
 
 TEXTS = st.text(max_size=20)
@@ -20,7 +20,7 @@ SAID = st.builds(
     shard=st.none() | NUMBERS,
     level=st.none() | NUMBERS,
     time_column=st.none() | TEXTS,
-    fingerprint=st.none() | st.builds(Fingerprint, NUMBERS, st.integers(0, 2**128 - 1)),
+    fingerprint=st.none() | st.builds(RowFingerprint, NUMBERS, st.integers(0, 2**128 - 1)),
     sort_key=st.none() | NAMES,
     job=st.none() | TEXTS,
     token=st.none() | NUMBERS,
@@ -58,7 +58,7 @@ def test_nothing_said_is_nothing_known() -> None:
 
 
 def test_what_another_algorithm_counted_or_a_later_version_wrote_is_not_taken_for_ours() -> None:
-    said = texts(BlockMetadata(tenant="t", fingerprint=Fingerprint(1, 2)))
+    said = texts(BlockMetadata(tenant="t", fingerprint=RowFingerprint(1, 2)))
     assert decode({**said, f"{PREFIX}fingerprint-algorithm": "rows128-0"}).fingerprint is None
     assert decode({**said, f"{PREFIX}version": "2"}) == BlockMetadata()
 
@@ -74,6 +74,6 @@ def test_what_another_algorithm_counted_or_a_later_version_wrote_is_not_taken_fo
     ],
 )  # fmt: skip
 def test_what_is_malformed_is_named(key: str, value: str) -> None:
-    said = texts(BlockMetadata(fingerprint=Fingerprint(1, 2)))
+    said = texts(BlockMetadata(fingerprint=RowFingerprint(1, 2)))
     with pytest.raises(ValueError, match=PREFIX + ("part" if key == "parts" else key)):
         decode({**said, PREFIX + key: value})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 
 
 @dataclass
@@ -48,8 +48,8 @@ class Model:
     floor: int = 0
     step: int = 0
     places: int = 0
-    entered: Fingerprint = field(default_factory=Fingerprint)
-    lost: Fingerprint = field(default_factory=Fingerprint)
+    entered: RowFingerprint = field(default_factory=RowFingerprint)
+    lost: RowFingerprint = field(default_factory=RowFingerprint)
 
     def live(self) -> list[Block]:
         return sorted((k.block for k in self.blocks.values() if k.state == "live"), key=lambda block: block.id)
@@ -135,8 +135,8 @@ class Model:
             gone = self.condemned.get(output.path, -1)
             if output.id in self.blocks or output.key != (job.tenant, 0, job.level) or gone is None or gone > job.step:
                 return False
-        before = reduce(add, (self.blocks[source].block.fingerprint for source in sources), Fingerprint())
-        if before != reduce(add, (output.fingerprint for output in outputs), Fingerprint()):
+        before = reduce(add, (self.blocks[source].block.fingerprint for source in sources), RowFingerprint())
+        if before != reduce(add, (output.fingerprint for output in outputs), RowFingerprint()):
             return False
         for source in sources:
             self._bury(source, lost=False)

@@ -19,10 +19,10 @@ from compaction.stores.blocks.index.claims import (
 from compaction.stores.blocks.index.engine import IndexDatabase, open_database
 from compaction.stores.blocks.index.quarantine import Fault, quarantine
 from compaction.stores.blocks.index.queue import read_changes, read_queue
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.retention import Retention, expire
-from compaction.stores.blocks.index.tables import JobState
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
+from compaction.stores.blocks.index.tables import IndexJobState
 from compaction.stores.blocks.model import BlockKey
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
@@ -44,7 +44,12 @@ def test_a_claim_tells_what_may_be_replaced(index: IndexDatabase) -> None:
     assert high_water(index, "other") == 0
     assert _owners(index) == {block_id(1): "job", block_id(2): None, block_id(3): "job"}, "they keep their places"
     (record,) = open_jobs(index)
-    assert (record.job, record.state, record.token, record.key) == ("job", JobState.CLAIMED, 7, BlockKey("t", 0, 1))
+    assert (record.job, record.state, record.token, record.key) == (
+        "job",
+        IndexJobState.CLAIMED,
+        7,
+        BlockKey("t", 0, 1),
+    )
     assert (record.sources, record.output_level, record.receipt) == ((block_id(1), block_id(3)), 2, None)
     check(index)
 
@@ -113,14 +118,14 @@ def test_what_cannot_be_claimed(index: IndexDatabase) -> None:
     register(index, [a_block(8, min_time=0, max_time=1, at=0)], now=NOON)
     _claim(index, "other", 1, 2)
     quarantine(index, {block_id(3): Fault("Corrupt", "bad")}, now=NOON)
-    assert [one.block for one in expire(index, Retention(default=SECOND), now=NOON)] == [block_id(8, at=0)]
+    assert [one.block for one in expire(index, RetentionPeriods(default=SECOND), now=NOON)] == [block_id(8, at=0)]
     before = tables(index)
     expected = {
-        Refusal.SOURCE_UNKNOWN: [block_id(1), block_id(99)],
-        Refusal.SOURCE_CLAIMED: [block_id(1), block_id(2)],
-        Refusal.SOURCE_QUARANTINED: [block_id(1), block_id(3)],
-        Refusal.SOURCE_GONE: [block_id(1), block_id(8, at=0)],
-        Refusal.MALFORMED: [],
+        IndexRefusal.SOURCE_UNKNOWN: [block_id(1), block_id(99)],
+        IndexRefusal.SOURCE_CLAIMED: [block_id(1), block_id(2)],
+        IndexRefusal.SOURCE_QUARANTINED: [block_id(1), block_id(3)],
+        IndexRefusal.SOURCE_GONE: [block_id(1), block_id(8, at=0)],
+        IndexRefusal.MALFORMED: [],
     }
     for reason, sources in expected.items():
         with pytest.raises(BlockClaimError) as caught:
@@ -130,14 +135,14 @@ def test_what_cannot_be_claimed(index: IndexDatabase) -> None:
     for number in (6, 7):
         with pytest.raises(BlockClaimError) as caught:
             _claim(index, "job", 1, 1, number)
-        assert caught.value.reason == Refusal.SOURCES_MIXED
+        assert caught.value.reason == IndexRefusal.SOURCES_MIXED
     for job, token, numbers, level in [
         ("", 1, (1,), None), ("a\0", 1, (1,), None), ("job", 0, (1,), None), ("job", 2**63, (1,), None),
         ("job", 1, (1, 1), None), ("job", 1, (1,), 0), ("job", 1, (5,), 1),
     ]:  # fmt: skip
         with pytest.raises(BlockClaimError) as caught:
             _claim(index, job, token, *numbers, level=level)
-        assert caught.value.reason == Refusal.MALFORMED
+        assert caught.value.reason == IndexRefusal.MALFORMED
     assert tables(index) == before
 
 
@@ -171,7 +176,7 @@ def test_one_of_many_wins_each_block(index_url: str) -> None:
     for thread in threads:
         thread.join()
     assert won
-    assert reasons == [Refusal.SOURCE_CLAIMED] * (count - len(won))
+    assert reasons == [IndexRefusal.SOURCE_CLAIMED] * (count - len(won))
     assert all((number + 1) % count not in won for number in won)
     taken = {block_id(n) for number in won for n in (number, (number + 1) % count)}
     assert {block for block, job in _owners(database).items() if job is not None} == taken

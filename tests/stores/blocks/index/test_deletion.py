@@ -21,7 +21,7 @@ from compaction.stores.blocks.index.orphans import (
 from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, quarantined, release
 from compaction.stores.blocks.index.queue import read_changes, read_queue
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
 from compaction.stores.blocks.index.tables import BlockState, TombstoneReason
 from compaction.stores.blocks.index.tombstones import (
     FIRST_PAUSE,
@@ -48,7 +48,7 @@ def _compacted(index: IndexDatabase, *numbers: int, at: int = NOON) -> None:
     job = f"job-{numbers[0]}"
     claim(index, job=job, token=1, sources=ids, now=at)
     output = output_of(1000 + numbers[0], sources)
-    replace(index, Replacement(job, 1, ids, (output,), "{}"), now=at)
+    replace(index, BlockReplacement(job, 1, ids, (output,), "{}"), now=at)
 
 
 class TestTombstones:
@@ -111,7 +111,7 @@ class TestTombstones:
             ids = tuple(block.id for block in sources)
             claim(index, job=f"j{number}", token=1, sources=ids, now=NOON)
             # Clocks of two coordinators differ: what ended later seems to have ended before.
-            replace(index, Replacement(f"j{number}", 1, ids, tuple(top), "{}"), now=NOON - number)
+            replace(index, BlockReplacement(f"j{number}", 1, ids, tuple(top), "{}"), now=NOON - number)
         quarantine(index, {elsewhere[0].id: BAD}, now=NOON)
         drop(index, elsewhere[0].id, now=NOON)
         ids = [block.id for block in (*first, *second)]
@@ -213,7 +213,7 @@ class TestQuarantine:
         ids = tuple(block.id for block in sources)
         claim(index, job="job", token=1, sources=ids, now=NOON)
         quarantine(index, {ids[0]: BAD}, now=NOON)
-        replace(index, Replacement("job", 1, ids, (output_of(9, sources),), "{}"), now=NOON)
+        replace(index, BlockReplacement("job", 1, ids, (output_of(9, sources),), "{}"), now=NOON)
         assert quarantined(index) == ()
         check(index)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.queue import density
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from support.stores.block_index import NOON, SECOND, a_block
 
 HOUR = 3600 * SECOND
@@ -21,6 +21,6 @@ def test_how_many_blocks_a_query_opens(index: IndexDatabase) -> None:
         a_block(6, min_time=BEGIN + HOUR, max_time=BEGIN + HOUR),
     ]
     register(index, blocks, now=NOON)
-    expire(index, Retention(tenants={"u": SECOND}), now=NOON + HOUR * 24 * 365)
+    expire(index, RetentionPeriods(tenants={"u": SECOND}), now=NOON + HOUR * 24 * 365)
     assert density(index, span=HOUR) == (6, 3)
     assert density(index, span=0) == (6, 2)

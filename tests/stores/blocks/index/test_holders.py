@@ -11,9 +11,9 @@ from compaction.exceptions import BlockClaimError, StaleTokenError
 from compaction.stores.blocks.index.claims import claim, forget_jobs, job_record, open_jobs, retire
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.holders import renew, sign_out
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.tables import HOLDERS, JobState
+from compaction.stores.blocks.index.tables import HOLDERS, IndexJobState
 from compaction.stores.processes import Holder
 from support.stores.block_index import NOON, SECOND, block_id, blocks_of, check
 
@@ -83,7 +83,7 @@ def test_what_a_process_has_another_claims_only_after_it_was_taken_over(index: I
     take(index, "job", 1, 1, ONE)
     with pytest.raises(BlockClaimError) as refused:
         take(index, "job", 2, 1, OTHER)
-    assert refused.value.reason == Refusal.JOB_HELD
+    assert refused.value.reason == IndexRefusal.JOB_HELD
     assert retire(index, "job", now=NOON, token=1)
     take(index, "job", 2, 1, OTHER)
     with pytest.raises(StaleTokenError):
@@ -102,7 +102,7 @@ def test_who_was_taken_over_does_not_close_the_claim_of_its_successor(index: Ind
     assert retire(index, "job", now=NOON, holder=OTHER.id)
     record = job_record(index, "job")
     assert record is not None
-    assert record.state is JobState.RETIRED
+    assert record.state is IndexJobState.RETIRED
     check(index)
 
 

@@ -20,10 +20,10 @@ from compaction.stores.blocks.index.orphans import condemn, confirm_gone, forget
 from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, release
 from compaction.stores.blocks.index.queue import QueueEntry, read_changes, read_queue
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
-from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 from stores.blocks.index.model import Model
 from support.depth import examples
 from support.stores.block_index import NOON, a_block, block_id, check, clear, output_of
@@ -107,8 +107,8 @@ class Machine(RuleBasedStateMachine):
         merged = [self.model.blocks[source].block for source in sources if source in self.model.blocks]
         outputs = (output_of(number, merged),) if merged else ()
         if outputs and data.draw(st.integers(0, 9)) == 0:
-            outputs = (with_fields(outputs[0], fingerprint=outputs[0].fingerprint + Fingerprint(0, 1)),)
-        result = Replacement(job, token, tuple(sources), outputs, "{}", skipped=dict.fromkeys(skipped, FAULT))
+            outputs = (with_fields(outputs[0], fingerprint=outputs[0].fingerprint + RowFingerprint(0, 1)),)
+        result = BlockReplacement(job, token, tuple(sources), outputs, "{}", skipped=dict.fromkeys(skipped, FAULT))
         now = self._step()
         allowed = self.model.replace(job, token, sources, skipped, outputs)
         self._both(lambda: replace(self.index, result, now=now), allowed)
@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from("abb"))
     def expire(self, tenant: str) -> None:
         self._step()
-        gone = expire(self.index, Retention(tenants={tenant: 1}), now=FAR)
+        gone = expire(self.index, RetentionPeriods(tenants={tenant: 1}), now=FAR)
         assert {one.block for one in gone} == self.model.expire(tenant)
 
     @rule(limit=st.integers(1, 4))
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
         assert [(entry.id, entry.job) for entry in queue.entries] == self.model.queue()
         with known_paths(self.index) as known:
             assert set(known) == self.model.used_paths()
-        live = reduce(add, (block.fingerprint for block in self.model.live()), Fingerprint())
+        live = reduce(add, (block.fingerprint for block in self.model.live()), RowFingerprint())
         assert live + self.model.lost == self.model.entered, "a row was lost, or came twice"
 
     @invariant()

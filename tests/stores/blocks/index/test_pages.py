@@ -12,8 +12,8 @@ from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import BlockFilter, live_blocks
 from compaction.stores.blocks.index.pages import blocks_at, page
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
-from compaction.stores.blocks.index.retention import Retention, expire
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
 from compaction.stores.blocks.model import Block
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, output_of
@@ -40,7 +40,7 @@ def test_of_nothing_there_is_one_empty_page(index: IndexDatabase) -> None:
 def _compact(index: IndexDatabase, job: str, number: int, sources: list[Block]) -> Block:
     claim(index, job=job, token=1, sources=[block.id for block in sources], now=NOON)
     output = output_of(number, sources)
-    replace(index, Replacement(job, 1, tuple(block.id for block in sources), (output,), "{}"), now=NOON)
+    replace(index, BlockReplacement(job, 1, tuple(block.id for block in sources), (output,), "{}"), now=NOON)
     return output
 
 
@@ -82,7 +82,11 @@ def test_every_version_stays_as_it_was(index: IndexDatabase, seed: int) -> None:
                 first = chance.choice(live)
                 _compact(index, f"j{step}", 10 * step, [block for block in live if block.key == first.key][:3])
             case "expire":
-                expire(index, Retention(tenants={chance.choice("ab"): 1}), now=NOON + chance.randint(0, 400) * SECOND)
+                expire(
+                    index,
+                    RetentionPeriods(tenants={chance.choice("ab"): 1}),
+                    now=NOON + chance.randint(0, 400) * SECOND,
+                )
             case _:
                 confirm(index, [one.block for one in due(index, now=NOON * 2, grace=0)], now=NOON + step)
         listing = live_blocks(index)

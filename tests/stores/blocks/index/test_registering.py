@@ -15,7 +15,7 @@ from compaction.stores.blocks.index.queue import QueueDepth, read_changes, read_
 from compaction.stores.blocks.index.queue import depths as queue_depths
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.tables import BlockState
-from compaction.stores.blocks.model import BlockKey, Fingerprint
+from compaction.stores.blocks.model import BlockKey, RowFingerprint
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
 
@@ -50,9 +50,9 @@ def test_a_repetition_changes_nothing(index: IndexDatabase) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"fingerprint": Fingerprint(10, 7)}, {"bytes": 101}, {"level": 1}, {"tenant": "other"}, {"shard": 1},
+        {"fingerprint": RowFingerprint(10, 7)}, {"bytes": 101}, {"level": 1}, {"tenant": "other"}, {"shard": 1},
         {"sort_key": ("service",)}, {"sort_key": ()}, {"schema_id": "s2"}, {"max_time": NOON + 3 * SECOND},
-        {"path": "x"}, {"rows": 9, "fingerprint": Fingerprint(9, 1)},
+        {"path": "x"}, {"rows": 9, "fingerprint": RowFingerprint(9, 1)},
     ],
 )  # fmt: skip
 def test_the_same_id_with_another_content_is_refused(index: IndexDatabase, change: dict[str, Any]) -> None:
@@ -94,8 +94,8 @@ def test_the_same_path_under_another_id_is_refused(index: IndexDatabase) -> None
         ({"level": -1}, "level is -1"),
         ({"level": 2**31}, "level is"),
         ({"bytes": -1}, "bytes is -1"),
-        ({"rows": -1, "fingerprint": Fingerprint(-1, 0)}, "rows is -1"),
-        ({"fingerprint": Fingerprint(11, 1)}, "its fingerprint 11"),
+        ({"rows": -1, "fingerprint": RowFingerprint(-1, 0)}, "rows is -1"),
+        ({"fingerprint": RowFingerprint(11, 1)}, "its fingerprint 11"),
         ({"min_time": 5, "max_time": 4}, "5..4"),
         ({"max_time": 2**63}, "no range"),
         ({"min_time": -(2**63) - 1}, "no range"),
@@ -110,10 +110,10 @@ def test_what_cannot_be_a_block(index: IndexDatabase, fields: dict[str, Any], me
 def test_extreme_values_come_back_as_they_were(index: IndexDatabase) -> None:
     blocks = [
         a_block(1, shard=2**63 - 1, level=2**15, bytes=2**63 - 1, min_time=1 - 2**63, max_time=2**63 - 1),
-        a_block(2, fingerprint=Fingerprint(2**63 - 1, 2**128 - 1), sort_key=()),
+        a_block(2, fingerprint=RowFingerprint(2**63 - 1, 2**128 - 1), sort_key=()),
         a_block(
             3,
-            fingerprint=Fingerprint(0, 0),
+            fingerprint=RowFingerprint(0, 0),
             bytes=0,
             tenant="ж" * 512,
             path="ю" * 512,

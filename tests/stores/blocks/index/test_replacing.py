@@ -17,20 +17,20 @@ from compaction.stores.blocks.index.listing import inspect, live_blocks
 from compaction.stores.blocks.index.orphans import condemn, confirm_gone
 from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, quarantined
 from compaction.stores.blocks.index.queue import read_changes, read_queue
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement, replace
-from compaction.stores.blocks.index.retention import Retention, expire
-from compaction.stores.blocks.index.tables import BLOCKS, BlockState, JobState, TombstoneReason
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire
+from compaction.stores.blocks.index.tables import BLOCKS, BlockState, IndexJobState, TombstoneReason
 from compaction.stores.blocks.index.tombstones import due
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 SOURCES = blocks_of(1, 2, 3)
 IDS = tuple(block.id for block in SOURCES)
 OUTPUT = output_of(100, SOURCES)
-RESULT = Replacement(job="job", token=5, sources=IDS, outputs=(OUTPUT,), receipt='{"rows": 30}')
-YEARS = Retention(default=365 * 86_400 * SECOND)
+RESULT = BlockReplacement(job="job", token=5, sources=IDS, outputs=(OUTPUT,), receipt='{"rows": 30}')
+YEARS = RetentionPeriods(default=365 * 86_400 * SECOND)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def claimed(index: IndexDatabase) -> IndexDatabase:
     return index
 
 
-def _refused(index: IndexDatabase, result: Replacement, reason: Refusal) -> str:
+def _refused(index: IndexDatabase, result: BlockReplacement, reason: IndexRefusal) -> str:
     before = tables(index)
     with pytest.raises(ReplaceRefusedError) as caught:
         replace(index, result, now=NOON + SECOND)
@@ -67,7 +67,7 @@ def test_sources_become_outputs(claimed: IndexDatabase) -> None:
     assert [(one.block, one.reason, one.job) for one in buried] == [(i, TombstoneReason.REPLACED, "job") for i in IDS]
     record = job_record(claimed, "job")
     assert record is not None
-    assert (record.state, record.receipt) == (JobState.COMMITTED, RESULT.receipt)
+    assert (record.state, record.receipt) == (IndexJobState.COMMITTED, RESULT.receipt)
     source = inspect(claimed, IDS[0])
     assert source is not None
     assert (source.state, source.job, source.ended) == (BlockState.TOMBSTONED, "job", "replaced")
@@ -90,7 +90,7 @@ def test_the_repetition_also_works_after_the_outputs_were_compacted_on(claimed: 
     replace(claimed, RESULT, now=NOON)
     claim(claimed, job="next", token=1, sources=[OUTPUT.id], now=NOON)
     top = output_of(200, [OUTPUT])
-    replace(claimed, Replacement("next", 1, (OUTPUT.id,), (top,), "{}"), now=NOON)
+    replace(claimed, BlockReplacement("next", 1, (OUTPUT.id,), (top,), "{}"), now=NOON)
     before = tables(claimed)
     assert replace(claimed, RESULT, now=NOON).repeated
     assert tables(claimed) == before
@@ -113,15 +113,15 @@ def test_a_fenced_attempt(claimed: IndexDatabase) -> None:
         replace(claimed, RESULT, now=NOON)
     assert tables(claimed) == before
     replace(claimed, with_fields(RESULT, token=6), now=NOON)
-    assert "with token 6" in _refused(claimed, RESULT, Refusal.JOB_COMMITTED)
+    assert "with token 6" in _refused(claimed, RESULT, IndexRefusal.JOB_COMMITTED)
 
 
 def test_jobs_that_may_not_commit(claimed: IndexDatabase) -> None:
-    _refused(claimed, with_fields(RESULT, job="unknown"), Refusal.JOB_UNKNOWN)
+    _refused(claimed, with_fields(RESULT, job="unknown"), IndexRefusal.JOB_UNKNOWN)
     retire(claimed, "job", now=NOON)
-    _refused(claimed, RESULT, Refusal.JOB_RETIRED)
+    _refused(claimed, RESULT, IndexRefusal.JOB_RETIRED)
     claim(claimed, job="other", token=1, sources=IDS[:2], now=NOON)
-    _refused(claimed, RESULT, Refusal.JOB_RETIRED)
+    _refused(claimed, RESULT, IndexRefusal.JOB_RETIRED)
 
 
 def _expire(index: IndexDatabase) -> None:
@@ -139,7 +139,7 @@ def test_a_late_success_brings_nothing_back(
 ) -> None:
     """docs/design/block-replace.md#replacement: there, retention plus a late success resurrects deleted rows."""
     end(claimed)
-    assert f"is {why}" in _refused(claimed, RESULT, Refusal.SOURCE_GONE)
+    assert f"is {why}" in _refused(claimed, RESULT, IndexRefusal.SOURCE_GONE)
     live = live_blocks(claimed).blocks
     assert OUTPUT not in live
     retire(claimed, "job", now=NOON)
@@ -153,7 +153,7 @@ def test_a_source_that_was_given_to_another_job_is_not_replaced(claimed: IndexDa
     before = live_blocks(claimed).blocks
     with pytest.raises(ReplaceRefusedError, match=f"source {IDS[1]} is not its own") as caught:
         replace(claimed, RESULT, now=NOON + SECOND)
-    assert caught.value.reason == Refusal.SOURCE_GONE
+    assert caught.value.reason == IndexRefusal.SOURCE_GONE
     assert live_blocks(claimed).blocks == before
 
 
@@ -166,19 +166,19 @@ def test_a_source_that_was_given_to_another_job_is_not_replaced(claimed: IndexDa
     ],
 )  # fmt: skip
 def test_the_sources_are_those_of_the_plan(claimed: IndexDatabase, change: dict[str, Any]) -> None:
-    _refused(claimed, with_fields(RESULT, **change), Refusal.NOT_THE_SOURCES)
+    _refused(claimed, with_fields(RESULT, **change), IndexRefusal.NOT_THE_SOURCES)
 
 
 @pytest.mark.parametrize("change", [{"tenant": "u"}, {"shard": 1}, {"level": 0}, {"level": 2}])
 def test_outputs_are_where_they_belong(claimed: IndexDatabase, change: dict[str, Any]) -> None:
     wrong = with_fields(OUTPUT, **change)
-    _refused(claimed, with_fields(RESULT, outputs=(wrong,)), Refusal.OUTPUT_MISPLACED)
+    _refused(claimed, with_fields(RESULT, outputs=(wrong,)), IndexRefusal.OUTPUT_MISPLACED)
 
 
 def test_outputs_are_new(claimed: IndexDatabase) -> None:
     for change in ({"id": block_id(4)}, {"id": IDS[0]}, {"path": a_block(4).path}, {"path": SOURCES[0].path}):
         wrong = with_fields(OUTPUT, **change)  # type: ignore[arg-type]
-        _refused(claimed, with_fields(RESULT, outputs=(wrong,)), Refusal.OUTPUT_KNOWN)
+        _refused(claimed, with_fields(RESULT, outputs=(wrong,)), IndexRefusal.OUTPUT_KNOWN)
 
 
 def test_outputs_are_blocks(claimed: IndexDatabase) -> None:
@@ -191,22 +191,22 @@ def test_outputs_are_blocks(claimed: IndexDatabase) -> None:
 @pytest.mark.parametrize(
     ("change", "dropped"),
     [
-        (Fingerprint(0, 1), Fingerprint()),  # another content
-        (Fingerprint(1, 0), Fingerprint()),  # a row more
-        (Fingerprint(-1, 0), Fingerprint()),  # a row less
-        (Fingerprint(0, 0), Fingerprint(1, 77)),  # nothing was dropped after all
-        (Fingerprint(-1, -77), Fingerprint(1, 78)),
+        (RowFingerprint(0, 1), RowFingerprint()),  # another content
+        (RowFingerprint(1, 0), RowFingerprint()),  # a row more
+        (RowFingerprint(-1, 0), RowFingerprint()),  # a row less
+        (RowFingerprint(0, 0), RowFingerprint(1, 77)),  # nothing was dropped after all
+        (RowFingerprint(-1, -77), RowFingerprint(1, 78)),
     ],
 )
-def test_no_row_is_lost_or_invented(claimed: IndexDatabase, change: Fingerprint, dropped: Fingerprint) -> None:
+def test_no_row_is_lost_or_invented(claimed: IndexDatabase, change: RowFingerprint, dropped: RowFingerprint) -> None:
     whole = OUTPUT.fingerprint + change
     wrong = with_fields(OUTPUT, rows=whole.rows, fingerprint=whole)
-    _refused(claimed, with_fields(RESULT, outputs=(wrong,), dropped=dropped), Refusal.CONTENT_DIFFERS)
-    _refused(claimed, with_fields(RESULT, outputs=()), Refusal.CONTENT_DIFFERS)
+    _refused(claimed, with_fields(RESULT, outputs=(wrong,), dropped=dropped), IndexRefusal.CONTENT_DIFFERS)
+    _refused(claimed, with_fields(RESULT, outputs=()), IndexRefusal.CONTENT_DIFFERS)
 
 
 def test_duplicates_that_were_dropped_are_counted_and_hashed(claimed: IndexDatabase) -> None:
-    dropped = Fingerprint(2, 12345)
+    dropped = RowFingerprint(2, 12345)
     whole = OUTPUT.fingerprint - dropped
     output = with_fields(OUTPUT, rows=whole.rows, fingerprint=whole)
     replace(claimed, with_fields(RESULT, outputs=(output,), dropped=dropped), now=NOON)
@@ -214,7 +214,7 @@ def test_duplicates_that_were_dropped_are_counted_and_hashed(claimed: IndexDatab
 
 
 def test_several_outputs(claimed: IndexDatabase) -> None:
-    part = Fingerprint(12, 999)
+    part = RowFingerprint(12, 999)
     outputs = tuple(
         with_fields(a_block(100 + n, level=1), rows=f.rows, fingerprint=f)
         for n, f in enumerate((part, OUTPUT.fingerprint - part))
@@ -225,7 +225,7 @@ def test_several_outputs(claimed: IndexDatabase) -> None:
 
 
 def test_empty_blocks_become_nothing(index: IndexDatabase) -> None:
-    empty = blocks_of(1, 2, fingerprint=Fingerprint())
+    empty = blocks_of(1, 2, fingerprint=RowFingerprint())
     register(index, empty, now=NOON)
     claim(index, job="job", token=5, sources=IDS[:2], now=NOON)
     replace(index, with_fields(RESULT, sources=IDS[:2], outputs=()), now=NOON)
@@ -263,9 +263,9 @@ def test_a_skipped_source_may_be_gone(claimed: IndexDatabase) -> None:
 def test_an_output_that_is_being_collected(claimed: IndexDatabase) -> None:
     """The collector found the object of an attempt that died, and this attempt found it too: one of them must lose."""
     assert condemn(claimed, [OUTPUT.path], now=NOON) == (OUTPUT.path,)
-    _refused(claimed, RESULT, Refusal.OUTPUT_CONDEMNED)
+    _refused(claimed, RESULT, IndexRefusal.OUTPUT_CONDEMNED)
     confirm_gone(claimed, [OUTPUT.path], now=NOON)
-    _refused(claimed, RESULT, Refusal.OUTPUT_CONDEMNED)
+    _refused(claimed, RESULT, IndexRefusal.OUTPUT_CONDEMNED)
     claim(claimed, job="job", token=6, sources=IDS, now=NOON)
     replace(claimed, with_fields(RESULT, token=6), now=NOON)
     assert condemn(claimed, [OUTPUT.path], now=NOON) == ()
@@ -307,7 +307,7 @@ def test_readers_see_all_sources_or_all_outputs(index_url: str) -> None:
     """Compaction after compaction under readers that never stop: at every instant the rows are all there, once."""
     database = open_database(index_url)
     register(database, blocks_of(*range(40)), now=NOON)
-    whole = sum((block.fingerprint for block in live_blocks(database).blocks), Fingerprint())
+    whole = sum((block.fingerprint for block in live_blocks(database).blocks), RowFingerprint())
     ended = threading.Event()
     seen: list[int] = []
 
@@ -321,7 +321,7 @@ def test_readers_see_all_sources_or_all_outputs(index_url: str) -> None:
             ids = tuple(block.id for block in sources)
             claim(mine, job=f"job-{number}", token=1, sources=ids, now=NOON)
             output = output_of(number, sources)
-            replace(mine, Replacement(f"job-{number}", 1, ids, (output,), "{}"), now=NOON)
+            replace(mine, BlockReplacement(f"job-{number}", 1, ids, (output,), "{}"), now=NOON)
             if len(live) - len(sources) + 1 > 1 and not any(
                 sum(b.level == o.level for o in live_blocks(mine).blocks) > 1 for b in live_blocks(mine).blocks
             ):
@@ -333,7 +333,7 @@ def test_readers_see_all_sources_or_all_outputs(index_url: str) -> None:
     worker.start()
     while not ended.is_set():
         blocks = live_blocks(database).blocks
-        assert sum((block.fingerprint for block in blocks), Fingerprint()) == whole
+        assert sum((block.fingerprint for block in blocks), RowFingerprint()) == whole
         seen.append(len(blocks))
     worker.join()
     assert len(live_blocks(database).blocks) < 6

@@ -15,7 +15,7 @@ from compaction.stores.blocks.index.claims import claim
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.retention import Retention, expire, would_expire
+from compaction.stores.blocks.index.retention import RetentionPeriods, expire, would_expire
 from compaction.stores.blocks.index.tables import TombstoneReason
 from compaction.stores.blocks.index.tombstones import due
 from support.stores.block_index import NOON, SECOND, a_block, check, tables
@@ -85,7 +85,7 @@ def test_what_expires(
 ) -> None:
     _register(index, *blocks)
     known = live_blocks(index).blocks
-    rule = Retention(default=round(default * HOUR), tenants=tenants, grace=HOUR)
+    rule = RetentionPeriods(default=round(default * HOUR), tenants=tenants, grace=HOUR)
     said = would_expire(index, rule, now=NOW)
     assert live_blocks(index).blocks == known
     gone = {one.block for one in expire(index, rule, now=NOW)}
@@ -102,18 +102,18 @@ def test_what_expires(
 
 def test_boundaries_are_strict(index: IndexDatabase) -> None:
     _register(index, ("t", 1, 26, 24))
-    rule = Retention(default=24 * HOUR)
+    rule = RetentionPeriods(default=24 * HOUR)
     assert expire(index, rule, now=NOW) == ()
     assert len(expire(index, rule, now=NOW + 1)) == 1
     _register(index, ("t", 2, 25, 24.5))
-    rule = Retention(default=24 * HOUR, grace=HOUR)
+    rule = RetentionPeriods(default=24 * HOUR, grace=HOUR)
     assert expire(index, rule, now=NOW) == ()
     assert len(expire(index, rule, now=NOW + 1)) == 1
 
 
 def test_a_batch_at_a_time_the_oldest_rows_first(index: IndexDatabase) -> None:
     _register(index, ("t1", 1, 60, 40), ("t2", 2, 60, 50), ("t1", 3, 60, 45))
-    rule = Retention(default=24 * HOUR)
+    rule = RetentionPeriods(default=24 * HOUR)
     assert [one.tenant for one in expire(index, rule, now=NOW, limit=2)] == ["t2", "t1"]
     assert [block.shard for block in live_blocks(index).blocks] == [1]
     assert len(expire(index, rule, now=NOW, limit=2)) == 1
@@ -123,6 +123,6 @@ def test_a_claim_does_not_protect(index: IndexDatabase) -> None:
     _register(index, ("t", 1, 60, 40))
     (block,) = live_blocks(index).blocks
     claim(index, job="job", token=1, sources=[block.id], now=NOW)
-    (one,) = expire(index, Retention(default=24 * HOUR), now=NOW)
+    (one,) = expire(index, RetentionPeriods(default=24 * HOUR), now=NOW)
     assert (one.block, one.tenant, one.bytes, one.job) == (block.id, "t", 100, "job")
     check(index)

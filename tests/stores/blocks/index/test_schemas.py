@@ -16,7 +16,7 @@ from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.migrations.upgrading import migrations
 from compaction.stores.blocks.index.queue import read_queue
 from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import Replacement
+from compaction.stores.blocks.index.replacing import BlockReplacement
 from compaction.stores.blocks.index.replacing import replace as commit
 from compaction.stores.blocks.index.rows import row_of
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
@@ -50,7 +50,7 @@ def test_outputs_bring_theirs(index: IndexDatabase) -> None:
     ids = tuple(one.id for one in sources)
     claim(index, job="j", token=1, sources=ids, now=NOON, output_level=1)
     output = replace(output_of(9, sources, schema_id="s9"), schema=TWO)
-    commit(index, Replacement("j", 1, ids, (output,), "done"), now=NOON)
+    commit(index, BlockReplacement("j", 1, ids, (output,), "done"), now=NOON)
     assert read_schemas(index, ["s9"]) == {"s9": TWO}
 
 

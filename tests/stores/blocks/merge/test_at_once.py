@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compaction.stores.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
-from compaction.stores.blocks.merge.rounds import Rounds
+from compaction.stores.blocks.merge.rounds import MergeRounds
 from compaction.stores.blocks.merge.runs import Run
 
 SCHEMA = pa.schema([("key", pa.int64()), ("name", pa.string())])
@@ -87,7 +87,7 @@ def test_the_most_is_that_of_the_worst_point(found: list[Counted]) -> None:
 @given(runs(), st.integers(1, 25), st.booleans())
 def test_no_more_are_open_than_may_be_and_rows_come_in_order(found: list[Counted], window: int, whole: bool) -> None:
     columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
-    merged = Rounds(
+    merged = MergeRounds(
         columns,
         as_runs(found),
         window=window,
@@ -107,7 +107,9 @@ def test_files_in_a_row_are_open_one_at_a_time() -> None:
     most: list[int] = []
     found = [Counted([n, n + 8], (n, n + 8), being_read, most) for n in range(0, 90, 9)]
     columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
-    rounds = Rounds(columns, as_runs(found), window=50, window_bytes=1 << 20, round_bytes=1 << 20, round_rows=1 << 20)
+    rounds = MergeRounds(
+        columns, as_runs(found), window=50, window_bytes=1 << 20, round_bytes=1 << 20, round_rows=1 << 20
+    )
     assert sum(emitted.rows.count for emitted in rounds) == 20
     assert most == [1] * 10
 

@@ -24,7 +24,7 @@ from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge import rounds
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_rows import block, parquet
 
 KEY = ("service", "time")
@@ -162,7 +162,7 @@ def test_fields_that_were_added_and_types_that_were_widened_keep_every_value(
         for n, (kind, value) in enumerate(zip((older, newer), values, strict=True))
     ]
     file, result = run(*(block(parquet(one, key=KEY), str(n)) for n, one in enumerate(tables)))
-    assert fingerprint(file.read()) == result.read == sum(map(fingerprint, tables), Fingerprint())
+    assert fingerprint(file.read()) == result.read == sum(map(fingerprint, tables), RowFingerprint())
     assert file.metadata.num_rows == 180
 
 

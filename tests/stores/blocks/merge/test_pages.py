@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.exceptions import UnreadableBlockError
-from compaction.stores.blocks.merge.footers import Footer, read_footer
+from compaction.stores.blocks.merge.footers import OpenedFooter, read_footer
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.pages import paged_bytes
 from compaction.stores.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
@@ -25,13 +25,13 @@ def lines(count: int = ROWS, *, file: int = 0) -> pa.Table:
     return pa.table({"ts": pa.array(numbers, pa.int64()), "line": [f"{n:>400}" for n in numbers]})
 
 
-def written(path: Path, table: pa.Table, **options: object) -> Footer:
+def written(path: Path, table: pa.Table, **options: object) -> OpenedFooter:
     defaults = {"compression": "zstd", "use_dictionary": False, "write_batch_size": 256}
     pq.write_table(table, path, **{**defaults, **options})  # type: ignore[arg-type]
     return footer_of(path)
 
 
-def footer_of(path: Path) -> Footer:
+def footer_of(path: Path) -> OpenedFooter:
     return read_footer(MergeInput(name=path.name, open=lambda: str(path)), ("ts",))
 
 

@@ -22,7 +22,7 @@ from compaction.exceptions import (
     ObjectStoreUrlError,
     ObjectTruncatedError,
 )
-from compaction.stores.blocks.objects.store import Objects, Retrying, open_objects
+from compaction.stores.blocks.objects.store import ObjectStorage, Retrying, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.s3 import QUICK, S3
 
@@ -31,7 +31,7 @@ ONCE = [Fault.BUSY, Fault.BUSY_AFTER, Fault.RESET, Fault.RESET_AFTER, Fault.SILE
 
 
 @pytest.fixture
-def store(s3: S3, proxy: FaultProxy) -> Objects:
+def store(s3: S3, proxy: FaultProxy) -> ObjectStorage:
     """A bucket with two objects, reached through the proxy."""
     url = s3.bucket()
     direct = s3.open(url)
@@ -41,7 +41,7 @@ def store(s3: S3, proxy: FaultProxy) -> Objects:
 
 
 @pytest.mark.parametrize("fault", ONCE)
-def test_what_passes_is_repeated(store: Objects, proxy: FaultProxy, fault: Fault) -> None:
+def test_what_passes_is_repeated(store: ObjectStorage, proxy: FaultProxy, fault: Fault) -> None:
     proxy.plan(fault)
     assert store.get("t/o") == DATA
     proxy.plan(fault)
@@ -57,7 +57,7 @@ def test_what_passes_is_repeated(store: Objects, proxy: FaultProxy, fault: Fault
 
 
 @pytest.mark.parametrize("fault", ONCE)
-def test_a_write_is_repeated_whole(store: Objects, proxy: FaultProxy, fault: Fault, tmp_path: Path) -> None:
+def test_a_write_is_repeated_whole(store: ObjectStorage, proxy: FaultProxy, fault: Fault, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(DATA)
     stream = io.BytesIO(b"skipped" + DATA)
@@ -69,7 +69,9 @@ def test_a_write_is_repeated_whole(store: Objects, proxy: FaultProxy, fault: Fau
 
 
 @pytest.mark.parametrize("fault", ONCE)
-def test_a_creation_whose_answer_got_lost_is_known_to_be_ours(store: Objects, proxy: FaultProxy, fault: Fault) -> None:
+def test_a_creation_whose_answer_got_lost_is_known_to_be_ours(
+    store: ObjectStorage, proxy: FaultProxy, fault: Fault
+) -> None:
     """The second try meets the object of the first; a stranger's is told from it by its content."""
     proxy.plan(fault, method="PUT", times=2)
     store.put("claims/mine", b"mine", if_absent=True)
@@ -83,14 +85,16 @@ def test_a_creation_whose_answer_got_lost_is_known_to_be_ours(store: Objects, pr
 
 
 @pytest.mark.parametrize("fault", ONCE)
-def test_a_deletion_is_repeated(store: Objects, proxy: FaultProxy, fault: Fault) -> None:
+def test_a_deletion_is_repeated(store: ObjectStorage, proxy: FaultProxy, fault: Fault) -> None:
     proxy.plan(fault)
     assert store.delete(["t/o", "t/p", "t/nothing"]) == []
     proxy.clear()
     assert list(store.list()) == []
 
 
-def test_a_deletion_that_cannot_be_is_named_and_the_others_are_done(s3: S3, store: Objects, proxy: FaultProxy) -> None:
+def test_a_deletion_that_cannot_be_is_named_and_the_others_are_done(
+    s3: S3, store: ObjectStorage, proxy: FaultProxy
+) -> None:
     proxy.plan(Fault.BUSY, method="POST", times=2 * QUICK.tries)
     proxy.plan(Fault.BUSY, method="DELETE", times=QUICK.tries)
     failed = store.delete(["t/o", "t/p"])
@@ -127,7 +131,7 @@ def test_tries_and_pauses_are_bounded_and_random(s3: S3, proxy: FaultProxy, faul
     assert pauses == [0.5, 1.0, 1.5, 1.5]
 
 
-def test_what_would_be_refused_again_is_not_repeated(store: Objects, proxy: FaultProxy) -> None:
+def test_what_would_be_refused_again_is_not_repeated(store: ObjectStorage, proxy: FaultProxy) -> None:
     proxy.plan(Fault.FORBIDDEN)
     with pytest.raises(ObjectAccessError, match="t/o"):
         store.get("t/o")
@@ -136,7 +140,7 @@ def test_what_would_be_refused_again_is_not_repeated(store: Objects, proxy: Faul
         store.get("nothing")
 
 
-def test_a_short_answer_is_no_answer(store: Objects, proxy: FaultProxy) -> None:
+def test_a_short_answer_is_no_answer(store: ObjectStorage, proxy: FaultProxy) -> None:
     proxy.plan(Fault.SHORT, times=100, method="GET")
     with pytest.raises((ObjectTruncatedError, ObjectStoreUnavailableError)):
         store.get_range("t/o", 0, 1000)
@@ -157,7 +161,7 @@ def test_a_missing_bucket_is_no_missing_object(s3: S3) -> None:
         store.put("t/o", b"x")
 
 
-def test_nothing_secret_is_said(s3: S3, store: Objects, proxy: FaultProxy) -> None:
+def test_nothing_secret_is_said(s3: S3, store: ObjectStorage, proxy: FaultProxy) -> None:
     secrets = {s3.gateway.secret_key, s3.gateway.access_key}
     said = [repr(store), repr(s3.gateway)]
     wrong = s3.open(s3.bucket(), secret_access_key="wrong-but-secret")

@@ -11,7 +11,7 @@ from obstore.store import LocalStore
 
 from compaction.exceptions import ObjectAccessError
 from compaction.stores.blocks.objects import folder_listing
-from compaction.stores.blocks.objects.store import ObjectInfo, Objects, open_objects
+from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage, open_objects
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def listed(objects: Objects, prefix: str = "") -> list[ObjectInfo]:
+def listed(objects: ObjectStorage, prefix: str = "") -> list[ObjectInfo]:
     return sorted(objects.list(prefix), key=lambda info: info.path)
 
 

@@ -23,12 +23,12 @@ from compaction.exceptions import (
     ObjectTruncatedError,
 )
 from compaction.stores.blocks.objects import store as objects_module
-from compaction.stores.blocks.objects.store import NEAR_BYTES, Objects, coalesce
+from compaction.stores.blocks.objects.store import NEAR_BYTES, ObjectStorage, coalesce
 
 DATA = bytes(range(256)) * 40
 
 
-def test_what_was_put_is_what_is_read(objects: Objects, tmp_path: Path) -> None:
+def test_what_was_put_is_what_is_read(objects: ObjectStorage, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(DATA)
     stream = io.BytesIO(b"skipped" + DATA)
@@ -41,14 +41,14 @@ def test_what_was_put_is_what_is_read(objects: Objects, tmp_path: Path) -> None:
     assert objects.get("a/bytes") == b"other"
 
 
-def test_large_objects_go_in_parts(objects: Objects) -> None:
+def test_large_objects_go_in_parts(objects: ObjectStorage) -> None:
     data = DATA * (2 * objects_module.PART_BYTES // len(DATA) + 1)
     objects.put("large", io.BytesIO(data))
     assert objects.head("large").size == len(data)
     assert objects.get("large") == data
 
 
-def test_ranges_are_exact_or_an_error(objects: Objects) -> None:
+def test_ranges_are_exact_or_an_error(objects: ObjectStorage) -> None:
     objects.put("o", DATA)
     assert objects.get_range("o", 5, 100) == DATA[5:105]
     assert objects.get_range("o", len(DATA) - 1, 1) == DATA[-1:]
@@ -63,7 +63,7 @@ def test_ranges_are_exact_or_an_error(objects: Objects) -> None:
     assert objects.get_ranges("o", []) == []
 
 
-def test_head_says_size_and_age_and_another_etag_after_a_change(objects: Objects) -> None:
+def test_head_says_size_and_age_and_another_etag_after_a_change(objects: ObjectStorage) -> None:
     objects.put("a/o", b"one")
     before = objects.head("a/o")
     assert (before.path, before.size) == ("a/o", 3)
@@ -74,7 +74,7 @@ def test_head_says_size_and_age_and_another_etag_after_a_change(objects: Objects
         objects.get_range("a/o", 0, 1, etag=before.etag)
 
 
-def test_missing_is_missing(objects: Objects) -> None:
+def test_missing_is_missing(objects: ObjectStorage) -> None:
     objects.put("a/b", b"x")
     for call in (objects.get, objects.head, objects.reader, lambda path: objects.get_range(path, 0, 1)):
         for path in ("nothing", "a", "a/b/c"):
@@ -82,7 +82,7 @@ def test_missing_is_missing(objects: Objects) -> None:
                 call(path)
 
 
-def test_a_path_never_leaves_the_store(objects: Objects) -> None:
+def test_a_path_never_leaves_the_store(objects: ObjectStorage) -> None:
     for path in (
         "",
         "/a",
@@ -106,7 +106,7 @@ def test_a_path_never_leaves_the_store(objects: Objects) -> None:
             objects.delete([path])
 
 
-def test_odd_names_are_names(objects: Objects) -> None:
+def test_odd_names_are_names(objects: ObjectStorage) -> None:
     names = ["t=2F1/0/x.parquet", "a b/c+d", "ü/é", "%41/x", "q?x=1&y", "a#b/c", "star*", "~/-", "x'y\"z"]
     for name in names:
         objects.put(name, name.encode())
@@ -116,7 +116,7 @@ def test_odd_names_are_names(objects: Objects) -> None:
     assert list(objects.list()) == []
 
 
-def test_listing_gives_every_object_below_a_folder(objects: Objects) -> None:
+def test_listing_gives_every_object_below_a_folder(objects: ObjectStorage) -> None:
     names = {f"t/{shard}/{number}" for shard in (0, 1, 10) for number in range(40)}
     for name in names:
         objects.put(name, b"123")
@@ -126,7 +126,7 @@ def test_listing_gives_every_object_below_a_folder(objects: Objects) -> None:
     assert list(objects.list("nothing")) == []
 
 
-def test_listing_is_longer_than_one_answer(objects: Objects) -> None:
+def test_listing_is_longer_than_one_answer(objects: ObjectStorage) -> None:
     names = [f"many/{number:05}" for number in range(1100)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: objects.put(name, b""), names))
@@ -135,7 +135,7 @@ def test_listing_is_longer_than_one_answer(objects: Objects) -> None:
     assert list(objects.list()) == []
 
 
-def test_deleting_what_is_not_there_is_a_deletion(objects: Objects) -> None:
+def test_deleting_what_is_not_there_is_a_deletion(objects: ObjectStorage) -> None:
     for name in ("a", "b"):
         objects.put(name, b"x")
     assert objects.delete(["a", "nothing", "b", "folder/nothing"]) == []
@@ -144,7 +144,7 @@ def test_deleting_what_is_not_there_is_a_deletion(objects: Objects) -> None:
     assert list(objects.list()) == []
 
 
-def test_of_many_creators_one_wins(objects: Objects) -> None:
+def test_of_many_creators_one_wins(objects: ObjectStorage) -> None:
     start = threading.Barrier(16)
 
     def create(number: int) -> bool:
@@ -163,7 +163,7 @@ def test_of_many_creators_one_wins(objects: Objects) -> None:
         objects.put("claim", objects.get("claim"), if_absent=True)
 
 
-def test_a_reader_is_a_file_for_parquet(objects: Objects) -> None:
+def test_a_reader_is_a_file_for_parquet(objects: ObjectStorage) -> None:
     table = pa.table({"a": range(100_000), "b": [f"{i}" for i in range(100_000)]})
     file = io.BytesIO()
     pq.write_table(table, file, row_group_size=10_000)
@@ -174,7 +174,7 @@ def test_a_reader_is_a_file_for_parquet(objects: Objects) -> None:
         assert pq.ParquetFile(reader, pre_buffer=True).read_row_group(3).equals(table.slice(30_000, 10_000))
 
 
-def test_a_reader_reads_one_version_only(objects: Objects) -> None:
+def test_a_reader_reads_one_version_only(objects: ObjectStorage) -> None:
     objects.put("o", DATA)
     reader = objects.reader("o")
     objects.put("o", DATA[::-1])

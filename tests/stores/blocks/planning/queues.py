@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from compaction.stores.blocks.planning.batches import Batch
+from compaction.stores.blocks.planning.batches import BlockBatch
 from compaction.stores.blocks.planning.queue import BlockQueue
 from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 
@@ -40,7 +40,7 @@ def queue_of(*blocks: QueuedBlock, rules: BlockRules | None = None) -> BlockQueu
     return queue
 
 
-def ids(batch: Batch) -> tuple[str, ...]:
+def ids(batch: BlockBatch) -> tuple[str, ...]:
     return tuple(one.id for one in batch.blocks)
 
 

@@ -8,8 +8,8 @@ from compaction.kinds.blocks.measures import READS_AFTER, measures_of, read_ampl
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.debt import TenantDebt, debt_of, total_debt
 from compaction.planning.planner import JobInventory, PlanLimits, Planner
-from compaction.planning.reading import Conflict, Reading, UnofferedDebt
-from compaction.planning.triggers import Trigger
+from compaction.planning.reading import Conflict, ScanResult, UnofferedDebt
+from compaction.planning.triggers import PlanTrigger
 from compaction.reconcile.status.figures import store_figures
 from compaction.stores.blocks.conflicts import SchemaConflict
 
@@ -45,7 +45,7 @@ def test_by_level_and_tenant_with_what_was_not_offered() -> None:
 
 
 def test_of_a_reading() -> None:
-    reading = Reading(1, 1, 0.0, 0.0, 0.0, candidates=(batch("1", "2"),))
+    reading = ScanResult(1, 1, 0.0, 0.0, 0.0, candidates=(batch("1", "2"),))
     assert debt_of(reading).sources == 2
     assert measures_of(live=9, windows=1, candidates=reading.candidates)[READS_AFTER] == 8
     assert (total_debt(()).sources, total_debt(()).oldest_at) == (0, None)
@@ -61,7 +61,7 @@ def test_read_amplification() -> None:
 def test_what_schemas_keep_apart_is_in_the_status() -> None:
     found = [SchemaConflict(f"t{n:02}", 2, ("column v int8 | string",) * 5, 9 - n % 9, 2) for n in range(12)]
     conflicts = tuple(Conflict(one.tenant, one.schemas, one.blocks, str(one), one.alone) for one in found)
-    scan = Reading(1, 1, 0.0, 0.0, 0.0, measures={"windows": 3}, conflicts=conflicts)
+    scan = ScanResult(1, 1, 0.0, 0.0, 0.0, measures={"windows": 3}, conflicts=conflicts)
     figures = store_figures(debt_of(scan), scan, BLOCKS)
     status = CompactionPolicyStatus.model_validate(figures)
     assert len(status.conflicts) == 10
@@ -76,7 +76,7 @@ def test_what_schemas_keep_apart_is_in_the_status() -> None:
 
 
 def sources_of(candidate: Candidate, *, parked: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    planner = Planner("blocks", "uid", PlanLimits(1 << 60, 100), Trigger())
+    planner = Planner("blocks", "uid", PlanLimits(1 << 60, 100), PlanTrigger())
     plan = planner.plan([candidate], {}, JobInventory(parked={candidate.target: parked}), now=NOW)
     return [group.sources for job in plan.jobs for group in job.groups]
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.planning.triggers import Trigger
+from compaction.planning.triggers import PlanTrigger
 from compaction.stores.blocks.planning.offers import offer
 from compaction.stores.blocks.planning.queue import BlockQueue
 from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, BlockRules, QueuedBlock
@@ -30,7 +30,7 @@ P2 = [*P1, block(12, "B2"), block(13, "A1"), block(14, "B2")]
 
 
 def plan(queue: BlockQueue, *, now: float = 1000.0, inventory: JobInventory | None = None) -> Plan:
-    planner = Planner("blocks", "uid", PlanLimits(1 << 60, 1000), Trigger())
+    planner = Planner("blocks", "uid", PlanLimits(1 << 60, 1000), PlanTrigger())
     offered = offer(queue, now=now, sensed_at=0.0)
     return planner.plan(offered.candidates, {}, inventory or JobInventory(), now=now, left_out=offered.left_out)
 

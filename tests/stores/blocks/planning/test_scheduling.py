@@ -17,7 +17,7 @@ from compaction.kinds.blocks.work import BlockWork, work_of
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.scheduler import QueuedJob, TenantLoad, WorkerSlots, assign
-from compaction.planning.triggers import TargetHistory, Trigger
+from compaction.planning.triggers import PlanTrigger, TargetHistory
 from compaction.stores.blocks.planning.offers import offer
 from compaction.stores.blocks.planning.queue import BlockQueue
 from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
@@ -52,7 +52,7 @@ def test_no_row_is_forgotten() -> None:
 
 
 def planner(*, queued: int = 100, max_bytes: int = 1 << 60, uid: str = "uid") -> Planner:
-    return Planner("blocks", uid, PlanLimits(max_bytes, queued), Trigger())
+    return Planner("blocks", uid, PlanLimits(max_bytes, queued), PlanTrigger())
 
 
 def plan(

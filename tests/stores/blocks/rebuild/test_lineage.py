@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from compaction.stores.blocks.rebuild import search
-from compaction.stores.blocks.rebuild.lineage import Made, Relative, Verdict, decide
+from compaction.stores.blocks.rebuild.lineage import LineageVerdict, Made, Relative, decide
 from stores.blocks.rebuild.model import StoreModel
 
 WORLDS = 150
 STEPS = 60
 
 
-def _found(world: StoreModel, verdict: Verdict) -> Counter[int]:
+def _found(world: StoreModel, verdict: LineageVerdict) -> Counter[int]:
     assert verdict.live | verdict.dead | verdict.unused == world.objects.keys()
     assert len(verdict.live) + len(verdict.dead) + len(verdict.unused) == len(world.objects)
     return Counter(row for block in verdict.live for row in world.objects[block].rows)

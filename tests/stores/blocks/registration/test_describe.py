@@ -13,8 +13,8 @@ from ulid import ULID
 from compaction.exceptions import CorruptBlockError, ObjectStoreUnavailableError, UnsuitableBlockError
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.model import Block, Fingerprint
-from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.blocks.model import Block, RowFingerprint
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from compaction.stores.blocks.registration.describe import describe
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.blocks import PATH, footer_of, parquet, rows
@@ -23,16 +23,16 @@ from support.stores.s3 import S3
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Objects:
+def folder(tmp_path: Path) -> ObjectStorage:
     return open_objects(str(tmp_path / "objects"))
 
 
-def look(objects: Objects, data: bytes, path: str = PATH, **options: Any) -> Block:
+def look(objects: ObjectStorage, data: bytes, path: str = PATH, **options: Any) -> Block:
     objects.put(path, data)
     return describe(objects, path, **({"tenant": "acme", "shard": 0, "level": 0} | options))
 
 
-def test_a_foreign_block_is_read_and_counted(objects: Objects) -> None:
+def test_a_foreign_block_is_read_and_counted(objects: ObjectStorage) -> None:
     table = rows(1000)
     block = look(objects, parquet(table, row_group_size=200, sorted_by=["service", "time"]))
     assert (block.id, block.tenant, block.shard, block.level, block.path) == (ID, "acme", 0, 0, PATH)
@@ -43,7 +43,7 @@ def test_a_foreign_block_is_read_and_counted(objects: Objects) -> None:
     assert describe(objects, PATH, tenant="acme", shard=0, level=0, verify=True) == block
 
 
-def test_a_block_of_ours_needs_its_footer_only(folder: Objects) -> None:
+def test_a_block_of_ours_needs_its_footer_only(folder: ObjectStorage) -> None:
     """Its data may be anything: nobody looks, unless asked to verify."""
     table = rows(100)
     said = BlockMetadata(ID, "acme", 0, 2, "time", fingerprint(table), ("service", "time"), "job", 0, 1, ("a", "b"))
@@ -56,20 +56,20 @@ def test_a_block_of_ours_needs_its_footer_only(folder: Objects) -> None:
         describe(folder, PATH, tenant="acme", shard=0, level=2, verify=True)
 
 
-def test_verifying_finds_other_rows(folder: Objects) -> None:
+def test_verifying_finds_other_rows(folder: ObjectStorage) -> None:
     said = BlockMetadata(fingerprint=fingerprint(rows(100, start=5)))
     assert look(folder, parquet(rows(100), said)).fingerprint == said.fingerprint
     with pytest.raises(CorruptBlockError, match="not those it was made of"):
         look(folder, parquet(rows(100), said), verify=True)
 
 
-def test_a_fingerprint_of_another_number_of_rows_is_a_lie(folder: Objects) -> None:
+def test_a_fingerprint_of_another_number_of_rows_is_a_lie(folder: ObjectStorage) -> None:
     with pytest.raises(CorruptBlockError, match="99 rows"):
-        look(folder, parquet(rows(100), BlockMetadata(fingerprint=Fingerprint(99, 1))))
+        look(folder, parquet(rows(100), BlockMetadata(fingerprint=RowFingerprint(99, 1))))
 
 
 @pytest.mark.parametrize("field", ["id", "tenant", "shard", "level"])
-def test_a_block_of_somebody_else_is_refused(folder: Objects, field: str) -> None:
+def test_a_block_of_somebody_else_is_refused(folder: ObjectStorage, field: str) -> None:
     other = {"id": str(ULID()), "tenant": "other", "shard": 7, "level": 3}[field]
     said = dataclasses.replace(BlockMetadata(ID, "acme", 0, 0), **{field: other})
     with pytest.raises(UnsuitableBlockError, match=f"{field} is .?{other}"):
@@ -79,7 +79,7 @@ def test_a_block_of_somebody_else_is_refused(folder: Objects, field: str) -> Non
             look(folder, parquet(rows(3)), **{field: other})
 
 
-def test_a_path_of_another_layout_needs_an_id(folder: Objects) -> None:
+def test_a_path_of_another_layout_needs_an_id(folder: ObjectStorage) -> None:
     identity = str(ULID())
     assert look(folder, parquet(rows(3)), "lake/part-0.parquet", block=identity).id == identity
     with pytest.raises(UnsuitableBlockError, match="ULID"):
@@ -97,14 +97,14 @@ TIMES = {
 
 @pytest.mark.parametrize("statistics", [True, False])
 @pytest.mark.parametrize("unit", TIMES)
-def test_times_are_microseconds(folder: Objects, unit: str, statistics: bool) -> None:
+def test_times_are_microseconds(folder: ObjectStorage, unit: str, statistics: bool) -> None:
     kind, values, expected = TIMES[unit]
     table = pa.table({"time": pa.array(values, kind), "v": [1, 2]})
     block = look(folder, parquet(table, write_statistics=statistics), verify=True)
     assert (block.min_time, block.max_time) == expected
 
 
-def test_the_time_column_is_found_or_asked_for(folder: Objects) -> None:
+def test_the_time_column_is_found_or_asked_for(folder: ObjectStorage) -> None:
     stamp = pa.array([1], pa.timestamp("us"))
     later = pa.array([9], pa.timestamp("us"))
     assert look(folder, parquet(pa.table({"seen": stamp}))).max_time == 1
@@ -122,19 +122,19 @@ def test_the_time_column_is_found_or_asked_for(folder: Objects) -> None:
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_a_row_without_a_time_is_refused(folder: Objects, statistics: bool) -> None:
+def test_a_row_without_a_time_is_refused(folder: ObjectStorage, statistics: bool) -> None:
     table = pa.table({"time": pa.array([1, None], pa.timestamp("us"))})
     with pytest.raises(UnsuitableBlockError, match="no time"):
         look(folder, parquet(table, write_statistics=statistics))
 
 
-def test_an_empty_block_is_of_the_time_it_was_made(folder: Objects) -> None:
+def test_an_empty_block_is_of_the_time_it_was_made(folder: ObjectStorage) -> None:
     block = look(folder, parquet(rows(0), sorted_by=["service"]), verify=True)
     made = ULID.from_str(ID).milliseconds * 1000
-    assert (block.rows, block.min_time, block.max_time, block.fingerprint) == (0, made, made, Fingerprint())
+    assert (block.rows, block.min_time, block.max_time, block.fingerprint) == (0, made, made, RowFingerprint())
 
 
-def test_unsorted_blocks_have_no_sort_key(folder: Objects) -> None:
+def test_unsorted_blocks_have_no_sort_key(folder: ObjectStorage) -> None:
     assert look(folder, parquet(rows(10).take(pa.array([*range(5, 10), *range(5)])))).sort_key == ()
     backwards = pa.concat_tables([rows(50, start=50), rows(50)])
     assert look(folder, parquet(backwards, row_group_size=50, sorted_by=["service", "time"])).sort_key == ()
@@ -142,7 +142,7 @@ def test_unsorted_blocks_have_no_sort_key(folder: Objects) -> None:
         look(folder, parquet(rows(10), BlockMetadata(sort_key=("nothing",))))
 
 
-def test_damaged_pages_are_corrupt_and_name_the_object(folder: Objects) -> None:
+def test_damaged_pages_are_corrupt_and_name_the_object(folder: ObjectStorage) -> None:
     data = bytearray(parquet(rows(5000), compression="zstd", write_page_checksum=True))
     for position in range(200, 230):
         data[position] ^= 0xFF
@@ -150,7 +150,7 @@ def test_damaged_pages_are_corrupt_and_name_the_object(folder: Objects) -> None:
         look(folder, bytes(data))
 
 
-def test_malformed_metadata_is_corrupt(folder: Objects) -> None:
+def test_malformed_metadata_is_corrupt(folder: ObjectStorage) -> None:
     class Lie(BlockMetadata):
         def encode(self) -> dict[bytes, bytes]:
             return {b"compaction.dev.shard": b"many"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.objects.store import Objects, open_objects
+from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from compaction.stores.blocks.registration.describe import described
 from compaction.stores.blocks.registration.order import FoundOrder, OrderCheck, OrderSource
 from support.stores.block_rows import order_of
@@ -23,11 +23,11 @@ SERVICE_TIME = ("service", "time")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Objects:
+def folder(tmp_path: Path) -> ObjectStorage:
     return open_objects(str(tmp_path / "objects"))
 
 
-def order(objects: Objects, data: bytes, **options: Any) -> FoundOrder:
+def order(objects: ObjectStorage, data: bytes, **options: Any) -> FoundOrder:
     objects.put(PATH, data)
     found = described(objects, PATH, tenant="acme", shard=0, level=0, **options)
     assert found.block.sort_key == found.order.key
@@ -39,13 +39,13 @@ def backwards(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("size", [7, 15, 20, 100])
-def test_a_declared_order_holds_where_row_groups_share_a_first_key(folder: Objects, size: int) -> None:
+def test_a_declared_order_holds_where_row_groups_share_a_first_key(folder: ObjectStorage, size: int) -> None:
     found = order(folder, parquet(rows(100), row_group_size=size, sorted_by=list(SERVICE_TIME)))
     assert (found.key, found.source, str(found)) == (SERVICE_TIME, OrderSource.DECLARED, "service, time (declared)")
 
 
 @pytest.mark.parametrize("size", [10, 100])
-def test_a_declared_order_that_rows_do_not_have_is_told(folder: Objects, size: int) -> None:
+def test_a_declared_order_that_rows_do_not_have_is_told(folder: ObjectStorage, size: int) -> None:
     """Across row groups as within one. The rows here are backwards by time, and one of services is out of place."""
     table = pa.concat_tables([rows(60, start=40), rows(40)])
     found = order(folder, parquet(table, row_group_size=size, sorted_by=list(SERVICE_TIME)))
@@ -55,7 +55,7 @@ def test_a_declared_order_that_rows_do_not_have_is_told(folder: Objects, size: i
     )
 
 
-def test_rows_in_the_order_of_time_are_found_and_others_are_not(folder: Objects) -> None:
+def test_rows_in_the_order_of_time_are_found_and_others_are_not(folder: ObjectStorage) -> None:
     assert str(order(folder, parquet(rows(100), row_group_size=10))) == "time (found)"
     assert str(order(folder, parquet(backwards(rows(100))))) == "none (a merge sorts it, by time, the default)"
     swapped = rows(100).take(pa.array([*range(50), 51, 50, *range(52, 100)]))
@@ -63,7 +63,7 @@ def test_rows_in_the_order_of_time_are_found_and_others_are_not(folder: Objects)
     assert found.why.endswith("row 51 belongs before row 50")
 
 
-def test_the_wanted_order_is_looked_for_unless_another_is_declared(folder: Objects) -> None:
+def test_the_wanted_order_is_looked_for_unless_another_is_declared(folder: ObjectStorage) -> None:
     by_weight = rows(100).append_column("weight", pa.array(range(100)))
     wanted: dict[str, Any] = {"sort_key": ("weight", "time")}
     assert str(order(folder, parquet(by_weight), **wanted)) == "weight, time (as wanted)"
@@ -74,21 +74,21 @@ def test_the_wanted_order_is_looked_for_unless_another_is_declared(folder: Objec
     assert str(found) == "none (a merge sorts it, by weight, time, as wanted)"
 
 
-def test_what_a_block_of_ours_says_is_believed_until_its_rows_are_read(folder: Objects) -> None:
+def test_what_a_block_of_ours_says_is_believed_until_its_rows_are_read(folder: ObjectStorage) -> None:
     table = backwards(rows(100))
     data = parquet(table, BlockMetadata(fingerprint=fingerprint(table), sort_key=SERVICE_TIME))
     assert order(folder, data).key == SERVICE_TIME
     assert order(folder, data, verify=True).key == ()
 
 
-def test_a_declared_order_that_bounds_do_not_prove_is_read_for(folder: Objects) -> None:
+def test_a_declared_order_that_bounds_do_not_prove_is_read_for(folder: ObjectStorage) -> None:
     """A writer that gives a fingerprint spares the reading of rows, but not where its footer leaves it open."""
     for table, key in ((rows(100), SERVICE_TIME), (backwards(rows(100)), ())):
         said = BlockMetadata(fingerprint=fingerprint(table))
         assert order(folder, parquet(table, said, row_group_size=15, sorted_by=list(SERVICE_TIME))).key == key
 
 
-def test_an_empty_block_keeps_what_it_declares(folder: Objects) -> None:
+def test_an_empty_block_keeps_what_it_declares(folder: ObjectStorage) -> None:
     assert order(folder, parquet(rows(0))).key == ("time",)
 
 

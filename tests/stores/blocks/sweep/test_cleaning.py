@@ -8,7 +8,7 @@ import pytest
 
 from compaction.exceptions import ObjectMissingError
 from compaction.stores.blocks.index.listing import inspect
-from compaction.stores.blocks.index.retention import Retention
+from compaction.stores.blocks.index.retention import RetentionPeriods
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.index.tombstones import FIRST_PAUSE, summary
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
@@ -114,7 +114,7 @@ def test_retention_ends_blocks_and_the_sweep_deletes_them(block_store: BlockStor
     store = block_store
     fill(store, [1, 2])
     fill(store, [3], tenant="other")
-    rule = Retention(tenants={"acme": 86_400 * SECOND})
+    rule = RetentionPeriods(tenants={"acme": 86_400 * SECOND})
     far = NOON + 2 * 86_400 * SECOND
     ended = expire_all(store.index, rule, now=far, limit=1)
     assert [one.tenant for one in ended] == ["acme"]

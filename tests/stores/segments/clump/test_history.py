@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from compaction.stores.segments import sweep
 from compaction.stores.segments.clump.moves import read_moves
 from compaction.stores.segments.clump.owner import clump_through_owner
-from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.clump.plan import ClumpOptions
 from compaction.stores.segments.clump.run import clump_log
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.planning.limits import SegmentLimits
@@ -29,7 +29,7 @@ from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps
 from support.stores.segment_logs import compact_log
 
-REQUESTS = st.builds(ClumpRequest, st.integers(2, 4), st.integers(1, 3), st.integers(20, 2000))
+REQUESTS = st.builds(ClumpOptions, st.integers(2, 4), st.integers(1, 3), st.integers(20, 2000))
 
 
 class OwnedLog(RuleBasedStateMachine):
@@ -81,7 +81,7 @@ class OwnedLog(RuleBasedStateMachine):
         self.owner = KeyValueOwner(self.root / "log", max_count=self.max_count)
 
     @rule(request=REQUESTS)
-    def clump_while_it_runs(self, request: ClumpRequest) -> None:
+    def clump_while_it_runs(self, request: ClumpOptions) -> None:
         clump_through_owner(self.owner, request=request, limits=self.limits, now=self.now, **self._claimed())
 
     @rule(
@@ -90,7 +90,7 @@ class OwnedLog(RuleBasedStateMachine):
         when=st.sampled_from(["before", "after", "during"]),
         recovers=st.booleans(),
     )
-    def clump_while_it_is_stopped(self, request: ClumpRequest, at: int | None, when: str, recovers: bool) -> None:
+    def clump_while_it_is_stopped(self, request: ClumpOptions, at: int | None, when: str, recovers: bool) -> None:
         self.owner.stop()
         directory = self.owner.directory
         before, job = live_payloads(directory), self._claimed()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptMovesError
 from compaction.stores.segments.clump.moves import (
-    ClumpReceipt,
+    MoveReceipt,
     Moves,
     decode_moves,
     encode_moves,
@@ -26,7 +26,7 @@ from compaction.stores.segments.clump.moves import (
 from compaction.stores.segments.format.names import moves_name, parse_moves
 from compaction.stores.segments.snapshot.seq import LiveSet
 
-RECEIPT = ClumpReceipt(
+RECEIPT = MoveReceipt(
     job="by-hand",
     token=3,
     holder="worker",

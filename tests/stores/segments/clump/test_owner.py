@@ -15,7 +15,7 @@ from compaction.exceptions import (
 )
 from compaction.stores.segments.clump.moves import Moves, read_moves
 from compaction.stores.segments.clump.owner import Appended, EntryCopy, LogOwner, clump_through_owner
-from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.clump.plan import ClumpOptions
 from compaction.stores.segments.clump.run import ClumpResult
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.generate import corrupt_entry
@@ -25,7 +25,7 @@ from support.stores.log_owner import KeyValueOwner
 
 JOB = "online"
 SPARSE = tuple(range(3, 60, 5))
-REQUEST = ClumpRequest(shorter_than=3, min_ranges=2)
+REQUEST = ClumpOptions(shorter_than=3, min_ranges=2)
 
 
 def _fill(owner: KeyValueOwner) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import ClumpRefusedError, InvalidGroupError, LiveSetUnknownError
-from compaction.stores.segments.clump.plan import ClumpPlan, ClumpRequest, StaysReason, mean_run, plan_clump
+from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan, StaysReason, mean_run, plan_clump
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import open_log
@@ -17,7 +17,7 @@ from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from support.depth import examples
 
-REQUEST = ClumpRequest(shorter_than=3, min_ranges=1)
+REQUEST = ClumpOptions(shorter_than=3, min_ranges=1)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _plan(
-    directory: Path, live: str, request: ClumpRequest = REQUEST, limits: SegmentLimits | None = None
+    directory: Path, live: str, request: ClumpOptions = REQUEST, limits: SegmentLimits | None = None
 ) -> ClumpPlan:
     write_snapshot(directory, index=85, term=2, live=LiveSet.parse(live), sync=False)
     return plan_clump(open_log(directory), request, limits or SegmentLimits())
@@ -58,14 +58,14 @@ def test_short_runs_are_moved_behind_the_head_and_long_ones_stay(log: Path) -> N
     [
         ("1,79,84", REQUEST, None, StaysReason.SEGMENT_STAYS, 84),
         ("1,55,57", REQUEST, SegmentLimits(max_bytes=499), StaysReason.TOO_LARGE, 55),
-        ("1,3,5,7", ClumpRequest(3, 1, max_bytes=29), None, StaysReason.OVER_BUDGET, 5),
-        ("1,3,5", ClumpRequest(3, min_ranges=3), None, StaysReason.TOO_LITTLE_GAIN, 1),
+        ("1,3,5,7", ClumpOptions(3, 1, max_bytes=29), None, StaysReason.OVER_BUDGET, 5),
+        ("1,3,5", ClumpOptions(3, min_ranges=3), None, StaysReason.TOO_LITTLE_GAIN, 1),
         ("0,2,4", REQUEST, None, StaysReason.NOT_READABLE, 0),
     ],
     ids=lambda value: value if isinstance(value, StaysReason) else "",
 )
 def test_each_reason_to_stay(
-    log: Path, live: str, request_: ClumpRequest, limits: SegmentLimits | None, reason: StaysReason, stays: int
+    log: Path, live: str, request_: ClumpOptions, limits: SegmentLimits | None, reason: StaysReason, stays: int
 ) -> None:
     plan = _plan(log, live, request_, limits)
     (left,) = plan.left_out
@@ -75,8 +75,8 @@ def test_each_reason_to_stay(
 
 
 def test_budget_and_gain_count_what_is_equal_as_enough(log: Path) -> None:
-    assert _moved(_plan(log, "1,3,5,7", ClumpRequest(3, 1, max_bytes=30))) == "1,3,5"
-    assert _moved(_plan(log, "1,3,5", ClumpRequest(3, min_ranges=2))) == "1,3,5"
+    assert _moved(_plan(log, "1,3,5,7", ClumpOptions(3, 1, max_bytes=30))) == "1,3,5"
+    assert _moved(_plan(log, "1,3,5", ClumpOptions(3, min_ranges=2))) == "1,3,5"
     assert _moved(_plan(log, "1,55,57", limits=SegmentLimits(max_bytes=500))) == "1,55,57"
 
 
@@ -116,7 +116,7 @@ def test_an_unknown_live_set_or_no_snapshot_is_refused(tmp_path: Path) -> None:
 def test_requests_out_of_range_are_refused() -> None:
     for wrong in ({"shorter_than": 1}, {"min_ranges": 0}, {"max_bytes": 0}):
         with pytest.raises(InvalidGroupError):
-            ClumpRequest(**wrong)
+            ClumpOptions(**wrong)
 
 
 def test_mean_run() -> None:
@@ -127,11 +127,11 @@ def test_mean_run() -> None:
 @settings(max_examples=examples(60))
 @given(
     live=st.sets(st.integers(0, 85)),
-    request_=st.builds(ClumpRequest, st.integers(2, 5), st.integers(1, 6), st.integers(1, 900)),
+    request_=st.builds(ClumpOptions, st.integers(2, 5), st.integers(1, 6), st.integers(1, 900)),
     limits=st.builds(SegmentLimits, st.integers(1, 12), st.integers(5, 200)),
 )
 def test_every_run_is_moved_or_has_a_reason(
-    log: Path, live: set[int], request_: ClumpRequest, limits: SegmentLimits
+    log: Path, live: set[int], request_: ClumpOptions, limits: SegmentLimits
 ) -> None:
     members = LiveSet.from_indexes(live)
     plan = _plan(log, str(members), request_, limits)

@@ -20,7 +20,7 @@ from compaction.stores.segments.clump import commit as clump_commit
 from compaction.stores.segments.clump.commit import commit_clumps
 from compaction.stores.segments.clump.copy import CopiedClump, copy_clumps
 from compaction.stores.segments.clump.moves import read_moves
-from compaction.stores.segments.clump.plan import ClumpRequest
+from compaction.stores.segments.clump.plan import ClumpOptions
 from compaction.stores.segments.clump.run import (
     ClumpResult,
     clump_log,
@@ -43,7 +43,7 @@ from support.stores.segment_logs import leftovers
 
 JOB = "by-hand"
 LIMITS = SegmentLimits(max_entries=40)
-REQUEST = ClumpRequest()
+REQUEST = ClumpOptions()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def log(template: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(template, tmp_path / "log"))
 
 
-def _clump(directory: Path, *, token: int = 1, stopped: bool = True, request: ClumpRequest = REQUEST) -> ClumpResult:
+def _clump(directory: Path, *, token: int = 1, stopped: bool = True, request: ClumpOptions = REQUEST) -> ClumpResult:
     fence.claim(directory, job=JOB, token=token, holder="test")
     return clump_log(
         directory, request=request, limits=LIMITS, owner_stopped=stopped, job=JOB, token=token, holder="test", now=9.0
@@ -108,7 +108,7 @@ def test_content_is_equal_under_the_map_and_the_old_entries_are_dead(log: Path) 
 
 def test_the_ordinary_phases_reclaim_what_died(log: Path) -> None:
     before = live_payloads(log)
-    _clump(log, request=ClumpRequest(max_bytes=6000))
+    _clump(log, request=ClumpOptions(max_bytes=6000))
     fence.claim(log, job="next", token=1, holder="test")
     state = open_log(log)
     assert state.live is not None
@@ -177,9 +177,9 @@ def test_a_repeated_commit_returns_the_first_receipt(log: Path) -> None:
 def test_bytes_of_an_earlier_attempt_count(log: Path) -> None:
     first, _ = _copied(log)
     _commit(log, first)
-    result = _clump(log, token=2, request=ClumpRequest(max_bytes=first.payload_bytes + 2000))
+    result = _clump(log, token=2, request=ClumpOptions(max_bytes=first.payload_bytes + 2000))
     assert [r.payload_bytes for r in result.receipts] == [2000]
-    assert _clump(log, token=3, request=ClumpRequest(max_bytes=first.payload_bytes + 2000)).receipts == ()
+    assert _clump(log, token=3, request=ClumpOptions(max_bytes=first.payload_bytes + 2000)).receipts == ()
 
 
 @pytest.mark.parametrize("change", ["segment", "snapshot", "live", "append", "partial", "order", "lower"])
@@ -353,7 +353,7 @@ def test_entries_of_all_kinds_are_copied_as_they_are(tmp_path: Path) -> None:
         writer.append_many(range(20, 60), 4, [b"b%d" % i * (100_000 if i == 31 else 1) for i in range(20, 60)])
     write_snapshot(log, index=57, term=4, live=LiveSet.parse("2,4,19-21,25,28,31,33"), sync=False)
     before = live_payloads(log)
-    result = _clump(log, request=ClumpRequest(min_ranges=1))
+    result = _clump(log, request=ClumpOptions(min_ranges=1))
     assert under_the_maps(log, before) == before
     segment = open_log(log).segment(result.receipts[0].output)
     assert [bool(crc) for crc in segment.crc.tolist()] == [False, False, False, *[True] * 6]

@@ -21,9 +21,9 @@ from compaction.exceptions import (
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.commit.records import (
-    Claim,
     FenceRecord,
-    Tombstone,
+    JobClaim,
+    SegmentTombstone,
     TombstoneKind,
     UnreferencedReason,
 )
@@ -198,8 +198,8 @@ def test_a_fence_that_is_no_file_is_refused_without_waiting_or_leaking(log: Path
     os.close(writer)
 
 
-def mark(number: int, job: str = "job") -> Tombstone:
-    return Tombstone(
+def mark(number: int, job: str = "job") -> SegmentTombstone:
+    return SegmentTombstone(
         name=f"{number:016d}.segment",
         kind=TombstoneKind.UNREFERENCED,
         since=1000.0,
@@ -266,7 +266,7 @@ def test_claims_of_runs_that_were_killed_do_not_pile_up() -> None:
 
 
 def test_a_fence_full_of_killed_runs_shrinks() -> None:
-    jobs = {f"cli-{i:010x}": Claim(token=1, holder="cli", claimed_at=0.0) for i in range(5000)}
+    jobs = {f"cli-{i:010x}": JobClaim(token=1, holder="cli", claimed_at=0.0) for i in range(5000)}
     record = fence.retired(FenceRecord(jobs=jobs), "cli-0000000000")
     assert len(record.jobs) <= fence.KEPT_JOBS + fence.KEPT_OPEN
     assert record.floor == 1

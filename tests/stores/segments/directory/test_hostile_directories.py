@@ -16,7 +16,7 @@ import pytest
 
 from compaction.api.policy.resource import CompactionPolicySpec
 from compaction.exceptions import CompactionError, NotALogDirectoryError
-from compaction.planning.reading import Reading, TargetProblem
+from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.stores.adapter import SenseRequest, open_store
 from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.model import segment_name
@@ -240,7 +240,7 @@ def test_a_time_outside_of_the_calendar_is_cut_to_it(root: Path, seconds: int) -
     assert 0 <= found["bad"] <= 253_402_300_799
 
 
-def reading_of(root: Path) -> Reading:
+def reading_of(root: Path) -> ScanResult:
     spec = {"store": {"segmentLogs": {"root": str(root)}}}
     return open_store(CompactionPolicySpec.model_validate(spec), holder="t").sense(SenseRequest(1, 1, 0.0)).reading
 

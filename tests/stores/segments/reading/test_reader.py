@@ -19,7 +19,7 @@ from compaction.stores.segments.generate import Pattern, corrupt_entry, generate
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.reading import reader
 from compaction.stores.segments.reading.reader import (
-    Fingerprint,
+    EntryFingerprint,
     SegmentFile,
     fingerprint,
     iter_entries,
@@ -201,7 +201,7 @@ def test_fingerprint_depends_on_content_only(log_of_12: Path, tmp_path_factory: 
         for entry in iter_entries(log):
             writer.append(entry.index, entry.term, entry.payload)
     assert log_fingerprint(open_log(other)).hexdigest() == whole.hexdigest()
-    assert Fingerprint().hexdigest() != whole.hexdigest()
+    assert EntryFingerprint().hexdigest() != whole.hexdigest()
 
 
 @pytest.mark.parametrize("pattern", list(Pattern))

@@ -18,7 +18,7 @@ from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.buffers import CHUNK_BYTES
-from compaction.stores.segments.reading.reader import Batch
+from compaction.stores.segments.reading.reader import EntryBatch
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel
 from support.stores.segment_logs import leftovers
@@ -141,29 +141,29 @@ def test_an_index_that_points_elsewhere_is_found(log: Path, monkeypatch: pytest.
         rewrite(log)
 
 
-def without_last(batches: list[Batch]) -> list[Batch]:
+def without_last(batches: list[EntryBatch]) -> list[EntryBatch]:
     return batches[:-1]
 
 
-def twice(batches: list[Batch]) -> list[Batch]:
+def twice(batches: list[EntryBatch]) -> list[EntryBatch]:
     return [batches[0], *batches]
 
 
-def backwards(batches: list[Batch]) -> list[Batch]:
+def backwards(batches: list[EntryBatch]) -> list[EntryBatch]:
     return batches[::-1]
 
 
 @pytest.mark.parametrize("change", [without_last, twice, backwards])
 def test_payloads_that_are_missing_doubled_or_misplaced_are_found(
-    log: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[Batch]], list[Batch]]
+    log: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[EntryBatch]], list[EntryBatch]]
 ) -> None:
     picked_batches = kernel.picked_batches
 
-    def kept(batch: Batch) -> Batch:
+    def kept(batch: EntryBatch) -> EntryBatch:
         """Batches are only valid until the next one."""
-        return Batch(batch.segment, batch.rows, memoryview(bytes(batch.data)), batch.lengths, batch.crcs)
+        return EntryBatch(batch.segment, batch.rows, memoryview(bytes(batch.data)), batch.lengths, batch.crcs)
 
-    def wrong(*args: Any) -> Iterator[Batch]:
+    def wrong(*args: Any) -> Iterator[EntryBatch]:
         yield from change([kept(batch) for batch in picked_batches(*args)])
 
     monkeypatch.setattr(kernel, "picked_batches", wrong)

@@ -12,7 +12,7 @@ from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob
-from compaction.local.demo.cluster import Cluster, Observation
+from compaction.local.demo.cluster import DemoCluster, DemoObservation
 from compaction.local.demo.replicas import leftover_workers
 from compaction.local.processes.process import wait_gone
 
@@ -25,12 +25,12 @@ AFTER_JOBS: Final = 4
 class Accident:
     """`worker` is the one that was killed (empty before), `jobs` the tokens of what it was at."""
 
-    cluster: Cluster
+    cluster: DemoCluster
     operator: Path
     worker: str = ""
     jobs: dict[str, int] = field(default_factory=dict)
 
-    def happen(self, seen: Observation) -> bool:
+    def happen(self, seen: DemoObservation) -> bool:
         """Kill a worker that has a job, once there was something to see. True when it has just happened."""
         succeeded = sum(job.status.state is JobState.SUCCEEDED for job in seen.jobs)
         if self.worker or succeeded < AFTER_JOBS:
@@ -47,12 +47,12 @@ class Accident:
             worker.send(signal.SIGCONT, group=True)
         return False
 
-    def replaced(self, seen: Observation) -> bool:
+    def replaced(self, seen: DemoObservation) -> bool:
         """Whether another worker has taken its place, and has got a job done."""
         workers = {job.status.receipt.worker for job in seen.jobs if job.status.receipt is not None}
         return bool(self.worker) and bool(workers - {self.worker})
 
-    def survived(self, seen: Observation) -> tuple[str, ...]:
+    def survived(self, seen: DemoObservation) -> tuple[str, ...]:
         """Those of its jobs that succeeded later, with a larger token."""
         return tuple(
             job.metadata.name
@@ -63,5 +63,5 @@ class Accident:
         )
 
 
-def _in_progress(seen: Observation, worker: str) -> list[CompactionJob]:
+def _in_progress(seen: DemoObservation, worker: str) -> list[CompactionJob]:
     return [job for job in seen.jobs if job.status.state is JobState.IN_PROGRESS and job.status.worker == worker]

@@ -13,10 +13,10 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TypeVar
 
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 
 T = TypeVar("T")
-NOTHING = Fingerprint()
+NOTHING = RowFingerprint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Entries:
     purpose; their rows are not in `content`.
     """
 
-    content: Mapping[str, Fingerprint]
+    content: Mapping[str, RowFingerprint]
     blocks: Mapping[str, int]
     lost: frozenset[str] = frozenset()
 
@@ -39,18 +39,18 @@ class Ledger:
     """Safe for threads."""
 
     _lock: Lock = field(default_factory=Lock)
-    _content: dict[str, Fingerprint] = field(default_factory=dict)
+    _content: dict[str, RowFingerprint] = field(default_factory=dict)
     _blocks: Counter[str] = field(default_factory=Counter)
     _lost: set[str] = field(default_factory=set)
 
-    def enter(self, tenant: str, content: Fingerprint, register: Callable[[], object]) -> None:
+    def enter(self, tenant: str, content: RowFingerprint, register: Callable[[], object]) -> None:
         """Register a block of a tenant and write down its content; neither when `register` raises."""
         with self._lock:
             register()
             self._content[tenant] = self._content.get(tenant, NOTHING) + content
             self._blocks[tenant] += 1
 
-    def lose(self, tenant: str, block: str, content: Fingerprint) -> None:
+    def lose(self, tenant: str, block: str, content: RowFingerprint) -> None:
         """The block stays registered, and its rows can be read no more."""
         with self._lock:
             self._content[tenant] -= content

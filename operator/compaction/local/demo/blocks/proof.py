@@ -17,9 +17,9 @@ from compaction.kinds.blocks.measures import READS
 from compaction.local.demo.blocks.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, Stray
 from compaction.local.demo.blocks.ledger import Entries
-from compaction.local.demo.blocks.prover import Prover, Reading
+from compaction.local.demo.blocks.prover import ProvedContent, Prover
 from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import Observation
+from compaction.local.demo.cluster import DemoObservation
 
 FEWER: Final = 5
 """So many times fewer blocks than were registered are few: fan-in of one level is not enough for it."""
@@ -35,10 +35,10 @@ class Story:
     found. `amplification`: blocks that a query opened on average, at most, as the policy's status said.
     """
 
-    seen: Observation
+    seen: DemoObservation
     entries: Entries
     prover: Prover
-    final: Reading | None
+    final: ProvedContent | None
     before: StoreFacts
     after: StoreFacts
     stray: Stray
@@ -114,7 +114,7 @@ def _written_meanwhile(story: Story) -> Check:
     )
 
 
-def read_amplification_of(seen: Observation) -> float:
+def read_amplification_of(seen: DemoObservation) -> float:
     """Blocks that a query opens on average, as the policy's status says it; 0 before it does."""
     debt = seen.policy.status.debt if seen.policy is not None else None
     return debt.measure(READS) if debt is not None else 0.0
@@ -129,7 +129,7 @@ def _receipts_agree(story: Story) -> Check:
     )
 
 
-def _every_job_ended(seen: Observation) -> Check:
+def _every_job_ended(seen: DemoObservation) -> Check:
     others = [
         f"{job.metadata.name} is {job.status.state.value}"
         for job in seen.jobs

@@ -16,8 +16,8 @@ from typing import Final
 from compaction.exceptions import CompactionError, CorruptBlockError, SnapshotExpiredError
 from compaction.local.demo.blocks.ledger import NOTHING, Entries, Ledger
 from compaction.stores.blocks.fingerprint.rows import Fingerprinter
-from compaction.stores.blocks.model import Block, Fingerprint
-from compaction.stores.blocks.reader import BlockReader, Snapshot
+from compaction.stores.blocks.model import Block, RowFingerprint
+from compaction.stores.blocks.reader import BlockReader, BlockSnapshot
 
 PAUSE_SECONDS: Final = 0.3
 JOIN_SECONDS: Final = 60.0
@@ -25,11 +25,11 @@ REMEMBERED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ProvedContent:
     """All rows of one instant. `version`: the last change of the index that it includes; `opened`: blocks by tenant."""
 
     version: int
-    content: Mapping[str, Fingerprint]
+    content: Mapping[str, RowFingerprint]
     opened: Mapping[str, int]
     unreadable: frozenset[str]
     expected: Entries
@@ -75,7 +75,7 @@ class Prover:
     rows: int = 0
     versions: set[int] = field(default_factory=set)
     different: list[str] = field(default_factory=list)
-    last: Reading | None = None
+    last: ProvedContent | None = None
     error: CompactionError | None = None
 
     def run(self) -> None:
@@ -88,7 +88,7 @@ class Prover:
         except CompactionError as error:
             self.error = error
 
-    def prove(self) -> Reading | None:
+    def prove(self) -> ProvedContent | None:
         """One instant; None when the snapshot was no longer readable at the end, which readers get as an error.
 
         Raises CompactionError: it could not be read at all.
@@ -108,10 +108,10 @@ class Prover:
         return reading
 
 
-def read(snapshot: Snapshot, expected: Entries) -> Reading:
+def read(snapshot: BlockSnapshot, expected: Entries) -> ProvedContent:
     """Every row of every block of the snapshot. Raises SnapshotExpiredError, and errors of the store."""
     started = time.monotonic()
-    content: dict[str, Fingerprint] = {}
+    content: dict[str, RowFingerprint] = {}
     opened: dict[str, int] = {}
     unreadable = set()
     for block in snapshot.blocks():
@@ -120,10 +120,10 @@ def read(snapshot: Snapshot, expected: Entries) -> Reading:
             content[block.tenant] = content.get(block.tenant, NOTHING) + _content(snapshot, block)
         except CorruptBlockError:
             unreadable.add(block.id)
-    return Reading(snapshot.version, content, opened, frozenset(unreadable), expected, time.monotonic() - started)
+    return ProvedContent(snapshot.version, content, opened, frozenset(unreadable), expected, time.monotonic() - started)
 
 
-def _content(snapshot: Snapshot, block: Block) -> Fingerprint:
+def _content(snapshot: BlockSnapshot, block: Block) -> RowFingerprint:
     """Counted from the rows, whatever the index or the block say of them."""
     counted = Fingerprinter()
     for batch in snapshot.read(block):

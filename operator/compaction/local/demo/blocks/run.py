@@ -24,7 +24,7 @@ from compaction.local.demo.blocks.proof import Story, checks, read_amplification
 from compaction.local.demo.blocks.prover import Prover, proving
 from compaction.local.demo.blocks.scenario import DAMAGED, DAMAGED_BLOCK, GRACE, POLICY, TENANTS, WRITE_SECONDS
 from compaction.local.demo.blocks.writers import Writer, damage, writing
-from compaction.local.demo.cluster import Cluster, Observation
+from compaction.local.demo.cluster import DemoCluster, DemoObservation
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage
@@ -106,7 +106,7 @@ class _Play:
     stage: Stage
     servers: Servers
     store: BlockStore
-    cluster: Cluster
+    cluster: DemoCluster
     cast: Cast
     accident: Accident = field(init=False)
     amplification: float = 0.0
@@ -138,11 +138,11 @@ class _Play:
         return self._judge(seen, before, replicas)
 
     def _watch(
-        self, replicas: Replicas, shown: view.View, done: Callable[[Observation, StoreFacts], bool]
-    ) -> Observation:
+        self, replicas: Replicas, shown: view.BlockDemoView, done: Callable[[DemoObservation, StoreFacts], bool]
+    ) -> DemoObservation:
         facts = look(self.store)
 
-        def show(seen: Observation) -> None:
+        def show(seen: DemoObservation) -> None:
             nonlocal facts
             self.cast.check()
             facts = look(self.store)
@@ -156,14 +156,14 @@ class _Play:
 
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
 
-    def _seen_enough(self, seen: Observation, shown: view.View, began: float) -> bool:
+    def _seen_enough(self, seen: DemoObservation, shown: view.BlockDemoView, began: float) -> bool:
         """Writers wrote for long enough, and the worker after the killed one is at work."""
         if self.accident.happen(seen):
             jobs = ", ".join(self.accident.jobs)
             shown.say(f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {jobs}")
         return self.accident.replaced(seen) and time.monotonic() - began >= WRITE_SECONDS
 
-    def _judge(self, seen: Observation, before: StoreFacts, replicas: Replicas) -> bool:
+    def _judge(self, seen: DemoObservation, before: StoreFacts, replicas: Replicas) -> bool:
         stage, cast, store = self.stage, self.cast, self.store
         found = [one.path for one in find_orphans(store.objects, store.index, older_than=0).orphans]
         collect_orphans(store.objects, store.index, now=store.now(), older_than=0)
@@ -197,7 +197,7 @@ class _Play:
         return stage.conclude(self.cluster, checks(story))
 
 
-def _settled(seen: Observation, facts: StoreFacts) -> bool:
+def _settled(seen: DemoObservation, facts: StoreFacts) -> bool:
     """The last scan of the operator came after the last job's end and found nothing left to do, nothing will become
     due, and all that was replaced is deleted.
     """

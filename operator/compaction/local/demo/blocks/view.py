@@ -23,7 +23,7 @@ from compaction.local.demo.blocks.facts import StoreFacts
 from compaction.local.demo.blocks.ledger import Entries
 from compaction.local.demo.blocks.prover import Prover
 from compaction.local.demo.blocks.scenario import TOP_LEVEL
-from compaction.local.demo.cluster import Observation
+from compaction.local.demo.cluster import DemoObservation
 from compaction.local.demo.view import (
     MISSING,
     POLICY_COLUMNS,
@@ -44,13 +44,13 @@ PLAIN_SECONDS: Final = 3.0
 class Scene:
     """All that is seen at one moment."""
 
-    seen: Observation
+    seen: DemoObservation
     facts: StoreFacts
     entries: Entries
     prover: Prover
 
 
-class View(Protocol):
+class BlockDemoView(Protocol):
     """Shows one scene after the other, and what is said in between."""
 
     def show(self, scene: Scene) -> None: ...
@@ -58,9 +58,9 @@ class View(Protocol):
     def say(self, line: str) -> None: ...
 
 
-def watching(console: Console) -> AbstractContextManager[View]:
+def watching(console: Console) -> AbstractContextManager[BlockDemoView]:
     """See `live_or_plain`."""
-    return live_or_plain(console, LiveTables, PlainLines)
+    return live_or_plain(console, LiveTables, BlockPlainLines)
 
 
 class LiveTables:
@@ -85,7 +85,7 @@ class LiveTables:
         self._live.console.print(f"> {line}", style="dim", highlight=False)
 
 
-class PlainLines:
+class BlockPlainLines:
     """A line for each change of a job's state, and of the numbers of policy and store, the latter now and then."""
 
     def __init__(self, console: Console) -> None:

@@ -23,7 +23,7 @@ from compaction.exceptions import CompactionError
 from compaction.local.demo.blocks.ledger import Ledger
 from compaction.local.demo.blocks.scenario import SHARD, Tenant
 from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.model import SECOND, Fingerprint
+from compaction.stores.blocks.model import SECOND, RowFingerprint
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore
 
@@ -37,7 +37,7 @@ class Written:
 
     id: str
     path: str
-    content: Fingerprint
+    content: RowFingerprint
     at: float
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from compaction.exceptions import CorruptEntryError, LogChangedError
 from compaction.stores.segments.commit import fence
-from compaction.stores.segments.reading.reader import Fingerprint, read_batches
+from compaction.stores.segments.reading.reader import EntryFingerprint, read_batches
 from compaction.stores.segments.reading.view import open_log
 
 ATTEMPTS: Final = 20
@@ -52,7 +52,7 @@ def measure(directory: Path) -> LogFacts:
 def _measure(directory: Path) -> LogFacts:
     log = open_log(directory)
     corrupt: list[CorruptEntryError] = []
-    content = Fingerprint()
+    content = EntryFingerprint()
     for batch in read_batches(log, live_only=True, on_corrupt=corrupt.append):
         content.update_batch(batch)
     return LogFacts(

@@ -11,7 +11,7 @@ from pathlib import Path
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob, JobReceipt
 from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import Observation
+from compaction.local.demo.cluster import DemoObservation
 from compaction.local.demo.segments.facts import LogFacts
 from compaction.local.demo.segments.scenario import Scenario
 
@@ -47,7 +47,7 @@ class LogProof:
         return sum(receipt.bytes_reclaimed for receipt in self.receipts.values())
 
 
-def prove_logs(before: Sequence[LogFacts], after: Mapping[Path, LogFacts], seen: Observation) -> list[LogProof]:
+def prove_logs(before: Sequence[LogFacts], after: Mapping[Path, LogFacts], seen: DemoObservation) -> list[LogProof]:
     return [
         LogProof(name=facts.path.name, before=facts, after=after[facts.path], receipts=_receipts(facts.path, seen.jobs))
         for facts in before
@@ -65,7 +65,9 @@ def log_of(job: CompactionJob) -> Path | None:
     return None if sources is None else Path(sources.path)
 
 
-def checks(proofs: Sequence[LogProof], seen: Observation, scenario: Scenario, *, replicas_alive: int) -> list[Check]:
+def checks(
+    proofs: Sequence[LogProof], seen: DemoObservation, scenario: Scenario, *, replicas_alive: int
+) -> list[Check]:
     """Everything the demo claims."""
     return [
         *(_same_content(proof) for proof in proofs),
@@ -110,7 +112,7 @@ def _receipts_agree(proofs: Sequence[LogProof]) -> Check:
     )
 
 
-def _every_job_ended(seen: Observation, scenario: Scenario) -> Check:
+def _every_job_ended(seen: DemoObservation, scenario: Scenario) -> Check:
     succeeded = [job for job in seen.jobs if job.status.state is JobState.SUCCEEDED]
     faulty = [job for job in seen.jobs if job.status.state is JobState.FAULTY]
     elsewhere = [job.metadata.name for job in faulty if log_of(job) != scenario.damaged]
@@ -122,7 +124,7 @@ def _every_job_ended(seen: Observation, scenario: Scenario) -> Check:
     )
 
 
-def _damage_is_named(seen: Observation, scenario: Scenario) -> Check:
+def _damage_is_named(seen: DemoObservation, scenario: Scenario) -> Check:
     quarantined = seen.policy.status.quarantined if seen.policy is not None else ()
     named = [
         item for item in quarantined if Path(item.target) == scenario.damaged and item.source == scenario.damage.file

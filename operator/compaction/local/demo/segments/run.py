@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.local.demo.cluster import Cluster, Observation
+from compaction.local.demo.cluster import DemoCluster, DemoObservation
 from compaction.local.demo.replicas import Replicas
 from compaction.local.demo.segments import proof, scenario
 from compaction.local.demo.segments.facts import LogFacts, measure, waiting
@@ -54,11 +54,11 @@ def show(stage: Stage) -> bool:
 def _prove(
     stage: Stage,
     proofs: Sequence[proof.LogProof],
-    seen: Observation,
+    seen: DemoObservation,
     story: Scenario,
     *,
     replicas: Replicas,
-    cluster: Cluster,
+    cluster: DemoCluster,
 ) -> bool:
     checks = proof.checks(proofs, seen, story, replicas_alive=len(replicas.alive))
     stage.command(cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
@@ -73,7 +73,7 @@ def _create_and_measure(root: Path) -> tuple[Scenario, list[LogFacts]]:
     return story, [measure(log) for log in story.logs]
 
 
-def _settled(seen: Observation) -> bool:
+def _settled(seen: DemoObservation) -> bool:
     """True when the last scan of the operator came after the last job's end and found nothing left to do."""
     if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):
         return False

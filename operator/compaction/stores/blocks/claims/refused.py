@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import BlockClaimError, BlockStoreError, ClaimRefusal, ClaimRefusedError, SecretError
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 
 
 @contextmanager
@@ -16,10 +16,10 @@ def claiming() -> Iterator[None]:
     try:
         yield
     except BlockClaimError as error:
-        if error.reason == Refusal.JOB_COMMITTED:
+        if error.reason == IndexRefusal.JOB_COMMITTED:
             return
         # Those end with the job that has it; anything else will never be the job's.
-        busy = error.reason in (Refusal.SOURCE_CLAIMED, Refusal.JOB_HELD)
+        busy = error.reason in (IndexRefusal.SOURCE_CLAIMED, IndexRefusal.JOB_HELD)
         refusal = ClaimRefusal.BUSY if busy else ClaimRefusal.GONE
         raise ClaimRefusedError(refusal, str(error), JobReason.SOURCES_CHANGED) from error
     except (BlockStoreError, SecretError) as error:

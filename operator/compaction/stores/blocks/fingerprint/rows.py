@@ -24,7 +24,7 @@ import pyarrow as pa
 from compaction.exceptions import UnsupportedColumnError
 from compaction.stores.blocks.fingerprint.lanes import ColumnKeys, column_keys, has_words, lanes, looked_up, words_of
 from compaction.stores.blocks.fingerprint.lookups import PAIR, Combiner, Pairs, Places
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 
 SLICE_ROWS: Final = 15 << 10
 """So many rows at a time: what is computed on fits into a core's cache, and one array of it is just below the size
@@ -43,7 +43,7 @@ Words = npt.NDArray[np.uint64]
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 
 
-def fingerprint(data: Rows | Iterable[pa.RecordBatch]) -> Fingerprint:
+def fingerprint(data: Rows | Iterable[pa.RecordBatch]) -> RowFingerprint:
     """The fingerprint of a batch, a table, or of all batches of a reader.
 
     Raises UnsupportedColumnError for a column that has no defined hash (unions, intervals) or a name that is there
@@ -62,7 +62,7 @@ class Fingerprinter:
     """
 
     def __init__(self) -> None:
-        self.value = Fingerprint()
+        self.value = RowFingerprint()
         self._schema: pa.Schema | None = None
         self._keys: list[ColumnKeys] = []
         self._scratch = np.empty((2, SLICE_ROWS), PAIR)
@@ -90,7 +90,7 @@ class Fingerprinter:
                 keys.known = before.known
         self._schema = schema
 
-    def _batch(self, batch: pa.RecordBatch) -> Iterator[Fingerprint]:
+    def _batch(self, batch: pa.RecordBatch) -> Iterator[RowFingerprint]:
         """Of each slice. What lies in dictionaries is looked up: the dictionaries are learnt once for all slices."""
         looked: list[tuple[Pairs, Places]] = []
         numbers: list[tuple[pa.Array[Any], ColumnKeys]] = []
@@ -132,12 +132,12 @@ class Fingerprinter:
             b += sums["b"]
 
 
-def _sum(high: Words, low: Words) -> Fingerprint:
+def _sum(high: Words, low: Words) -> RowFingerprint:
     """Of rows whose hashes have these halves. The low ones are summed as halves of 32 bits, whose sums cannot overflow
     64: so no carry into the high lane is lost.
     """
     below = int((low & _LOW_HALF).sum()) + (int((low >> _S32).sum()) << 32)
-    return Fingerprint(len(high), ((int(high.sum()) << 64) + below) % (1 << 128))
+    return RowFingerprint(len(high), ((int(high.sum()) << 64) + below) % (1 << 128))
 
 
 def _tie(a: Words, b: Words) -> tuple[Words, Words]:

@@ -14,16 +14,16 @@ from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 from compaction.stores.blocks.fingerprint.rows import SLICE_ROWS, Fingerprinter
 from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
-from compaction.stores.blocks.merge.footers import Footer, read_footer, reading
+from compaction.stores.blocks.merge.footers import OpenedFooter, read_footer, reading
 from compaction.stores.blocks.merge.settings import MergeInput, Moved, OpenFile, nobody
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 
 BATCH_ROWS: Final = 4 * SLICE_ROWS
 _ARRAYS: Final = 4 << 20
 """More than the arrays of a batch take together."""
 
 
-def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> Fingerprint:
+def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> RowFingerprint:
     """The fingerprint of a Parquet file's rows; memory: a batch, and the pages of a row group. `moved` is called with
     them.
 
@@ -42,7 +42,7 @@ def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> Finge
     return hasher.value
 
 
-def _coded(footer: Footer) -> list[str]:
+def _coded(footer: OpenedFooter) -> list[str]:
     coded = coded_texts(footer.metadata)
     top = [name for name in coded if name in footer.schema.names]
     if not top or not footer.groups:
@@ -52,8 +52,8 @@ def _coded(footer: Footer) -> list[str]:
     return [name for name in coded if name not in many]
 
 
-def verify(name: str, found: Sequence[Fingerprint], *, expected: Fingerprint) -> None:
+def verify(name: str, found: Sequence[RowFingerprint], *, expected: RowFingerprint) -> None:
     """Compare what the outputs read back as with what they must hold. Raises BlockVerificationError."""
-    total = sum(found, Fingerprint())
+    total = sum(found, RowFingerprint())
     if total != expected:
         raise BlockVerificationError(name, str(expected), str(total))

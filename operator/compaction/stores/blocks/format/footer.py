@@ -20,7 +20,7 @@ from compaction.exceptions import CorruptBlockError, UnsuitableBlockError
 from compaction.stores.blocks.format.footer_shape import Leaf, chunk, count, leaves, need, structs
 from compaction.stores.blocks.format.int96 import arrow_schema
 from compaction.stores.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
-from compaction.stores.blocks.objects.store import ObjectInfo, Objects
+from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.blocks.schema.ids import schema_id
 
 MAGIC: Final = b"PAR1"
@@ -65,7 +65,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Footer:
+class BlockFooter:
     """All that a footer says. `bounds` are of plain top columns only.
 
     `sorted_by`: the columns by which each row group says it is sorted, ascending and all alike, else empty; whether
@@ -113,7 +113,7 @@ class Footer:
         )
 
 
-def read_footer(objects: Objects, path: str, *, limit: int = MAX_FOOTER) -> Footer:
+def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -> BlockFooter:
     """Read and check the footer of an object.
 
     Raises CorruptBlockError, UnsuitableBlockError (a sound file that is not for us), and the errors of objects.
@@ -135,7 +135,7 @@ def read_footer(objects: Objects, path: str, *, limit: int = MAX_FOOTER) -> Foot
     twice = next((name for name in schema.names if len(schema.get_all_field_indices(name)) > 1), None)
     if twice is not None:
         raise UnsuitableBlockError(path, f"it has two columns named {twice[:100]!r}")
-    return Footer(
+    return BlockFooter(
         info=info,
         rows=shape.rows,
         row_groups=shape.groups,
@@ -148,7 +148,7 @@ def read_footer(objects: Objects, path: str, *, limit: int = MAX_FOOTER) -> Foot
     )
 
 
-def _raw_footer(objects: Objects, info: ObjectInfo, limit: int) -> bytes:
+def _raw_footer(objects: ObjectStorage, info: ObjectInfo, limit: int) -> bytes:
     """The bytes of the footer, without length and magic."""
     path = info.path
     if info.size < len(MAGIC) + _FRAME:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.stores.blocks.model import ALGORITHM, Fingerprint
+from compaction.stores.blocks.model import ALGORITHM, RowFingerprint
 from compaction.stores.blocks.paths import ULID_TEXT
 
 PREFIX: Final = "compaction.dev."
@@ -43,7 +43,7 @@ class BlockMetadata:
     shard: int | None = None
     level: int | None = None
     time_column: str | None = None
-    fingerprint: Fingerprint | None = None
+    fingerprint: RowFingerprint | None = None
     sort_key: tuple[str, ...] | None = None
     job: str | None = None
     part: int = 0
@@ -85,7 +85,7 @@ def decode(metadata: Mapping[str, str]) -> BlockMetadata:
     fingerprint = None
     if given.get("fingerprint-algorithm") == ALGORITHM and "fingerprint" in given:
         try:
-            fingerprint = Fingerprint.parse(given["fingerprint"])
+            fingerprint = RowFingerprint.parse(given["fingerprint"])
         except ValueError:
             raise ValueError(f"{PREFIX}fingerprint is not one") from None
     part, parts = _number(given, "part") or 0, _number(given, "parts")

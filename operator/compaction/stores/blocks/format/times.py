@@ -12,7 +12,7 @@ import pyarrow as pa
 from compaction.api.text.safe import cut
 from compaction.exceptions import UnsuitableBlockError
 from compaction.stores.blocks.fingerprint.lanes import plain_type
-from compaction.stores.blocks.format.footer import Footer
+from compaction.stores.blocks.format.footer import BlockFooter
 from compaction.stores.blocks.model import Block
 
 _TIME_NAMES: Final = ("timestamp", "time", "ts")
@@ -39,7 +39,7 @@ class Scale(NamedTuple):
 _SCALES: Final = {"s": Scale(1_000_000, 1), "ms": Scale(1_000, 1), "us": Scale(1, 1), "ns": Scale(1, 1_000)}
 
 
-def time_column_of(footer: Footer, wanted: str = "") -> str:
+def time_column_of(footer: BlockFooter, wanted: str = "") -> str:
     """The column `wanted`, or the only one of timestamps, or one of the usual name. Raises UnsuitableBlockError."""
     path, schema = footer.info.path, footer.schema
     if wanted:
@@ -55,7 +55,7 @@ def time_column_of(footer: Footer, wanted: str = "") -> str:
     raise UnsuitableBlockError(path, f"which column is the time? Of timestamps there are: {cut(repr(times), 200)}")
 
 
-def registered_time_column(block: Block, footer: Footer, said: str = "") -> str | None:
+def registered_time_column(block: Block, footer: BlockFooter, said: str = "") -> str | None:
     """The column that the times of a registered block are of: the one it names (`said`) or that would be taken without
     a name, else the first whose bounds are the block's times, which were registered with its name. None when nothing
     tells.
@@ -87,7 +87,7 @@ def scale_of(kind: pa.DataType) -> Scale:
     return _SCALES[_unit(kind) or "us"]
 
 
-def stored_scale(footer: Footer, column: str) -> Scale:
+def stored_scale(footer: BlockFooter, column: str) -> Scale:
     """That of the numbers in the file, which is not always that of the Arrow schema: seconds are stored as
     milliseconds.
     """
@@ -97,7 +97,7 @@ def stored_scale(footer: Footer, column: str) -> Scale:
     return _SCALES[stored] if stored else scale_of(footer.schema.field(column).type)
 
 
-def times_of_footer(footer: Footer, column: str) -> tuple[int, int] | None:
+def times_of_footer(footer: BlockFooter, column: str) -> tuple[int, int] | None:
     """Inclusive, in epoch microseconds; None when the statistics do not tell. Raises UnsuitableBlockError for rows
     without a time.
     """

@@ -19,9 +19,9 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
 from compaction.exceptions import BlockClaimError, StaleTokenError
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.holders import HolderRecord, forget_holders, record_of, sign_in, silence
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.index.rows import CONTENT, MAX_INTEGER, MAX_LEVEL, block_of, chunks, text_problem
 from compaction.stores.blocks.index.tables import (
     BLOCKS,
@@ -31,7 +31,7 @@ from compaction.stores.blocks.index.tables import (
     JOBS,
     QUARANTINE,
     BlockState,
-    JobState,
+    IndexJobState,
 )
 from compaction.stores.blocks.model import Block, BlockKey
 from compaction.stores.processes import Holder
@@ -55,7 +55,7 @@ class JobRecord:
     """What is remembered of a job. `receipt`: of a committed one. `holder`: of one that a local process claimed."""
 
     job: str
-    state: JobState
+    state: IndexJobState
     token: int
     key: BlockKey
     output_level: int
@@ -93,7 +93,7 @@ def claim(
 
     Raises:
         StaleTokenError: not larger than every token accepted for the job before.
-        BlockClaimError: see `Refusal`.
+        BlockClaimError: see `IndexRefusal`.
         IndexUnavailableError, BlockIndexError
     """
     wanted = tuple(sorted(sources))
@@ -101,7 +101,7 @@ def claim(
     # Its own claim, made by an answer that was lost, must not look like somebody else's.
     mark = secrets.token_hex(8)
 
-    def body(change: Change) -> Claimed:
+    def body(change: IndexChange) -> Claimed:
         before = change.connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
         if before is not None and before.claim == mark:
             return Claimed(job, token, _rows(change, wanted), before.output_level)
@@ -111,7 +111,7 @@ def claim(
         highest = max(block.level for block in blocks)
         level = highest + 1 if output_level is None else output_level
         if level <= highest:
-            raise _refused(job, Refusal.MALFORMED, f"outputs of level {level} from sources of level {highest}")
+            raise _refused(job, IndexRefusal.MALFORMED, f"outputs of level {level} from sources of level {highest}")
         key = BlockKey(blocks[0].tenant, blocks[0].shard, highest)
         row = _job_row(change, job, token, mark, key, level, now)
         if holder is not None:
@@ -125,39 +125,39 @@ def claim(
 def _check_form(job: str, token: int, sources: tuple[str, ...], output_level: int | None) -> None:
     problem = text_problem(job)
     if problem:
-        raise _refused(job, Refusal.MALFORMED, f"its name {problem}")
+        raise _refused(job, IndexRefusal.MALFORMED, f"its name {problem}")
     if not 1 <= token <= MAX_INTEGER:
-        raise _refused(job, Refusal.MALFORMED, f"a fencing token is an integer in 1..{MAX_INTEGER}, not {token}")
+        raise _refused(job, IndexRefusal.MALFORMED, f"a fencing token is an integer in 1..{MAX_INTEGER}, not {token}")
     if not 1 <= len(sources) <= MOST_SOURCES:
-        raise _refused(job, Refusal.MALFORMED, f"a job has 1 to {MOST_SOURCES} sources, not {len(sources)}")
+        raise _refused(job, IndexRefusal.MALFORMED, f"a job has 1 to {MOST_SOURCES} sources, not {len(sources)}")
     if len(set(sources)) != len(sources):
-        raise _refused(job, Refusal.MALFORMED, "it names a source twice")
+        raise _refused(job, IndexRefusal.MALFORMED, "it names a source twice")
     if output_level is not None and not 1 <= output_level <= MAX_LEVEL:
-        raise _refused(job, Refusal.MALFORMED, f"outputs cannot have level {output_level}")
+        raise _refused(job, IndexRefusal.MALFORMED, f"outputs cannot have level {output_level}")
 
 
-def _check_token(database: IndexDatabase, change: Change, before: Row[Any] | None, job: str, token: int) -> None:
-    if before is not None and before.state == JobState.COMMITTED:
-        raise _refused(job, Refusal.JOB_COMMITTED, f"it was committed with token {before.token}")
+def _check_token(database: IndexDatabase, change: IndexChange, before: Row[Any] | None, job: str, token: int) -> None:
+    if before is not None and before.state == IndexJobState.COMMITTED:
+        raise _refused(job, IndexRefusal.JOB_COMMITTED, f"it was committed with token {before.token}")
     largest = _high_water(change.connection, job)
     if token <= largest:
         raise StaleTokenError(database.name, job, token, largest)
 
 
 def _check_holder(before: Row[Any] | None, job: str, holder: Holder | None) -> None:
-    if before is None or before.state != JobState.CLAIMED or holder is None or before.holder in (None, holder.id):
+    if before is None or before.state != IndexJobState.CLAIMED or holder is None or before.holder in (None, holder.id):
         return
-    raise _refused(job, Refusal.JOB_HELD, "another process claimed it first, and works on it")
+    raise _refused(job, IndexRefusal.JOB_HELD, "another process claimed it first, and works on it")
 
 
-def _rows(change: Change, ids: Sequence[str]) -> tuple[Block, ...]:
+def _rows(change: IndexChange, ids: Sequence[str]) -> tuple[Block, ...]:
     found: list[Row[Any]] = []
     for part in chunks(ids):
         found += change.connection.execute(select(*CONTENT).where(BLOCKS.c.id.in_(part)).order_by(BLOCKS.c.id)).all()
     return tuple(block_of(row) for row in found)
 
 
-def _claimable(change: Change, job: str, ids: Sequence[str]) -> tuple[Block, ...]:
+def _claimable(change: IndexChange, job: str, ids: Sequence[str]) -> tuple[Block, ...]:
     """The sources, when the job can have all of them."""
     rows: list[Any] = []
     for part in chunks(ids):
@@ -169,28 +169,30 @@ def _claimable(change: Change, job: str, ids: Sequence[str]) -> tuple[Block, ...
         )
         rows += change.connection.execute(query).all()
     if missing := sorted(set(ids) - {row.id for row in rows}):
-        raise _refused(job, Refusal.SOURCE_UNKNOWN, f"no block {missing[0]} is known ({len(missing)} of its sources)")
+        raise _refused(
+            job, IndexRefusal.SOURCE_UNKNOWN, f"no block {missing[0]} is known ({len(missing)} of its sources)"
+        )
     for row in rows:
         if row.state != BlockState.LIVE:
-            raise _refused(job, Refusal.SOURCE_GONE, f"source {row.id} is {row.state}")
+            raise _refused(job, IndexRefusal.SOURCE_GONE, f"source {row.id} is {row.state}")
         # Quarantined since the plan was made. The job would fail on it, and the others of its batch with it.
         if row.reason is not None:
-            raise _refused(job, Refusal.SOURCE_QUARANTINED, f"source {row.id} is quarantined ({row.reason})")
+            raise _refused(job, IndexRefusal.SOURCE_QUARANTINED, f"source {row.id} is quarantined ({row.reason})")
         if row.job is not None and row.job != job:
-            raise _refused(job, Refusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")
+            raise _refused(job, IndexRefusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")
     blocks = tuple(block_of(row) for row in rows)
     # Levels may differ: a block that found nobody to be merged with has climbed without being rewritten.
     if len(keys := sorted({(block.tenant, block.shard) for block in blocks})) > 1:
-        raise _refused(job, Refusal.SOURCES_MIXED, f"its sources are of {keys[0]} and of {keys[1]}")
+        raise _refused(job, IndexRefusal.SOURCES_MIXED, f"its sources are of {keys[0]} and of {keys[1]}")
     return blocks
 
 
 def _job_row(
-    change: Change, job: str, token: int, mark: str, key: BlockKey, output_level: int, now: int
+    change: IndexChange, job: str, token: int, mark: str, key: BlockKey, output_level: int, now: int
 ) -> dict[str, Any]:
     return {
         "job": job,
-        "state": JobState.CLAIMED.value,
+        "state": IndexJobState.CLAIMED.value,
         "token": token,
         "tenant": key.tenant,
         "shard": key.shard,
@@ -202,7 +204,7 @@ def _job_row(
     }
 
 
-def _store(change: Change, before: Row[Any] | None, row: dict[str, Any], sources: Sequence[str]) -> None:
+def _store(change: IndexChange, before: Row[Any] | None, row: dict[str, Any], sources: Sequence[str]) -> None:
     job = row["job"]
     if before is None:
         change.connection.execute(insert(JOBS).values(row))
@@ -216,7 +218,7 @@ def _store(change: Change, before: Row[Any] | None, row: dict[str, Any], sources
         change.connection.execute(update(BLOCKS).where(BLOCKS.c.id.in_(part)).values(job=job, version=change.version))
 
 
-def release(change: Change, job: str) -> None:
+def release(change: IndexChange, job: str) -> None:
     """The blocks of a job belong to none; they never left the queue."""
     change.connection.execute(update(BLOCKS).where(BLOCKS.c.job == job).values(job=None, version=change.version))
 
@@ -228,14 +230,14 @@ def retire(database: IndexDatabase, job: str, *, now: int, token: int | None = N
     `token`: only the claim with this token, `holder`: only one of this holder. Who was taken over and wakes up, or has
     seen a claim that is gone, never closes the claim of another.
     """
-    mine = (JOBS.c.job == job) & (JOBS.c.state == JobState.CLAIMED)
+    mine = (JOBS.c.job == job) & (JOBS.c.state == IndexJobState.CLAIMED)
     if token is not None:
         mine &= JOBS.c.token == token
     if holder is not None:
         mine &= JOBS.c.holder == holder
 
-    def body(change: Change) -> bool:
-        closing = update(JOBS).where(mine).values(state=JobState.RETIRED.value, changed_at=now)
+    def body(change: IndexChange) -> bool:
+        closing = update(JOBS).where(mine).values(state=IndexJobState.RETIRED.value, changed_at=now)
         closed = bool(change.connection.execute(closing).rowcount)
         if closed:
             release(change, job)
@@ -258,7 +260,7 @@ def open_jobs(database: IndexDatabase) -> tuple[JobRecord, ...]:
     """All jobs that hold a claim, by name: after a restart, those without a process are to be retired."""
 
     def body(connection: Connection) -> tuple[JobRecord, ...]:
-        return _records(connection, JOBS.c.state == JobState.CLAIMED)
+        return _records(connection, JOBS.c.state == IndexJobState.CLAIMED)
 
     return database.read(body)
 
@@ -273,7 +275,7 @@ def _records(connection: Connection, which: ColumnElement[bool]) -> tuple[JobRec
     return tuple(
         JobRecord(
             job=row.job,
-            state=JobState(row.state),
+            state=IndexJobState(row.state),
             token=row.token,
             key=BlockKey(row.tenant, row.shard, row.level),
             output_level=row.output_level,
@@ -296,9 +298,9 @@ def forget_jobs(database: IndexDatabase, *, before: int, limit: int = 1000) -> i
     token is ever handed out twice; their receipts are gone. So are holders that were last seen before that time.
     """
 
-    def body(change: Change) -> int:
+    def body(change: IndexChange) -> int:
         forget_holders(change, before=before)
-        old = (JOBS.c.state != JobState.CLAIMED) & (JOBS.c.changed_at < before)
+        old = (JOBS.c.state != IndexJobState.CLAIMED) & (JOBS.c.changed_at < before)
         rows = change.connection.execute(select(JOBS.c.job, JOBS.c.token).where(old).limit(limit)).all()
         if not rows:
             return 0
@@ -312,5 +314,5 @@ def forget_jobs(database: IndexDatabase, *, before: int, limit: int = 1000) -> i
     return database.change(body)
 
 
-def _refused(job: str, reason: Refusal, detail: str) -> BlockClaimError:
+def _refused(job: str, reason: IndexRefusal, detail: str) -> BlockClaimError:
     return BlockClaimError(job, reason.value, detail)

@@ -42,7 +42,7 @@ _POSTGRES: Final[dict[str, Any]] = {
 
 
 @dataclass(slots=True)
-class Change:
+class IndexChange:
     """A change under way: no other can start. `version` is its number."""
 
     connection: Connection
@@ -103,7 +103,7 @@ class IndexDatabase:
         except SQLAlchemyError as error:
             raise translated(error, self.name) from error
 
-    def change(self, body: Callable[[Change], T]) -> T:
+    def change(self, body: Callable[[IndexChange], T]) -> T:
         """Run `body` as one change: all of it happens, or nothing. It may run more than once, also after a commit whose
         answer was lost.
 
@@ -119,7 +119,7 @@ class IndexDatabase:
                 version = connection.execute(_NEXT_VERSION).scalar_one_or_none()
                 if version is None:
                     raise IndexSchemaError(self.name, "the row of `block_index` is missing: restore the database")
-                return body(Change(connection, version))
+                return body(IndexChange(connection, version))
 
         return self._patiently(once)
 

@@ -25,8 +25,8 @@ from sqlalchemy import (
     update,
 )
 
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
-from compaction.stores.blocks.index.tables import HOLDERS, JOBS, JobState
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
+from compaction.stores.blocks.index.tables import HOLDERS, JOBS, IndexJobState
 from compaction.stores.processes import Holder
 
 _MICROSECONDS: Final = {
@@ -49,7 +49,7 @@ class HolderRecord:
         return self.silent > self.holder.lease
 
 
-def sign_in(change: Change, holder: Holder) -> None:
+def sign_in(change: IndexChange, holder: Holder) -> None:
     """The holder is alive: part of the change that gives it a claim."""
     values = {
         "host": holder.host,
@@ -76,7 +76,7 @@ def renew(database: IndexDatabase, holder: str) -> None:
 
 def sign_out(database: IndexDatabase, holder: str) -> None:
     """The holder has ended; while it still has claims, it is remembered. Raises as `renew`."""
-    claiming = select(JOBS.c.holder).where(JOBS.c.state == JobState.CLAIMED, JOBS.c.holder == holder)
+    claiming = select(JOBS.c.holder).where(JOBS.c.state == IndexJobState.CLAIMED, JOBS.c.holder == holder)
     mine = (HOLDERS.c.holder == holder) & ~claiming.exists()
     database.aside(lambda connection: connection.execute(delete(HOLDERS).where(mine)))
 
@@ -93,9 +93,9 @@ def record_of(row: Row[Any]) -> HolderRecord | None:
     return HolderRecord(Holder(row.holder, row.host, row.place, row.pid, row.started, row.lease), row.silent)
 
 
-def forget_holders(change: Change, *, before: int) -> None:
+def forget_holders(change: IndexChange, *, before: int) -> None:
     """Forget those that were last seen before a time (epoch microseconds) and have no claim."""
-    claiming = select(JOBS.c.holder).where(JOBS.c.state == JobState.CLAIMED, JOBS.c.holder.is_not(None))
+    claiming = select(JOBS.c.holder).where(JOBS.c.state == IndexJobState.CLAIMED, JOBS.c.holder.is_not(None))
     old = (HOLDERS.c.renewed_at < before) & HOLDERS.c.holder.not_in(claiming)
     change.connection.execute(delete(HOLDERS).where(old))
 

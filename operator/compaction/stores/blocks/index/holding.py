@@ -11,9 +11,9 @@ from sqlalchemy import Connection, select
 from compaction.exceptions import ReplaceRefusedError, StaleTokenError
 from compaction.stores.blocks.index.claims import Claimed
 from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.index.rows import CONTENT, block_of, chunks
-from compaction.stores.blocks.index.tables import BLOCKS, JOB_SOURCES, JOBS, BlockState, JobState
+from compaction.stores.blocks.index.tables import BLOCKS, JOB_SOURCES, JOBS, BlockState, IndexJobState
 from compaction.stores.blocks.model import Block
 
 
@@ -31,11 +31,11 @@ def held_claim(database: IndexDatabase, *, job: str, token: int) -> Claimed:
 def _held(connection: Connection, index: str, job: str, token: int) -> Claimed:
     row = connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
     if row is None:
-        raise ReplaceRefusedError(job, Refusal.JOB_UNKNOWN.value, "nothing is claimed for it")
+        raise ReplaceRefusedError(job, IndexRefusal.JOB_UNKNOWN.value, "nothing is claimed for it")
     if row.token != token:
         raise StaleTokenError(index, job, token, row.token)
-    if row.state != JobState.CLAIMED:
-        reason = Refusal.JOB_COMMITTED if row.state == JobState.COMMITTED else Refusal.JOB_RETIRED
+    if row.state != IndexJobState.CLAIMED:
+        reason = IndexRefusal.JOB_COMMITTED if row.state == IndexJobState.COMMITTED else IndexRefusal.JOB_RETIRED
         raise ReplaceRefusedError(job, reason.value, f"it was {row.state} with this token")
     wanted = list(connection.execute(select(JOB_SOURCES.c.block).where(JOB_SOURCES.c.job == job)).scalars())
     blocks: dict[str, Block] = {}
@@ -43,5 +43,5 @@ def _held(connection: Connection, index: str, job: str, token: int) -> Claimed:
         mine = BLOCKS.c.id.in_(part) & (BLOCKS.c.state == BlockState.LIVE) & (BLOCKS.c.job == job)
         blocks.update((found.id, block_of(found)) for found in connection.execute(select(*CONTENT).where(mine)))
     if gone := sorted(set(wanted) - blocks.keys()):
-        raise ReplaceRefusedError(job, Refusal.SOURCE_GONE.value, f"source {gone[0]} is live no more")
+        raise ReplaceRefusedError(job, IndexRefusal.SOURCE_GONE.value, f"source {gone[0]} is live no more")
     return Claimed(job, token, tuple(blocks[name] for name in sorted(blocks)), row.output_level)

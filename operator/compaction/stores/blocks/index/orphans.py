@@ -17,9 +17,9 @@ from typing import Final
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.rows import chunks
-from compaction.stores.blocks.index.tables import BLOCKS, CONDEMNED, JOBS, BlockState, JobState
+from compaction.stores.blocks.index.tables import BLOCKS, CONDEMNED, JOBS, BlockState, IndexJobState
 
 BATCH: Final = 1000
 
@@ -53,7 +53,7 @@ def condemn(database: IndexDatabase, paths: Sequence[str], *, now: int) -> tuple
     """
     wanted = tuple(dict.fromkeys(paths))
 
-    def body(change: Change) -> tuple[str, ...]:
+    def body(change: IndexChange) -> tuple[str, ...]:
         known = _known(change.connection, wanted)
         orphans = tuple(path for path in wanted if path not in known)
         for part in chunks(orphans):
@@ -78,7 +78,7 @@ def condemned(database: IndexDatabase, *, limit: int = BATCH) -> tuple[str, ...]
 def confirm_gone(database: IndexDatabase, paths: Sequence[str], *, now: int) -> None:
     """The condemned objects were deleted. Repeating is harmless."""
 
-    def body(change: Change) -> None:
+    def body(change: IndexChange) -> None:
         for part in chunks(paths):
             standing = CONDEMNED.c.path.in_(part) & CONDEMNED.c.gone_at.is_(None)
             values = {"gone_at": now, "gone_version": change.version}
@@ -91,8 +91,8 @@ def confirm_gone(database: IndexDatabase, paths: Sequence[str], *, now: int) -> 
 def forget_gone(database: IndexDatabase, *, before: int) -> int:
     """Forget deletions confirmed before a time, except those that an open claim is older than; returns how many."""
 
-    def body(change: Change) -> int:
-        claims = select(func.min(JOBS.c.claim_version)).where(JOBS.c.state == JobState.CLAIMED)
+    def body(change: IndexChange) -> int:
+        claims = select(func.min(JOBS.c.claim_version)).where(JOBS.c.state == IndexJobState.CLAIMED)
         oldest = change.connection.execute(claims).scalar()
         old = (CONDEMNED.c.gone_at < before) & (
             CONDEMNED.c.gone_version < (change.version if oldest is None else oldest)

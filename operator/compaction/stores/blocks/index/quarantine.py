@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, delete, insert, select, update
 
 from compaction.exceptions import UnknownBlockError
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.rows import CONTENT, block_of
 from compaction.stores.blocks.index.tables import BLOCKS, QUARANTINE, BlockState, TombstoneReason
 from compaction.stores.blocks.index.tombstones import bury
@@ -45,7 +45,7 @@ def quarantine(database: IndexDatabase, faults: Mapping[str, Fault], *, now: int
         UnknownBlockError: one of them is not live; none was quarantined.
     """
 
-    def body(change: Change) -> None:
+    def body(change: IndexChange) -> None:
         for block in faults:
             _need_live(change, block)
         set_aside(change, faults, job=job, now=now)
@@ -53,7 +53,7 @@ def quarantine(database: IndexDatabase, faults: Mapping[str, Fault], *, now: int
     database.change(body)
 
 
-def set_aside(change: Change, faults: Mapping[str, Fault], *, job: str | None, now: int) -> None:
+def set_aside(change: IndexChange, faults: Mapping[str, Fault], *, job: str | None, now: int) -> None:
     """The same as a part of a change; the blocks are live."""
     for block, fault in faults.items():
         change.connection.execute(delete(QUARANTINE).where(QUARANTINE.c.block == block))
@@ -78,7 +78,7 @@ def release(database: IndexDatabase, block: str, *, now: int) -> bool:
         UnknownBlockError: it is not live.
     """
 
-    def body(change: Change) -> bool:
+    def body(change: IndexChange) -> bool:
         _need_live(change, block)
         if not change.connection.execute(delete(QUARANTINE).where(QUARANTINE.c.block == block)).rowcount:
             return False
@@ -97,7 +97,7 @@ def drop(database: IndexDatabase, block: str, *, now: int) -> bool:
         UnknownBlockError: there is none, or it is live and not in quarantine: only what is broken is dropped by hand.
     """
 
-    def body(change: Change) -> bool:
+    def body(change: IndexChange) -> bool:
         state = change.connection.execute(select(BLOCKS.c.state).where(BLOCKS.c.id == block)).scalar()
         if state is not None and state != BlockState.LIVE:
             return False
@@ -127,7 +127,7 @@ def quarantined(database: IndexDatabase) -> tuple[Quarantined, ...]:
     return database.read(body)
 
 
-def _need_live(change: Change, block: str) -> None:
+def _need_live(change: IndexChange, block: str) -> None:
     state = change.connection.execute(select(BLOCKS.c.state).where(BLOCKS.c.id == block)).scalar()
     if state != BlockState.LIVE:
         raise UnknownBlockError(block, state or "unknown")

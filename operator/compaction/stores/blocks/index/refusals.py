@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Refusal(StrEnum):
+class IndexRefusal(StrEnum):
     """The reason in `BlockClaimError` and `ReplaceRefusedError`. A stale token has an error of its own."""
 
     MALFORMED = "Malformed"

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from compaction.exceptions import BlockConflictError
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.rows import CONTENT, block_of, checked, chunks, difference, row_of
 from compaction.stores.blocks.index.schemas import add_schemas_of
 from compaction.stores.blocks.index.tables import BLOCKS, CONDEMNED, BlockState
@@ -46,7 +46,7 @@ def register(database: IndexDatabase, blocks: Sequence[Block], *, now: int) -> R
     return database.change(lambda change: _register(change, by_id, now))
 
 
-def _register(change: Change, by_id: Mapping[str, Block], now: int) -> Registered:
+def _register(change: IndexChange, by_id: Mapping[str, Block], now: int) -> Registered:
     known = known_blocks(change, by_id)
     for block_id, present in known.items():
         if present != by_id[block_id]:
@@ -59,7 +59,7 @@ def _register(change: Change, by_id: Mapping[str, Block], now: int) -> Registere
     return Registered(tuple(block.id for block in new), tuple(known))
 
 
-def known_blocks(change: Change, ids: Mapping[str, object] | Sequence[str]) -> dict[str, Block]:
+def known_blocks(change: IndexChange, ids: Mapping[str, object] | Sequence[str]) -> dict[str, Block]:
     """Those of the ids that the index knows, in whatever state."""
     found: dict[str, Block] = {}
     for part in chunks(tuple(ids)):
@@ -68,7 +68,7 @@ def known_blocks(change: Change, ids: Mapping[str, object] | Sequence[str]) -> d
     return {block_id: found[block_id] for block_id in ids if block_id in found}
 
 
-def refuse_used_paths(change: Change, blocks: Sequence[Block]) -> None:
+def refuse_used_paths(change: IndexChange, blocks: Sequence[Block]) -> None:
     """BlockConflictError when the path of a new block is that of another one."""
     wanted = {block.path: block.id for block in blocks}
     for part in chunks(tuple(wanted)):
@@ -77,7 +77,7 @@ def refuse_used_paths(change: Change, blocks: Sequence[Block]) -> None:
             raise BlockConflictError(wanted[used.path], f"its path {used.path} is that of block {used.id}")
 
 
-def _refuse_condemned(change: Change, blocks: Sequence[Block]) -> None:
+def _refuse_condemned(change: IndexChange, blocks: Sequence[Block]) -> None:
     wanted = {block.path: block.id for block in blocks}
     for part in chunks(tuple(wanted)):
         path = change.connection.execute(select(CONDEMNED.c.path).where(CONDEMNED.c.path.in_(part))).scalar()
@@ -88,7 +88,7 @@ def _refuse_condemned(change: Change, blocks: Sequence[Block]) -> None:
             )
 
 
-def insert_live(change: Change, blocks: Sequence[Block], now: int) -> None:
+def insert_live(change: IndexChange, blocks: Sequence[Block], now: int) -> None:
     """New rows, live, at the end of the queue, and the schemas of those whose footers were read."""
     if not blocks:
         return

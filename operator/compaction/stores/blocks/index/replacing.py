@@ -23,9 +23,9 @@ from typing import Any, Final
 from sqlalchemy import Row, delete, or_, select, update
 
 from compaction.exceptions import BlockConflictError, ReplaceRefusedError, StaleTokenError
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.quarantine import Fault, set_aside
-from compaction.stores.blocks.index.refusals import Refusal
+from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.index.registering import insert_live, known_blocks, refuse_used_paths
 from compaction.stores.blocks.index.rows import CONTENT, block_of, checked, chunks, row_of
 from compaction.stores.blocks.index.tables import (
@@ -35,17 +35,17 @@ from compaction.stores.blocks.index.tables import (
     JOBS,
     TOMBSTONES,
     BlockState,
-    JobState,
+    IndexJobState,
     TombstoneReason,
 )
 from compaction.stores.blocks.index.tombstones import bury
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 
-_NO_ROWS: Final = Fingerprint()
+_NO_ROWS: Final = RowFingerprint()
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class BlockReplacement:
     """A result: the `outputs` hold the rows of `sources`, except `dropped` (duplicates, counted and hashed).
 
     `skipped`: claimed sources that could not be read; they go into quarantine. Together with `sources` they are exactly
@@ -58,7 +58,7 @@ class Replacement:
     outputs: tuple[Block, ...]
     receipt: str
     skipped: Mapping[str, Fault] = field(default_factory=lambda: MappingProxyType({}))
-    dropped: Fingerprint = _NO_ROWS
+    dropped: RowFingerprint = _NO_ROWS
 
     def digest(self) -> str:
         """By which a repetition is known; the receipt is not part of it: it may tell other seconds."""
@@ -76,12 +76,12 @@ class Replaced:
     repeated: bool
 
 
-def replace(database: IndexDatabase, result: Replacement, *, now: int) -> Replaced:
+def replace(database: IndexDatabase, result: BlockReplacement, *, now: int) -> Replaced:
     """Commit a result. The objects of the outputs are complete before, uploaded since the claim.
 
     Raises:
         StaleTokenError: another attempt claimed the job since.
-        ReplaceRefusedError: see `Refusal`; nothing was changed.
+        ReplaceRefusedError: see `IndexRefusal`; nothing was changed.
         InvalidBlockError: an output that cannot be a block; nothing was changed.
         IndexUnavailableError: it may have happened; repeat it with the same arguments.
         BlockIndexError
@@ -93,15 +93,15 @@ def replace(database: IndexDatabase, result: Replacement, *, now: int) -> Replac
 
 def _replace(
     database: IndexDatabase,
-    change: Change,
-    result: Replacement,
+    change: IndexChange,
+    result: BlockReplacement,
     outputs: Mapping[str, Block],
     digest: str,
     now: int,
 ) -> Replaced:
     job = change.connection.execute(select(JOBS).where(JOBS.c.job == result.job)).one_or_none()
     # The answer was lost and the worker repeats. Asked first: every check below would refuse what has already happened.
-    if job is not None and job.state == JobState.COMMITTED and job.arguments == digest:
+    if job is not None and job.state == IndexJobState.COMMITTED and job.arguments == digest:
         return Replaced(job.receipt, change.version, repeated=True)
     job = _check_attempt(database, job, result)
     sources = _check_sources(change, result)
@@ -113,25 +113,25 @@ def _replace(
     change.connection.execute(
         update(JOBS)
         .where(JOBS.c.job == result.job)
-        .values(state=JobState.COMMITTED.value, arguments=digest, receipt=result.receipt, changed_at=now)
+        .values(state=IndexJobState.COMMITTED.value, arguments=digest, receipt=result.receipt, changed_at=now)
     )
     return Replaced(result.receipt, change.version, repeated=False)
 
 
-def _check_attempt(database: IndexDatabase, job: Row[Any] | None, result: Replacement) -> Row[Any]:
+def _check_attempt(database: IndexDatabase, job: Row[Any] | None, result: BlockReplacement) -> Row[Any]:
     """The job's row, when this attempt is the one that may commit."""
     if job is None:
-        raise _refused(result, Refusal.JOB_UNKNOWN, "nothing is claimed for it")
-    if job.state == JobState.COMMITTED:
-        raise _refused(result, Refusal.JOB_COMMITTED, f"another result was committed, with token {job.token}")
-    if job.state == JobState.RETIRED:
-        raise _refused(result, Refusal.JOB_RETIRED, "it was given up")
+        raise _refused(result, IndexRefusal.JOB_UNKNOWN, "nothing is claimed for it")
+    if job.state == IndexJobState.COMMITTED:
+        raise _refused(result, IndexRefusal.JOB_COMMITTED, f"another result was committed, with token {job.token}")
+    if job.state == IndexJobState.RETIRED:
+        raise _refused(result, IndexRefusal.JOB_RETIRED, "it was given up")
     if job.token != result.token:
         raise StaleTokenError(database.name, result.job, result.token, job.token)
     return job
 
 
-def _check_sources(change: Change, result: Replacement) -> tuple[Block, ...]:
+def _check_sources(change: IndexChange, result: BlockReplacement) -> tuple[Block, ...]:
     """The blocks that are replaced, when all of them still are what was claimed."""
     given = [*result.sources, *result.skipped]
     claimed = set(
@@ -140,7 +140,7 @@ def _check_sources(change: Change, result: Replacement) -> tuple[Block, ...]:
     if len(given) != len(set(given)) or set(given) != claimed:
         odd = sorted(set(given) ^ claimed)
         detail = f"block {odd[0]} was {'claimed and left out' if odd[0] in claimed else 'never claimed'}" if odd else ""
-        raise _refused(result, Refusal.NOT_THE_SOURCES, detail or "it names a source twice")
+        raise _refused(result, IndexRefusal.NOT_THE_SOURCES, detail or "it names a source twice")
     blocks = []
     for part in chunks(sorted(result.sources)):
         query = (
@@ -153,22 +153,24 @@ def _check_sources(change: Change, result: Replacement) -> tuple[Block, ...]:
             row = rows.get(block_id)
             if row is None or row.state != BlockState.LIVE or row.job != result.job:
                 why = "forgotten" if row is None else row.reason or (row.state if row.job is None else "not its own")
-                raise _refused(result, Refusal.SOURCE_GONE, f"source {block_id} is {why}")
+                raise _refused(result, IndexRefusal.SOURCE_GONE, f"source {block_id} is {why}")
             blocks.append(block_of(row))
     return tuple(blocks)
 
 
-def _check_outputs(change: Change, job: Row[Any], result: Replacement, outputs: Mapping[str, Block]) -> None:
+def _check_outputs(change: IndexChange, job: Row[Any], result: BlockReplacement, outputs: Mapping[str, Block]) -> None:
     for block in outputs.values():
         if block.key != (job.tenant, job.shard, job.output_level):
             wanted = f"{job.tenant}, shard {job.shard}, level {job.output_level}"
-            raise _refused(result, Refusal.OUTPUT_MISPLACED, f"output {block.id} is of {block.key}, not of {wanted}")
+            raise _refused(
+                result, IndexRefusal.OUTPUT_MISPLACED, f"output {block.id} is of {block.key}, not of {wanted}"
+            )
     if known := known_blocks(change, outputs):
-        raise _refused(result, Refusal.OUTPUT_KNOWN, f"output {next(iter(known))} is known already")
+        raise _refused(result, IndexRefusal.OUTPUT_KNOWN, f"output {next(iter(known))} is known already")
     try:
         refuse_used_paths(change, tuple(outputs.values()))
     except BlockConflictError as error:
-        raise _refused(result, Refusal.OUTPUT_KNOWN, str(error)) from error
+        raise _refused(result, IndexRefusal.OUTPUT_KNOWN, str(error)) from error
     for part in chunks([block.path for block in outputs.values()]):
         # Deleted before the claim is fine: what was uploaded since is another object under the same name.
         since = or_(CONDEMNED.c.gone_version.is_(None), CONDEMNED.c.gone_version > job.claim_version)
@@ -176,20 +178,20 @@ def _check_outputs(change: Change, job: Row[Any], result: Replacement, outputs: 
         path = change.connection.execute(select(CONDEMNED.c.path).where(mine, since)).scalar()
         if path is not None:
             detail = f"{path} is, or was since its claim, being deleted as an orphan"
-            raise _refused(result, Refusal.OUTPUT_CONDEMNED, detail)
+            raise _refused(result, IndexRefusal.OUTPUT_CONDEMNED, detail)
         change.connection.execute(delete(CONDEMNED).where(mine))
 
 
-def _check_content(result: Replacement, sources: Sequence[Block]) -> None:
+def _check_content(result: BlockReplacement, sources: Sequence[Block]) -> None:
     before = reduce(add, (block.fingerprint for block in sources), _NO_ROWS)
     after = reduce(add, (block.fingerprint for block in result.outputs), result.dropped)
     # The fingerprints of the sources are those of the index, recorded before this job began, not what the worker read.
     if before != after:
         detail = f"its sources hold {before}, its outputs and dropped duplicates {after}"
-        raise _refused(result, Refusal.CONTENT_DIFFERS, detail)
+        raise _refused(result, IndexRefusal.CONTENT_DIFFERS, detail)
 
 
-def _release_skipped(change: Change, result: Replacement, now: int) -> None:
+def _release_skipped(change: IndexChange, result: BlockReplacement, now: int) -> None:
     """Skipped sources belong to no job any more, and those that are still live go into quarantine."""
     live: dict[str, Fault] = {}
     for part in chunks(sorted(result.skipped)):
@@ -199,5 +201,5 @@ def _release_skipped(change: Change, result: Replacement, now: int) -> None:
     set_aside(change, live, job=result.job, now=now)
 
 
-def _refused(result: Replacement, reason: Refusal, detail: str) -> ReplaceRefusedError:
+def _refused(result: BlockReplacement, reason: IndexRefusal, detail: str) -> ReplaceRefusedError:
     return ReplaceRefusedError(result.job, reason.value, detail)

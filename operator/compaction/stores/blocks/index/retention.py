@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, or_, select
 
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.tables import BLOCKS, BlockState, TombstoneReason
 from compaction.stores.blocks.index.tombstones import bury
 
@@ -25,7 +25,7 @@ BATCH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionPeriods:
     """Periods in microseconds: `default` for all tenants that `tenants` does not name. `grace`: see the module."""
 
     default: int = 0
@@ -42,7 +42,7 @@ class Expired(NamedTuple):
     job: str | None
 
 
-def expire(database: IndexDatabase, rule: Retention, *, now: int, limit: int = BATCH) -> tuple[Expired, ...]:
+def expire(database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = BATCH) -> tuple[Expired, ...]:
     """Bury up to `limit` expired blocks, the oldest data first; repeat until nothing comes back.
 
     After an answer that was lost, those of the lost one are missing here: they are in the tombstones all the same.
@@ -54,7 +54,7 @@ def expire(database: IndexDatabase, rule: Retention, *, now: int, limit: int = B
     if not database.read(lambda connection: connection.execute(query.limit(1)).first()):
         return ()
 
-    def body(change: Change) -> tuple[Expired, ...]:
+    def body(change: IndexChange) -> tuple[Expired, ...]:
         found = tuple(Expired._make(row) for row in change.connection.execute(query))
         bury(change, [one.block for one in found], reason=TombstoneReason.EXPIRED, job=None, now=now)
         return found
@@ -62,7 +62,9 @@ def expire(database: IndexDatabase, rule: Retention, *, now: int, limit: int = B
     return database.change(body)
 
 
-def would_expire(database: IndexDatabase, rule: Retention, *, now: int, limit: int = BATCH) -> tuple[Expired, ...]:
+def would_expire(
+    database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = BATCH
+) -> tuple[Expired, ...]:
     """What `expire` would bury now, up to `limit` blocks. Nothing is changed (a dry run)."""
     query = _query(rule, now, limit)
     if query is None:
@@ -70,7 +72,7 @@ def would_expire(database: IndexDatabase, rule: Retention, *, now: int, limit: i
     return database.read(lambda connection: tuple(Expired._make(row) for row in connection.execute(query)))
 
 
-def _query(rule: Retention, now: int, limit: int) -> Select[Any] | None:
+def _query(rule: RetentionPeriods, now: int, limit: int) -> Select[Any] | None:
     """The blocks that have expired, as the fields of `Expired`; None when everything is kept for ever."""
     conditions = _conditions(rule, now)
     if not conditions:
@@ -83,7 +85,7 @@ def _query(rule: Retention, now: int, limit: int) -> Select[Any] | None:
     )
 
 
-def _conditions(rule: Retention, now: int) -> Sequence[ColumnElement[bool]]:
+def _conditions(rule: RetentionPeriods, now: int) -> Sequence[ColumnElement[bool]]:
     """One for each tenant with a period of its own, and one for all others."""
     conditions: list[ColumnElement[bool]] = []
     for tenant, period in rule.tenants.items():
@@ -95,5 +97,5 @@ def _conditions(rule: Retention, now: int) -> Sequence[ColumnElement[bool]]:
     return conditions
 
 
-def _older(rule: Retention, period: int, now: int) -> ColumnElement[bool]:
+def _older(rule: RetentionPeriods, period: int, now: int) -> ColumnElement[bool]:
     return (BLOCKS.c.max_time < now - period) & (BLOCKS.c.created < now - period - rule.grace)

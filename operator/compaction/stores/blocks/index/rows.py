@@ -15,7 +15,7 @@ from ulid import ULID
 
 from compaction.exceptions import InvalidBlockError
 from compaction.stores.blocks.index.tables import BLOCKS
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ def block_of(row: Any) -> Block:
         max_time=row[6],
         rows=rows,
         bytes=row[8],
-        fingerprint=Fingerprint(rows, int(digest, 16)),
+        fingerprint=RowFingerprint(rows, int(digest, 16)),
         sort_key=tuple(json.loads(row[10])),
         schema_id=row[11],
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection, insert, select
 
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.index.tables import SCHEMAS
 from compaction.stores.blocks.model import Block
@@ -24,12 +24,12 @@ def add_schemas(database: IndexDatabase, contents: Mapping[str, str]) -> None:
         database.change(lambda change: _add(change, contents))
 
 
-def add_schemas_of(change: Change, blocks: Iterable[Block]) -> None:
+def add_schemas_of(change: IndexChange, blocks: Iterable[Block]) -> None:
     """The same for blocks that become live, as a part of a change."""
     _add(change, {block.schema_id: block.schema for block in blocks if block.schema})
 
 
-def _add(change: Change, contents: Mapping[str, str]) -> None:
+def _add(change: IndexChange, contents: Mapping[str, str]) -> None:
     known = _read(change.connection, sorted(contents))
     new = [{"schema_id": name, "content": contents[name]} for name in sorted(contents.keys() - known.keys())]
     if new:

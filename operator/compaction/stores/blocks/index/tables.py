@@ -44,7 +44,7 @@ class BlockState(StrEnum):
     DELETED = "deleted"
 
 
-class JobState(StrEnum):
+class IndexJobState(StrEnum):
     """Claimed: an attempt may commit. Committed: one has. Retired: none may, until the job is claimed again."""
 
     CLAIMED = "claimed"

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from compaction.stores.blocks.index.engine import Change, IndexDatabase
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.index.tables import (
     BLOCKS,
@@ -36,7 +36,7 @@ LONGEST_PAUSE: Final = 3_600_000_000
 ERROR_LENGTH: Final = 500
 
 
-class Tombstone(NamedTuple):
+class BlockTombstone(NamedTuple):
     """A block that waits for its deletion since `since`. `attempts`: how often that failed, `error`: how, the last
     time.
     """
@@ -93,7 +93,7 @@ _MADE: Final = (
 )
 
 
-def bury(change: Change, ids: Sequence[str], *, reason: TombstoneReason, job: str | None, now: int) -> None:
+def bury(change: IndexChange, ids: Sequence[str], *, reason: TombstoneReason, job: str | None, now: int) -> None:
     """These live blocks are live no more: out of the queue, out of quarantine and of any job, waiting for deletion."""
     for part in chunks(ids):
         change.connection.execute(
@@ -117,7 +117,7 @@ def bury(change: Change, ids: Sequence[str], *, reason: TombstoneReason, job: st
         change.connection.execute(insert(TOMBSTONES), rows)
 
 
-def due(database: IndexDatabase, *, now: int, grace: int, limit: int = BATCH) -> tuple[Tombstone, ...]:
+def due(database: IndexDatabase, *, now: int, grace: int, limit: int = BATCH) -> tuple[BlockTombstone, ...]:
     """The next tombstones whose grace (microseconds) has passed, the oldest first. They are handed out again until they
     are confirmed or failed; deleting an object twice does no harm.
     """
@@ -165,20 +165,20 @@ def successors(database: IndexDatabase, blocks: Sequence[str]) -> dict[str, tupl
     return database.read(body)
 
 
-def standing(database: IndexDatabase, *, limit: int = BATCH) -> tuple[Tombstone, ...]:
+def standing(database: IndexDatabase, *, limit: int = BATCH) -> tuple[BlockTombstone, ...]:
     """What waits for its deletion, due or not, the oldest first."""
     query = select(*_COLUMNS).select_from(_JOINED).order_by(TOMBSTONES.c.since, TOMBSTONES.c.block).limit(limit)
     return database.read(lambda connection: tuple(_tombstone(row) for row in connection.execute(query)))
 
 
-def _tombstone(row: Any) -> Tombstone:
-    return Tombstone(*row)._replace(reason=TombstoneReason(row.reason))
+def _tombstone(row: Any) -> BlockTombstone:
+    return BlockTombstone(*row)._replace(reason=TombstoneReason(row.reason))
 
 
 def confirm(database: IndexDatabase, ids: Sequence[str], *, now: int) -> int:
     """The objects of these tombstones are gone; returns how many stood. Repeating is harmless."""
 
-    def body(change: Change) -> int:
+    def body(change: IndexChange) -> int:
         count = 0
         for part in chunks(ids):
             standing = select(TOMBSTONES.c.block).where(TOMBSTONES.c.block.in_(part))
@@ -198,7 +198,7 @@ def confirm(database: IndexDatabase, ids: Sequence[str], *, now: int) -> int:
 def failed(database: IndexDatabase, errors: Mapping[str, str], *, now: int) -> None:
     """The objects of these tombstones could not be deleted: they are tried again later, each time later."""
 
-    def body(change: Change) -> None:
+    def body(change: IndexChange) -> None:
         for block, error in errors.items():
             standing = select(TOMBSTONES.c.attempts).where(TOMBSTONES.c.block == block)
             attempts = change.connection.execute(standing).scalar()
@@ -242,7 +242,7 @@ def forget_blocks(database: IndexDatabase, *, before: int, limit: int = BATCH) -
     them would be that of a new block: keep them for longer than any writer repeats itself.
     """
 
-    def body(change: Change) -> int:
+    def body(change: IndexChange) -> int:
         old = (BLOCKS.c.state == BlockState.DELETED) & (BLOCKS.c.changed_at < before)
         rows = change.connection.execute(select(BLOCKS.c.id, BLOCKS.c.version).where(old).limit(limit)).all()
         if not rows:

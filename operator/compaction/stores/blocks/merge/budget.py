@@ -20,7 +20,7 @@ import pyarrow as pa
 from compaction.exceptions import MergeMemoryError
 from compaction.stores.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.stores.blocks.merge.columns import has_width
-from compaction.stores.blocks.merge.footers import Footer
+from compaction.stores.blocks.merge.footers import OpenedFooter
 from compaction.stores.blocks.merge.runs import ParquetRun, Run
 
 _MOST_ROWS: Final = 1 << 15
@@ -158,7 +158,7 @@ class Budget:
         return (merged, -count, slice(start, start + count)) if count > 1 or (cost and not merged) else None
 
 
-def budget_for(limit: int, schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> Budget:
+def budget_for(limit: int, schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter]) -> Budget:
     """The budget of a merge of these files. Sorted files that are spilled are a run each at most; unsorted ones are a
     run for each time that their rows fill a round.
     """
@@ -167,7 +167,7 @@ def budget_for(limit: int, schema: pa.Schema, coded: Sequence[str], footers: Seq
     return replace(budget, spills=len(footers) + rows * budget.row_bytes // budget.round)
 
 
-def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> bool:
+def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter]) -> bool:
     """Whether no row can be larger than `row_bytes` says, by much: values of fixed width, codes, or pages that say."""
     return all(
         field.name in coded
@@ -177,12 +177,12 @@ def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Foote
     )
 
 
-def row_bytes(schema: pa.Schema, coded: Sequence[str], footers: Sequence[Footer]) -> int:
+def row_bytes(schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter]) -> int:
     """Bytes of a row in Arrow memory: exact for fixed widths, for others what the footers say."""
     return max(1, sum(_column_bytes(field, field.name in coded, footers) for field in schema))
 
 
-def _column_bytes(field: pa.Field, coded: bool, footers: Sequence[Footer]) -> int:
+def _column_bytes(field: pa.Field, coded: bool, footers: Sequence[OpenedFooter]) -> int:
     if coded:
         return 4
     try:

@@ -39,7 +39,7 @@ def reading(block: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Footer:
+class OpenedFooter:
     """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for. `leaves`:
     numbers of the top-level columns that are not nested, among the leaves of the schema. `reading_bytes`: of memory
     that it takes to have the file open, besides the rows; `whole_bytes`: that it takes to read a row group at once,
@@ -153,7 +153,7 @@ class Footer:
         )
 
 
-def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
+def read_footer(block: MergeInput, sort_key: Sequence[str]) -> OpenedFooter:
     """Read an input's metadata; without a sort key, of the whole file. Raises UnreadableBlockError."""
     with reading(block.name):
         source = block.open()
@@ -170,7 +170,7 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> Footer:
     sizes = [_Size.of(metadata.row_group(group)) for group in groups]
     reading_bytes = max((one.compressed + one.raw for one in sizes), default=0)
     whole_bytes = max((one.compressed + one.widest for one in sizes), default=0)
-    return Footer(block, metadata, schema, tuple(groups), leaves, reading_bytes, whole_bytes)
+    return OpenedFooter(block, metadata, schema, tuple(groups), leaves, reading_bytes, whole_bytes)
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:
@@ -241,7 +241,7 @@ class _Size(NamedTuple):
         return cls(sum(chunk.total_compressed_size for chunk in chunks), group.total_byte_size, max(raw, default=0))
 
 
-def bloom_columns(footers: Sequence[Footer]) -> list[str]:
+def bloom_columns(footers: Sequence[OpenedFooter]) -> list[str]:
     """Paths of the columns that have a bloom filter in some input."""
     found: dict[str, None] = {}
     for footer in footers:

@@ -25,11 +25,11 @@ from compaction.stores.blocks.merge.budget import Budget, budget_for
 from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
 from compaction.stores.blocks.merge.dedup import KeepLast
 from compaction.stores.blocks.merge.encodings import sample_rows
-from compaction.stores.blocks.merge.footers import Footer, bloom_columns, read_footer
+from compaction.stores.blocks.merge.footers import OpenedFooter, bloom_columns, read_footer
 from compaction.stores.blocks.merge.output import Declared, Output
 from compaction.stores.blocks.merge.pages import paged_bytes
 from compaction.stores.blocks.merge.repeating import most_values, repeating
-from compaction.stores.blocks.merge.rounds import Rounds
+from compaction.stores.blocks.merge.rounds import MergeRounds
 from compaction.stores.blocks.merge.runs import ParquetRun, Run
 from compaction.stores.blocks.merge.schema import declared, unified
 from compaction.stores.blocks.merge.settings import (
@@ -42,7 +42,7 @@ from compaction.stores.blocks.merge.settings import (
 )
 from compaction.stores.blocks.merge.sorting import sorted_runs
 from compaction.stores.blocks.merge.spilling import Spiller
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 
 Describe = Callable[[MergeResult], Mapping[str, str]]
 """What goes into the output's key-value metadata."""
@@ -101,7 +101,7 @@ def merge(
         return work.finish(sink, describe)
 
 
-def _as_int96(footers: Sequence[Footer]) -> bool:
+def _as_int96(footers: Sequence[OpenedFooter]) -> bool:
     """Whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a file)."""
     found = [footer.metadata for footer in footers]
     return any(has_int96(one) for one in found) and not any(has_other_timestamps(one) for one in found)
@@ -111,7 +111,7 @@ def _as_int96(footers: Sequence[Footer]) -> bool:
 class _Merge:
     """One merge under way."""
 
-    footers: Sequence[Footer]
+    footers: Sequence[OpenedFooter]
     columns: Columns
     settings: MergeSettings
     budget: Budget
@@ -135,7 +135,7 @@ class _Merge:
             return self.deduplication.of(rounds)
         return (emitted.rows for emitted in rounds)
 
-    def _source(self, number: int, footer: Footer) -> ParquetRun:
+    def _source(self, number: int, footer: OpenedFooter) -> ParquetRun:
         """Known fingerprints are of whole files: they say nothing about a part of one."""
         block = footer.input
         whole = block.first is None and block.last is None
@@ -171,10 +171,10 @@ class _Merge:
         merged = 1 + max(run.merged for run in runs)
         return self.spiller.spill(runs[0].name, (emitted.rows for emitted in self._rounds(runs)), merged=merged)
 
-    def _rounds(self, runs: Sequence[Run]) -> Rounds:
+    def _rounds(self, runs: Sequence[Run]) -> MergeRounds:
         at_once, whole = open_at_once(runs), self.budget.reads_whole(runs)
         window = self.budget.window_rows(runs, whole=whole)
-        return Rounds(
+        return MergeRounds(
             self.columns,
             runs,
             window=window,
@@ -189,7 +189,7 @@ class _Merge:
         dropped = self.deduplication.dropped if self.deduplication is not None else Duplicates()
         result = MergeResult(
             schema=self.columns.schema,
-            read=sum((source.seen for source in self.sources), Fingerprint()),
+            read=sum((source.seen for source in self.sources), RowFingerprint()),
             duplicates=dropped,
             row_groups=0,
             sorted_first=self.sorted_first,

@@ -15,7 +15,7 @@ from typing import IO, Final
 import pyarrow.parquet as pq
 
 from compaction.stores.blocks.format.thrift import FooterError, decode_front
-from compaction.stores.blocks.merge.footers import Footer, reading
+from compaction.stores.blocks.merge.footers import OpenedFooter, reading
 
 _SMALL: Final = 1 << 20
 """Bytes of a chunk up to which it is not checked: its pages are not smaller by much."""
@@ -28,7 +28,7 @@ _TYPE, _RAW, _STORED = 1, 2, 3
 ReadAt = Callable[[int, int], bytes]
 
 
-def paged_bytes(footer: Footer) -> int:
+def paged_bytes(footer: OpenedFooter) -> int:
     """Bytes of memory that the file takes at most while its row groups are read page by page, besides their rows.
 
     A chunk whose pages cannot be found is taken whole: its reader reports what is wrong. Raises UnreadableBlockError.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from compaction.stores.blocks.merge.footers import Bound, Footer
+from compaction.stores.blocks.merge.footers import Bound, OpenedFooter
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Group(NamedTuple):
     rows: int
 
 
-def key_ranges(footers: Sequence[Footer], column: str, *, parts: int) -> tuple[KeyRange, ...]:
+def key_ranges(footers: Sequence[OpenedFooter], column: str, *, parts: int) -> tuple[KeyRange, ...]:
     """At most so many ranges of about equal numbers of rows, ascending, which together hold every row once.
 
     Fewer when the column has few values, and only one when a row group does not say what is in it.

@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.dictionaries import ROWS_PER_VALUE, not_repeating
-from compaction.stores.blocks.merge.footers import Footer, reading
+from compaction.stores.blocks.merge.footers import OpenedFooter, reading
 from compaction.stores.blocks.merge.schema import without_dictionary
 
 _FEWEST_VALUES: Final = 1024
 _LOOKS: Final = 3
 
 
-def repeating(schema: pa.Schema, footers: Sequence[Footer]) -> list[str]:
+def repeating(schema: pa.Schema, footers: Sequence[OpenedFooter]) -> list[str]:
     """Names of the columns that are coded. Raises UnreadableBlockError."""
     having = [footer for footer in footers if footer.groups]
     names = [field.name for field in schema if is_codable(field.type) and _in_dictionaries(field.name, having)]
@@ -30,7 +30,7 @@ def repeating(schema: pa.Schema, footers: Sequence[Footer]) -> list[str]:
     return names
 
 
-def most_values(footers: Sequence[Footer]) -> int:
+def most_values(footers: Sequence[OpenedFooter]) -> int:
     """How many values the dictionary of a coded column may have: to look up those of a row group in it must cost less
     than the row group's rows do without it.
     """
@@ -39,13 +39,13 @@ def most_values(footers: Sequence[Footer]) -> int:
     return max(_FEWEST_VALUES, rows // max(1, groups) // ROWS_PER_VALUE)
 
 
-def _in_dictionaries(column: str, footers: Sequence[Footer]) -> bool:
+def _in_dictionaries(column: str, footers: Sequence[OpenedFooter]) -> bool:
     """Whether every chunk of the column has a dictionary, and there is one."""
     chunks = [chunk for footer in footers for chunk in footer.chunks(column)]
     return bool(chunks) and all(chunk.has_dictionary_page for chunk in chunks)
 
 
-def _repeating_in(footer: Footer, names: Sequence[str]) -> list[str]:
+def _repeating_in(footer: OpenedFooter, names: Sequence[str]) -> list[str]:
     """Those whose dictionary is small in the footer's first row group, or that it does not have."""
     types = {field.name: without_dictionary(field.type) for field in footer.schema}
     present = [name for name in names if name in types and is_codable(types[name])]

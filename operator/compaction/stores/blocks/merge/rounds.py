@@ -121,7 +121,7 @@ class _Open:
         return taken
 
 
-class Rounds:
+class MergeRounds:
     """One merge of some runs. `window`: how many rows of each are read in a round; `window_bytes`: and what they
     take at most, about. `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed
     width; where a few are very large, it is as few rows as that takes, one at least. `whole`: runs are read by row

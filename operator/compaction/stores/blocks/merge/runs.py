@@ -14,9 +14,9 @@ from compaction.exceptions import UnreadableBlockError
 from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries
-from compaction.stores.blocks.merge.footers import Bound, Footer, reading
+from compaction.stores.blocks.merge.footers import Bound, OpenedFooter, reading
 from compaction.stores.blocks.merge.settings import Moved, nobody
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 
 
 class Run(Protocol):
@@ -64,10 +64,10 @@ class ParquetRun:
     them.
     """
 
-    footer: Footer
+    footer: OpenedFooter
     columns: Columns
     number: int
-    known: Fingerprint | None
+    known: RowFingerprint | None
     moved: Moved = nobody
     hasher: Fingerprinter = field(default_factory=Fingerprinter)
     least: Bound | None = field(init=False)
@@ -81,7 +81,7 @@ class ParquetRun:
         return self.footer.input.name
 
     @property
-    def seen(self) -> Fingerprint:
+    def seen(self) -> RowFingerprint:
         """Of all its rows, once they have been read."""
         return self.hasher.value if self.known is None else self.known
 

@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
-from compaction.stores.blocks.model import Fingerprint
+from compaction.stores.blocks.model import RowFingerprint
 
 MEBIBYTE: Final = 1 << 20
 MIN_MEMORY: Final = 16 * MEBIBYTE
@@ -71,7 +71,7 @@ class MergeInput:
     name: str
     open: OpenFile
     sort_key: tuple[str, ...] | None = None
-    fingerprint: Fingerprint | None = None
+    fingerprint: RowFingerprint | None = None
     first: int | bytes | None = None
     last: int | bytes | None = None
 
@@ -80,7 +80,7 @@ class MergeInput:
 class Duplicates:
     """Rows that were dropped for a later one with the same key; `examples`: the keys of the first of them."""
 
-    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    fingerprint: RowFingerprint = field(default_factory=RowFingerprint)
     examples: tuple[tuple[Any, ...], ...] = ()
 
 
@@ -93,7 +93,7 @@ class MergeResult:
     """
 
     schema: pa.Schema
-    read: Fingerprint
+    read: RowFingerprint
     duplicates: Duplicates
     row_groups: int
     sorted_first: tuple[str, ...]
@@ -102,6 +102,6 @@ class MergeResult:
     encodings: Mapping[str, str]
 
     @property
-    def written(self) -> Fingerprint:
+    def written(self) -> RowFingerprint:
         """The rows of the output."""
         return self.read - self.duplicates.fingerprint

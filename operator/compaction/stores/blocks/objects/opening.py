@@ -25,7 +25,7 @@ BULK_RETRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class StorageConnection:
     """A store of obstore: `store` never retries by itself, `bulk` does (parts of uploads). `folder`: a local one."""
 
     url: str
@@ -35,7 +35,7 @@ class Connection:
     folder: Path | None = None
 
 
-def connect(url: str, options: Mapping[str, str]) -> Connection:
+def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
     """See `open_objects`. Raises ObjectStoreUrlError."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme in {"", "file"}:
@@ -59,10 +59,10 @@ def connect(url: str, options: Mapping[str, str]) -> Connection:
         known = next((name for name in options if f"'{name}'" in str(error)), "")
         reason = f"option {known!r} is not one of this store" if known else "its options do not fit together"
         raise ObjectStoreUrlError(f"{parts.scheme}://{parts.netloc}{parts.path}: {reason}") from None
-    return Connection(url, Store.REMOTE, store, bulk)
+    return StorageConnection(url, Store.REMOTE, store, bulk)
 
 
-def _open_folder(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> Connection:
+def _open_folder(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> StorageConnection:
     if options:
         raise ObjectStoreUrlError(f"{url}: a folder has no options ({', '.join(sorted(options))})")
     if parts.netloc:
@@ -74,4 +74,4 @@ def _open_folder(url: str, parts: urllib.parse.SplitResult, options: Mapping[str
     except (BaseError, OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ObjectStoreUrlError(f"{folder}: cannot be used as an object store: {reason}") from None
-    return Connection(str(folder), Store.FOLDER, store, store, folder)
+    return StorageConnection(str(folder), Store.FOLDER, store, store, folder)

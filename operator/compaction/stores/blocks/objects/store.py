@@ -33,7 +33,7 @@ from compaction.exceptions import (
 )
 from compaction.stores.blocks.objects.errors import FAILURES, Store, translate
 from compaction.stores.blocks.objects.folder_listing import files_below
-from compaction.stores.blocks.objects.opening import Connection, connect
+from compaction.stores.blocks.objects.opening import StorageConnection, connect
 from compaction.stores.blocks.objects.reader import ObjectReader
 from compaction.stores.blocks.paths import check_path
 
@@ -81,7 +81,7 @@ class Retrying:
 
 def open_objects(
     url: str, *, options: Mapping[str, str] = MappingProxyType({}), retrying: Retrying = Retrying()
-) -> Objects:
+) -> ObjectStorage:
     """Open a store. Nothing is sent yet, except that a local folder is made.
 
     `url`: `s3://bucket/prefix`, `gs://`, `az://`, `file:///folder` or the path of a folder. `options`: `endpoint`,
@@ -90,13 +90,13 @@ def open_objects(
 
     Raises ObjectStoreUrlError: unknown scheme, credentials in the URL, an unknown option (named, its value is not).
     """
-    return Objects(connect(url, options), retrying)
+    return ObjectStorage(connect(url, options), retrying)
 
 
-class Objects:
+class ObjectStorage:
     """One store, or a prefix of one. Safe for threads; can be sent to another process as its URL and options only."""
 
-    def __init__(self, connection: Connection, retrying: Retrying) -> None:
+    def __init__(self, connection: StorageConnection, retrying: Retrying) -> None:
         """Use `open_objects`."""
         self.url = connection.url
         self._store, self._bulk, self._kind = connection.store, connection.bulk, connection.kind

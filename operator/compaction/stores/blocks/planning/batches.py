@@ -26,7 +26,7 @@ _NONE: Final = cast("list[QueuedBlock]", ())
 """The blocks of all batches that have none, in one place: it is immutable."""
 
 
-class Batch:
+class BlockBatch:
     """Blocks of one level in the order in which they came there; no blocks: it is gone.
 
     `ready`: since when (epoch seconds) and by which block (number); None while it is not. `due` is NEVER once its time
@@ -59,20 +59,20 @@ class Group:
 
     def __init__(self, key: tuple[BlockClass, int], levels: int) -> None:
         self.key = key
-        self.late: Batch | None = None
+        self.late: BlockBatch | None = None
         self.reset(levels)
 
     def reset(self, levels: int) -> None:
         """Nothing has come yet, except what is late."""
-        self.open: list[Batch | None] = [None] * levels
-        self.batches: list[Batch] = []
+        self.open: list[BlockBatch | None] = [None] * levels
+        self.batches: list[BlockBatch] = []
         self.empty = 0
         self.limited = False
         self.next_due = NEVER
         self.settled = -NEVER
         self.settled_number = -1
 
-    def drop(self, batch: Batch) -> None:
+    def drop(self, batch: BlockBatch) -> None:
         """The batch is gone. It does not change what its neighbours are, except in a group with a limit."""
         batch.blocks, batch.ready = _NONE, None
         if self.open[batch.level] is batch:
@@ -96,7 +96,9 @@ class Cutter:
     called with every batch that becomes ready.
     """
 
-    def __init__(self, rules: BlockRules, where: dict[str, Batch], on_ready: Callable[[Batch], object]) -> None:
+    def __init__(
+        self, rules: BlockRules, where: dict[str, BlockBatch], on_ready: Callable[[BlockBatch], object]
+    ) -> None:
         self.rules = rules
         self._where = where
         self._on_ready = on_ready
@@ -158,7 +160,7 @@ class Cutter:
             batch = None
         most_blocks, max_age, enough = self._levels[level]
         if batch is None:
-            group.open[level] = batch = Batch(group, level, at + max_age)
+            group.open[level] = batch = BlockBatch(group, level, at + max_age)
             if group.batches:
                 group.batches.append(batch)
             else:
@@ -180,7 +182,7 @@ class Cutter:
         elif batch.due == NEVER and batch.ready is None:
             self._make_ready(batch, at, block.number)  # it was alone when its time had come
 
-    def _close(self, group: Group, batch: Batch, at: float, number: int) -> None:
+    def _close(self, group: Group, batch: BlockBatch, at: float, number: int) -> None:
         """The next block would be too much for a job."""
         group.open[batch.level] = None
         group.limited = True
@@ -191,11 +193,11 @@ class Cutter:
         else:
             self._climb(group, batch, at)
 
-    def _gains(self, batch: Batch) -> bool:
+    def _gains(self, batch: BlockBatch) -> bool:
         """Whether a job of the batch leaves fewer blocks than before, or the rules do not ask for that."""
         return len(batch.blocks) > 1 or not self.rules.strict_gain or batch.group.key[0].is_obsolete
 
-    def _climb(self, group: Group, batch: Batch, at: float) -> None:
+    def _climb(self, group: Group, batch: BlockBatch, at: float) -> None:
         (block,) = batch.blocks
         level = self.rules.level_of(batch.level + 1, block.bytes)
         if isinstance(level, BlockReason):
@@ -203,10 +205,10 @@ class Cutter:
         group.drop(batch)
         self._place(group, level, block, block.bytes, at)
 
-    def _make_ready(self, batch: Batch, at: float, number: int) -> None:
+    def _make_ready(self, batch: BlockBatch, at: float, number: int) -> None:
         batch.ready = (at, number)
         self._on_ready(batch)
 
 
-def _by_due(batch: Batch) -> tuple[float, int]:
+def _by_due(batch: BlockBatch) -> tuple[float, int]:
     return batch.due, batch.level

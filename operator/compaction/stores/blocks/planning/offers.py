@@ -19,7 +19,7 @@ from compaction.stores.blocks.planning.rules import QueuedBlock
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedCandidates:
     """What a queue has for one plan; `left_out` are the blocks and batches that are in no candidate."""
 
     candidates: tuple[Candidate, ...]
@@ -33,7 +33,7 @@ def offer(
     sensed_at: float,
     most: int | None = None,
     existing: Mapping[tuple[int, str], int] | None = None,
-) -> Offer:
+) -> OfferedCandidates:
     """Candidates for the batches that are ready (at most `most`), and for all that jobs were made of.
 
     The latter are offered again because the planner splits those whose job is Faulty; it leaves out the others, whose
@@ -50,7 +50,7 @@ def offer(
 
 def _offer(
     queue: BlockQueue, now: float, sensed_at: float, most: int | None, existing: Mapping[tuple[int, str], int]
-) -> Offer:
+) -> OfferedCandidates:
     found = queue.ready(now, most=None if most is None else most + 1, existing=existing)
     ready = found[:most]
     candidates = [_candidate("", one.level, one.blocks, one.bytes, turn, sensed_at) for turn, one in enumerate(ready)]
@@ -66,7 +66,7 @@ def _offer(
     if len(found) > len(ready):
         example = _target(found[-1].level, found[-1].blocks[0], min(found[-1].blocks).id)
         left_out.append(LeftOut(LeftOutReason.QUEUE_FULL, queue.ready_size - len(ready), example))
-    return Offer(tuple(candidates), tuple(left_out))
+    return OfferedCandidates(tuple(candidates), tuple(left_out))
 
 
 def _target(level: int, block: QueuedBlock, first: str) -> str:

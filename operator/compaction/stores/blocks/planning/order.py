@@ -6,7 +6,7 @@ next batch has been ready longest. So a tenant with a thousand batches waits for
 gets the next job that is created, however short the queue is.
 
 Invariants (tests/stores/blocks/planning/test_order.py): every ready batch comes exactly once; within a tenant in the
-order of `Batch.ready`; between two jobs of one tenant no other waits for more than one turn of each.
+order of `BlockBatch.ready`; between two jobs of one tenant no other waits for more than one turn of each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from compaction.stores.blocks.planning.batches import Batch
+from compaction.stores.blocks.planning.batches import BlockBatch
 
 
 class _Line:
@@ -24,18 +24,18 @@ class _Line:
     __slots__ = ("batches", "gone", "is_sorted")
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
+        self.batches: list[BlockBatch] = []
         self.gone = 0
         self.is_sorted = True
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: BlockBatch) -> None:
         if self.batches:
             last = self.batches[-1].ready
             # Batches of several keys become ready in nearly this order; one that is gone says nothing.
             self.is_sorted = self.is_sorted and last is not None and batch.ready is not None and last <= batch.ready
         self.batches.append(batch)
 
-    def in_order(self) -> Iterator[Batch]:
+    def in_order(self) -> Iterator[BlockBatch]:
         if self.gone or not self.is_sorted:
             self.batches = [one for one in self.batches if one.ready is not None]
             self.batches.sort(key=_readiness)
@@ -43,7 +43,7 @@ class _Line:
         return iter(self.batches)
 
 
-def _readiness(batch: Batch) -> tuple[float, int]:
+def _readiness(batch: BlockBatch) -> tuple[float, int]:
     assert batch.ready is not None, "only batches that are ready stand in line"
     return batch.ready
 
@@ -55,7 +55,7 @@ class ReadyLines:
         self._levels: list[dict[str, _Line]] = [{} for _ in range(levels)]
         self.size = 0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: BlockBatch) -> None:
         """A batch has become ready."""
         lines = self._levels[batch.level]
         tenant = batch.group.key[0].tenant
@@ -65,8 +65,8 @@ class ReadyLines:
         line.add(batch)
         self.size += 1
 
-    def leave(self, batch: Batch) -> None:
-        """A batch that was ready is about to be gone (before `Batch.ready` is taken away)."""
+    def leave(self, batch: BlockBatch) -> None:
+        """A batch that was ready is about to be gone (before `BlockBatch.ready` is taken away)."""
         lines = self._levels[batch.level]
         tenant = batch.group.key[0].tenant
         line = lines[tenant]
@@ -75,7 +75,7 @@ class ReadyLines:
         if line.gone == len(line.batches):
             del lines[tenant]
 
-    def in_turn(self, existing: Mapping[tuple[int, str], int]) -> Iterator[Batch]:
+    def in_turn(self, existing: Mapping[tuple[int, str], int]) -> Iterator[BlockBatch]:
         """Every ready batch, in the order in which they get jobs; `existing` counts the jobs of (level, tenant).
 
         Do not change anything while it runs. Costs O(tenants) and O(log tenants) for each batch taken.
@@ -96,6 +96,6 @@ class ReadyLines:
                 else:
                     heapq.heapreplace(turns, (jobs + 1, _readiness(following), tenant, following, rest))
 
-    def first(self, most: int | None, existing: Mapping[tuple[int, str], int]) -> tuple[Batch, ...]:
+    def first(self, most: int | None, existing: Mapping[tuple[int, str], int]) -> tuple[BlockBatch, ...]:
         """The first so many of `in_turn`; None: all."""
         return tuple(islice(self.in_turn(existing), most))

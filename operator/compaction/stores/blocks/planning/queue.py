@@ -25,7 +25,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from compaction.planning.collector import collector_paused
-from compaction.stores.blocks.planning.batches import NEVER, Batch, Cutter, Group
+from compaction.stores.blocks.planning.batches import NEVER, BlockBatch, Cutter, Group
 from compaction.stores.blocks.planning.order import ReadyLines
 from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, BlockRules, QueuedBlock
 
@@ -47,7 +47,7 @@ class HeldBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAlone:
+class LeftAloneBlocks:
     """So many blocks are in no batch that is ready, for this reason; `example` is the id of one of them (of those that
     wait, the first).
 
@@ -72,7 +72,7 @@ class BlockQueue:
         most = rules.max_bytes_per_job or NEVER
         self._small = tuple(min(rule.max_bytes or NEVER, most) for rule in rules.levels)
         """Blocks of fewer bytes are merged at their own level."""
-        self._where: dict[str, Batch] = {}
+        self._where: dict[str, BlockBatch] = {}
         self._groups: dict[tuple[BlockClass, int], Group] = {}
         self._lines = ReadyLines(len(rules.levels))
         self._cutter = Cutter(rules, self._where, self._lines.add)
@@ -163,7 +163,7 @@ class BlockQueue:
 
     def ready(
         self, now: float, *, most: int | None = None, existing: Mapping[tuple[int, str], int] = _NO_JOBS
-    ) -> tuple[Batch, ...]:
+    ) -> tuple[BlockBatch, ...]:
         """Batches of which jobs may be made, in the order in which they should be (order.py).
 
         Args:
@@ -195,15 +195,15 @@ class BlockQueue:
         """When `ready` has something new although nothing arrives (epoch seconds); None: never. Look before you ask."""
         return self._cutter.next_due()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[BlockBatch]:
         """Every batch with blocks, as of the last scan, ready or not. O(batches)."""
         return (batch for group in self._groups.values() for batch in group.batches if batch.blocks)
 
-    def place_of(self, block: str) -> Batch | HeldBatch | BlockReason | None:
+    def place_of(self, block: str) -> BlockBatch | HeldBatch | BlockReason | None:
         """Where a block is, as of the last scan: in a batch, with a job, or left alone for good; None: not known."""
         return self._where.get(block) or self._held_by_id.get(block) or self._alone.get(block)
 
-    def left_alone(self) -> tuple[LeftAlone, ...]:
+    def left_alone(self) -> tuple[LeftAloneBlocks, ...]:
         """Why blocks are in no batch that is ready, as of the last scan. O(batches)."""
         counts = Counter(self._alone.values())
         examples: dict[BlockReason, str] = {}
@@ -225,7 +225,7 @@ class BlockQueue:
             if known is None or batch.blocks[0].number < known.number:
                 first[reason] = batch.blocks[0]
         examples |= {reason: block.id for reason, block in first.items()}
-        rows = {reason: LeftAlone(reason, counts[reason], examples[reason]) for reason in sorted(counts)}
+        rows = {reason: LeftAloneBlocks(reason, counts[reason], examples[reason]) for reason in sorted(counts)}
         if BlockReason.WAITING_FOR_MORE in rows:
             waiting = rows[BlockReason.WAITING_FOR_MORE]
             rows[waiting.reason] = replace(waiting, bytes=size, due=due, missing=missing)
@@ -235,7 +235,7 @@ class BlockQueue:
 
     def _put_late(self, group: Group, block: QueuedBlock) -> None:
         if group.late is None:
-            group.late = Batch(group, 0, 0.0)
+            group.late = BlockBatch(group, 0, 0.0)
             group.late.blocks = []
         group.late.blocks.append(block)
         self._where[block.id] = group.late
@@ -243,7 +243,7 @@ class BlockQueue:
 
     def _take(self, blocks: Iterable[str]) -> list[QueuedBlock]:
         """Take blocks out of their batches. A batch that goes as a whole leaves the others of its group as they are."""
-        wanted: dict[Batch, set[str]] = {}
+        wanted: dict[BlockBatch, set[str]] = {}
         for block in blocks:
             batch = self._where.pop(block, None)
             if batch is not None:
@@ -265,7 +265,7 @@ class BlockQueue:
                 self._groups.pop(group.key, None)
         return taken
 
-    def _drop(self, batch: Batch) -> None:
+    def _drop(self, batch: BlockBatch) -> None:
         if batch.ready is not None:
             self._lines.leave(batch)
         batch.group.drop(batch)

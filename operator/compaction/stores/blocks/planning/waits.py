@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compaction.stores.blocks.planning.batches import NEVER, Batch
+from compaction.stores.blocks.planning.batches import NEVER, BlockBatch
 from compaction.stores.blocks.planning.queue import BlockQueue
 from compaction.stores.blocks.planning.rules import BlockReason
 
@@ -21,7 +21,7 @@ class BlockWait(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingBlock:
     """A block that no job has. `level`: at which it is merged, None when at none. `others`: how many wait with it in
     its batch, of which `most` make it full; `due`: when it is merged even so, epoch seconds, None when at no time.
     `obsolete`: it has no rows and is dropped then.
@@ -35,19 +35,19 @@ class Waiting:
     obsolete: bool = False
 
 
-def waiting_of(queue: BlockQueue, block: str, *, now: float) -> Waiting | None:
+def waiting_of(queue: BlockQueue, block: str, *, now: float) -> WaitingBlock | None:
     """Why a block waits; None for one that is in no queue, or that a job has. `now`: epoch seconds."""
     queue.advance(now)
     place = queue.place_of(block)
     if isinstance(place, BlockReason):
-        return Waiting(BlockWait(place.value))
-    if not isinstance(place, Batch):
+        return WaitingBlock(BlockWait(place.value))
+    if not isinstance(place, BlockBatch):
         return None
     if place.ready is not None:
         reason = BlockWait.DUE
     else:
         reason = BlockWait.NOTHING_TO_MERGE_WITH if place.is_alone else BlockWait.WAITING_FOR_MORE
-    return Waiting(
+    return WaitingBlock(
         reason,
         level=place.level,
         others=len(place.blocks) - 1,

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from compaction.exceptions import BlockFormatError, ObjectChangedError, ObjectMissingError, ObjectTruncatedError
-from compaction.stores.blocks.format.footer import Footer, read_footer
+from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import BlockPlace, parse_block_path, shard_prefix
 from compaction.stores.blocks.rebuild.lineage import Made, Relative
 from compaction.stores.blocks.registration.describe import describe_footer, said_of
@@ -65,7 +65,7 @@ class Survey:
     examples: list[str] = field(default_factory=list)
 
 
-def survey(objects: Objects, lakes: Sequence[Lake]) -> Survey:
+def survey(objects: ObjectStorage, lakes: Sequence[Lake]) -> Survey:
     """One listing of the whole store. Raises ObjectError."""
     found = Survey()
     for info in objects.list():
@@ -91,7 +91,7 @@ def _lake_of(path: str, lakes: Sequence[Lake]) -> Lake | None:
     return max(holding, key=lambda lake: len(lake.folder), default=None)
 
 
-def places(objects: Objects, shard: Shard, files: Mapping[Shard, list[Place]]) -> list[Place]:
+def places(objects: ObjectStorage, shard: Shard, files: Mapping[Shard, list[Place]]) -> list[Place]:
     """All blocks of a shard, in order of their ids. Raises ObjectError."""
     paths = (info.path for info in objects.list(shard_prefix(*shard)))
     blocks = [(path, place) for path in paths if (place := parse_block_path(path)) is not None]
@@ -99,7 +99,7 @@ def places(objects: Objects, shard: Shard, files: Mapping[Shard, list[Place]]) -
 
 
 def read_found(
-    objects: Objects, blocks: Sequence[Place], *, time_column: str, unreadable: Unreadable
+    objects: ObjectStorage, blocks: Sequence[Place], *, time_column: str, unreadable: Unreadable
 ) -> list[FoundBlock]:
     """What the footers say; adds what cannot be read. Raises ObjectError for what is wrong with the store."""
 
@@ -113,7 +113,7 @@ def read_found(
 
 
 def describe_found(
-    objects: Objects, blocks: Sequence[Place], *, time_column: str, unreadable: Unreadable
+    objects: ObjectStorage, blocks: Sequence[Place], *, time_column: str, unreadable: Unreadable
 ) -> list[Block]:
     """The blocks, however much of them has to be read for it. As `read_found`."""
 
@@ -141,7 +141,9 @@ def _each(call: Callable[[str, BlockPlace], T], blocks: Sequence[Place], unreada
                 yield answer[0]
 
 
-def _describe(objects: Objects, footer: Footer, said: BlockMetadata, place: BlockPlace, time_column: str) -> Block:
+def _describe(
+    objects: ObjectStorage, footer: BlockFooter, said: BlockMetadata, place: BlockPlace, time_column: str
+) -> Block:
     return describe_footer(
         objects,
         footer,
@@ -154,7 +156,7 @@ def _describe(objects: Objects, footer: Footer, said: BlockMetadata, place: Bloc
     ).block
 
 
-def _relative(place: BlockPlace, said: BlockMetadata, footer: Footer) -> Relative:
+def _relative(place: BlockPlace, said: BlockMetadata, footer: BlockFooter) -> Relative:
     # Sources are of a lower level; and whoever names itself tells nothing that can be followed.
     ours = said.sources and said.level and said.id == place.id and place.id not in (*said.sources, *said.ancestors)
     if not ours:

@@ -34,7 +34,7 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.index.tables import HEAD
 from compaction.stores.blocks.model import SECOND, Block
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.rebuild.found import FoundBlock, Lake, describe_found, places, read_found, survey
 from compaction.stores.blocks.rebuild.lineage import decide
@@ -77,7 +77,7 @@ class Rebuilt:
 
 
 def rebuild_index(
-    objects: Objects,
+    objects: ObjectStorage,
     index: IndexDatabase,
     *,
     now: int,
@@ -123,7 +123,12 @@ def _raise_tokens(index: IndexDatabase, now: int) -> None:
 
 
 def _enter(
-    objects: Objects, index: IndexDatabase, found: Sequence[FoundBlock], time_column: str, now: int, result: Rebuilt
+    objects: ObjectStorage,
+    index: IndexDatabase,
+    found: Sequence[FoundBlock],
+    time_column: str,
+    now: int,
+    result: Rebuilt,
 ) -> None:
     """Register what lives of a shard, in the order in which it was made."""
     verdict = decide(one.relative for one in found)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from compaction.stores.blocks.rebuild.search import Candidate, choose
+from compaction.stores.blocks.rebuild.search import RebuildCandidate, choose
 
 IDS_NAMED: Final = 5
 
@@ -53,7 +53,7 @@ class Relative(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LineageVerdict:
     """`live`: ids that a rebuilt index holds. `dead`: those that were replaced. `unused`: outputs that were never
     committed, or whose sources are taken instead. `doubts`: sentences about what cannot be known.
     """
@@ -83,7 +83,7 @@ class _Set:
         return len(self.outputs) >= self.parts
 
 
-def decide(blocks: Iterable[Relative]) -> Verdict:
+def decide(blocks: Iterable[Relative]) -> LineageVerdict:
     """Judge all blocks of one shard; blocks of different shards are never related."""
     known = {block.id: block for block in blocks}
     sets = _sets(known.values())
@@ -98,7 +98,7 @@ def decide(blocks: Iterable[Relative]) -> Verdict:
     committed = {block for one in lived for block in one.present.values()}
     live = frozenset(block for block in known if block not in dead and (block in committed or block not in outputs))
     gone = frozenset(dead & known.keys())
-    return Verdict(live, gone, frozenset(known.keys() - live - gone), tuple(doubts))
+    return LineageVerdict(live, gone, frozenset(known.keys() - live - gone), tuple(doubts))
 
 
 def _sets(blocks: Iterable[Relative]) -> list[_Set]:
@@ -145,7 +145,7 @@ def _proven(sets: Sequence[_Set], ancestors: frozenset[str], doubts: list[str]) 
 def _taken(sets: Sequence[_Set], dead: frozenset[str], known: Iterable[str], doubts: list[str]) -> list[_Set]:
     """Of the sets from which no block was merged, those without which rows would be missing."""
     there = frozenset(known)
-    candidates: list[Candidate] = []
+    candidates: list[RebuildCandidate] = []
     possible: list[_Set] = []
     for one in sets:
         # What replaced a dead source was another set; unless it may be this one, by a part whose id it does not tell.
@@ -154,7 +154,7 @@ def _taken(sets: Sequence[_Set], dead: frozenset[str], known: Iterable[str], dou
         if late or not missing or not (one.whole or one.sources.isdisjoint(there)):
             continue
         possible.append(one)
-        candidates.append(Candidate(one.sources, missing, lacking=not one.whole))
+        candidates.append(RebuildCandidate(one.sources, missing, lacking=not one.whole))
     taken: list[_Set] = []
     for outcome in choose(candidates):
         taken += [possible[number] for number in outcome.chosen]

@@ -23,7 +23,7 @@ still be there, and the numbers of the sets.
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RebuildCandidate:
     """A set that may have been committed: its `sources`, those of them that are gone (`missing`, at least one), and
     whether it lacks parts. Of equals the first is taken.
     """
@@ -33,7 +33,7 @@ class Candidate:
     lacking: bool
 
 
-class Outcome(NamedTuple):
+class SearchResult(NamedTuple):
     """For candidates that exclude each other, by their numbers. `unaccounted`: missing sources that no chosen one has;
     `doubtful`: there was a choice, and none accounts for everything.
     """
@@ -44,16 +44,16 @@ class Outcome(NamedTuple):
     doubtful: bool
 
 
-def choose(candidates: Sequence[Candidate]) -> Iterator[Outcome]:
+def choose(candidates: Sequence[RebuildCandidate]) -> Iterator[SearchResult]:
     """One outcome for each group of candidates that have to do with each other."""
     for group in _groups(candidates):
         if len(group) == 1:
-            yield Outcome(group, frozenset(), frozenset(), doubtful=False)
+            yield SearchResult(group, frozenset(), frozenset(), doubtful=False)
         else:
             yield _Search(candidates, group).run()
 
 
-def _groups(candidates: Sequence[Candidate]) -> Iterator[frozenset[int]]:
+def _groups(candidates: Sequence[RebuildCandidate]) -> Iterator[frozenset[int]]:
     """Candidates that share sources, directly or by way of others."""
     users: defaultdict[str, list[int]] = defaultdict(list)
     for number, candidate in enumerate(candidates):
@@ -75,19 +75,19 @@ def _groups(candidates: Sequence[Candidate]) -> Iterator[frozenset[int]]:
 class _Search:
     """Tries, for each missing source in turn, every candidate that accounts for it, and none."""
 
-    def __init__(self, candidates: Sequence[Candidate], group: frozenset[int]) -> None:
+    def __init__(self, candidates: Sequence[RebuildCandidate], group: frozenset[int]) -> None:
         self._candidates = candidates
         self._group = group
         self._wanted = frozenset().union(*(candidates[number].missing for number in group))
         self._steps = STEPS
         self._best: tuple[Cost, frozenset[int]] | None = None
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchResult:
         self._try(frozenset(), frozenset())
         assert self._best is not None, "to choose nothing is always possible"
         chosen = self._best[1]
         left = self._left(chosen)
-        return Outcome(chosen, self._group - chosen, left, doubtful=bool(left))
+        return SearchResult(chosen, self._group - chosen, left, doubtful=bool(left))
 
     def _left(self, chosen: frozenset[int]) -> frozenset[str]:
         return self._wanted.difference(*(self._candidates[number].missing for number in chosen))

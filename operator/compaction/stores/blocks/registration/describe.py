@@ -25,14 +25,14 @@ from compaction.exceptions import (
     UnsupportedColumnError,
 )
 from compaction.stores.blocks.fingerprint.rows import Fingerprinter
-from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, Footer, read_footer, short
+from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
 from compaction.stores.blocks.format.int96 import read_options
 from compaction.stores.blocks.format.metadata import BlockMetadata, decode
 from compaction.stores.blocks.format.times import scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
-from compaction.stores.blocks.model import Block, Fingerprint
+from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.objects.reader import ObjectReader
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
 from compaction.stores.blocks.registration.order import (
     FoundOrder,
@@ -56,13 +56,13 @@ class Described:
     order: FoundOrder
 
 
-def describe(objects: Objects, path: str, **known: Any) -> Block:
+def describe(objects: ObjectStorage, path: str, **known: Any) -> Block:
     """The block that lies at `path`: see `described`."""
     return described(objects, path, **known).block
 
 
 def described(
-    objects: Objects,
+    objects: ObjectStorage,
     path: str,
     *,
     tenant: str,
@@ -97,7 +97,7 @@ def described(
     )
 
 
-def said_of(footer: Footer) -> BlockMetadata:
+def said_of(footer: BlockFooter) -> BlockMetadata:
     """What the block says of itself. Raises CorruptBlockError."""
     try:
         return decode(footer.metadata)
@@ -106,8 +106,8 @@ def said_of(footer: Footer) -> BlockMetadata:
 
 
 def describe_footer(
-    objects: Objects,
-    footer: Footer,
+    objects: ObjectStorage,
+    footer: BlockFooter,
     said: BlockMetadata,
     *,
     tenant: str,
@@ -157,7 +157,7 @@ def describe_footer(
     return Described(found, order)
 
 
-def _batches(reader: ObjectReader, footer: Footer) -> Iterator[pa.RecordBatch]:
+def _batches(reader: ObjectReader, footer: BlockFooter) -> Iterator[pa.RecordBatch]:
     """One row group after the other: a batch of two has two dictionaries, which the library cannot nest."""
     options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
     options |= {"metadata": footer.parquet, **read_options(footer.parquet)}
@@ -203,8 +203,8 @@ def _times_of_id(block: str) -> tuple[int, int]:
 
 
 def _read(
-    objects: Objects, footer: Footer, column: str, checks: Sequence[OrderCheck]
-) -> tuple[Fingerprint, tuple[int, int]]:
+    objects: ObjectStorage, footer: BlockFooter, column: str, checks: Sequence[OrderCheck]
+) -> tuple[RowFingerprint, tuple[int, int]]:
     """Fingerprint and times of all rows, batch by batch; `checks` see them too."""
     path, fingerprinter = footer.info.path, Fingerprinter()
     low: int | None = None

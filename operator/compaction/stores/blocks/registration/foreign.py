@@ -11,7 +11,7 @@ from typing import Final
 
 from ulid import ULID
 
-from compaction.stores.blocks.objects.store import ObjectInfo, Objects
+from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, check_path, parse_block_path
 
 OWN_FOLDER: Final = "_compaction/"
@@ -30,7 +30,7 @@ def assigned_id(info: ObjectInfo) -> str:
     return str(ULID.from_bytes(milliseconds.to_bytes(_TIME_BYTES, "big") + tail))
 
 
-def parquet_files(objects: Objects, folder: str) -> Iterator[ObjectInfo]:
+def parquet_files(objects: ObjectStorage, folder: str) -> Iterator[ObjectInfo]:
     """All Parquet files below a folder of the store ("" for all of it), without what is ours. Raises ObjectError."""
     check_path(folder, folder=True)
     return (info for info in objects.list(folder) if is_parquet(info.path))

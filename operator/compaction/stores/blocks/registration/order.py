@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.api.text.safe import cut, printable
-from compaction.stores.blocks.format.footer import Footer
+from compaction.stores.blocks.format.footer import BlockFooter
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.merge.schema import without_dictionary
 
@@ -132,19 +132,19 @@ def _decoded(column: pa.Array) -> pa.Array:
     return column if kind.equals(column.type) else column.cast(kind)  # views have no comparison
 
 
-def declared_order(footer: Footer, said: BlockMetadata) -> Key:
+def declared_order(footer: BlockFooter, said: BlockMetadata) -> Key:
     """The order that the block declares: in our metadata, else in its row groups."""
     return said.sort_key if said.sort_key is not None else footer.sorted_by
 
 
-def checks_of(footer: Footer, said: BlockMetadata, *, wanted: Key, time_column: str) -> list[OrderCheck]:
+def checks_of(footer: BlockFooter, said: BlockMetadata, *, wanted: Key, time_column: str) -> list[OrderCheck]:
     """The orders that rows are to be compared by while they are read: declared, wanted by the policy, time."""
     keys = dict.fromkeys((declared_order(footer, said), wanted, (time_column,)))
     return [OrderCheck(key) for key in keys if key and all(name in footer.schema.names for name in key)]
 
 
 def order_of_rows(
-    footer: Footer, said: BlockMetadata, checks: Sequence[OrderCheck], *, wanted: Key, time_column: str
+    footer: BlockFooter, said: BlockMetadata, checks: Sequence[OrderCheck], *, wanted: Key, time_column: str
 ) -> FoundOrder:
     """The order of a block whose rows were all compared."""
     by_key = {check.key: check for check in checks}
@@ -163,14 +163,14 @@ def order_of_rows(
     return FoundOrder((), OrderSource.NONE, f"a merge sorts it, by {becomes}{doubt}")
 
 
-def is_proved(footer: Footer, said: BlockMetadata) -> bool:
+def is_proved(footer: BlockFooter, said: BlockMetadata) -> bool:
     """Whether what is declared needs no read of the rows: we wrote it ourselves, or the bounds of the row groups prove
     it. (The merge compares rows in any case, and sorts first what is not in order.)
     """
     return said.sort_key is not None or not footer.sorted_by or footer.in_order()
 
 
-def order_of_footer(footer: Footer, said: BlockMetadata) -> FoundOrder:
+def order_of_footer(footer: BlockFooter, said: BlockMetadata) -> FoundOrder:
     """The order of a block whose rows are not read now: what it declares, which `is_proved`."""
     declared = declared_order(footer, said)
     if declared:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from compaction.exceptions import BlockStoreError
 from compaction.stores.adapter import SWEEP_AGAIN
-from compaction.stores.blocks.index.retention import Retention
+from compaction.stores.blocks.index.retention import RetentionPeriods
 from compaction.stores.blocks.index.tombstones import next_due
 from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.store import BlockStore
@@ -28,7 +28,7 @@ FIRST_ORPHANS: Final = 900.0
 
 
 @dataclass(slots=True)
-class Cleanup:
+class CleanupResult:
     """What one run did. `failures`: what was not cleaned (a path, or the store), and why."""
 
     deleted: int = 0
@@ -47,7 +47,7 @@ class Upcoming(NamedTuple):
 class BlockCleaner:
     """The clock of one store's cleaning. `grace` in seconds; `clock`: monotonic seconds."""
 
-    def __init__(self, *, grace: float, retention: Retention, clock: Callable[[], float]) -> None:
+    def __init__(self, *, grace: float, retention: RetentionPeriods, clock: Callable[[], float]) -> None:
         self._grace = int(grace * SECOND)
         self._retention = retention
         self._clock = clock
@@ -67,9 +67,9 @@ class BlockCleaner:
             overdue = max(0.0, -deletion)
         return Upcoming(max(0.0, min(moments)), overdue)
 
-    def run(self, store: BlockStore) -> Cleanup:
+    def run(self, store: BlockStore) -> CleanupResult:
         """Do everything that is due. Failures of a part are in the result; it is tried again soon."""
-        done = Cleanup()
+        done = CleanupResult()
         now = self._clock()
         if self._keeps_for_a_time and now >= self._expiry_due:
             self._try(store, done, self._expire)
@@ -88,17 +88,17 @@ class BlockCleaner:
     def _keeps_for_a_time(self) -> bool:
         return bool(self._retention.default or self._retention.tenants)
 
-    def _expire(self, store: BlockStore, done: Cleanup) -> None:
+    def _expire(self, store: BlockStore, done: CleanupResult) -> None:
         expire_all(store.index, self._retention, now=store.now())
         self._expiry_due = self._clock() + EXPIRY_EVERY
 
-    def _sweep(self, store: BlockStore, done: Cleanup) -> None:
+    def _sweep(self, store: BlockStore, done: CleanupResult) -> None:
         cleaned = sweep(store.objects, store.index, now=store.now(), grace=self._grace)
         done.deleted += cleaned.blocks
         done.bytes += cleaned.bytes
         done.failures.update(cleaned.failed)
 
-    def _collect(self, store: BlockStore, done: Cleanup) -> None:
+    def _collect(self, store: BlockStore, done: CleanupResult) -> None:
         collected = collect_orphans(store.objects, store.index, now=store.now())
         housekeeping(store.index, now=store.now())
         done.deleted += collected.objects
@@ -109,7 +109,7 @@ class BlockCleaner:
             self._orphans_due = self._clock() + ORPHANS_EVERY
 
     @staticmethod
-    def _try(store: BlockStore, done: Cleanup, part: Callable[[BlockStore, Cleanup], None]) -> None:
+    def _try(store: BlockStore, done: CleanupResult, part: Callable[[BlockStore, CleanupResult], None]) -> None:
         try:
             part(store, done)
         except BlockStoreError as error:

@@ -22,10 +22,10 @@ from typing import Final, NamedTuple
 from compaction.stores.blocks.index.claims import forget_jobs
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import forget_gone
-from compaction.stores.blocks.index.retention import Expired, Retention, expire
+from compaction.stores.blocks.index.retention import Expired, RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import BATCH, confirm, due, failed, forget_blocks, next_due
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.sweep.survivors import without_survivors
 
 AT_ONCE: Final = 10_000
@@ -47,7 +47,7 @@ class Cleaned:
     more: bool
 
 
-def sweep(objects: Objects, index: IndexDatabase, *, now: int, grace: int, limit: int = AT_ONCE) -> Cleaned:
+def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int, limit: int = AT_ONCE) -> Cleaned:
     """Delete the objects of blocks that ended at least `grace` ago; of `limit` blocks at most. Repeating is harmless,
     and so are several sweepers at once.
 
@@ -75,7 +75,7 @@ def sweep(objects: Objects, index: IndexDatabase, *, now: int, grace: int, limit
     return Cleaned(count, size, problems, next_due(index, grace=grace), more=count + len(problems) >= limit)
 
 
-def expire_all(index: IndexDatabase, rule: Retention, *, now: int, limit: int = AT_ONCE) -> tuple[Expired, ...]:
+def expire_all(index: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = AT_ONCE) -> tuple[Expired, ...]:
     """End what is older than its tenant keeps it, up to `limit` blocks, the oldest data first; `sweep` deletes it after
     the grace. What comes back are the blocks of this call; those of a call that died are in the tombstones.
     """

@@ -33,7 +33,7 @@ from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import condemn, condemned, confirm_gone, unknown_paths
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.objects.store import ObjectInfo, Objects
+from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.blocks.paths import is_staged, parse_block_path
 
 SAFETY_AGE: Final = 86_400 * SECOND
@@ -78,7 +78,7 @@ class Collected:
 
 
 def find_orphans(
-    objects: Objects, index: IndexDatabase, *, older_than: int = SAFETY_AGE, limit: int = AT_ONCE
+    objects: ObjectStorage, index: IndexDatabase, *, older_than: int = SAFETY_AGE, limit: int = AT_ONCE
 ) -> OrphanSearch:
     """What `collect_orphans` would delete now: up to `limit` objects. Nothing is deleted (a dry run). `older_than`:
     microseconds, see the module.
@@ -109,7 +109,7 @@ def find_orphans(
 
 
 def collect_orphans(
-    objects: Objects, index: IndexDatabase, *, now: int, older_than: int = SAFETY_AGE, limit: int = AT_ONCE
+    objects: ObjectStorage, index: IndexDatabase, *, now: int, older_than: int = SAFETY_AGE, limit: int = AT_ONCE
 ) -> Collected:
     """Delete orphans, also those that an earlier call condemned and did not get to delete. `now`: the index's time.
 
@@ -144,7 +144,7 @@ def collect_orphans(
     return Collected(count, size, failed, more=search.more or len(earlier) >= limit)
 
 
-def _delete(objects: Objects, index: IndexDatabase, paths: Sequence[str], now: int) -> tuple[int, dict[str, str]]:
+def _delete(objects: ObjectStorage, index: IndexDatabase, paths: Sequence[str], now: int) -> tuple[int, dict[str, str]]:
     count = 0
     failed: dict[str, str] = {}
     for part in chunks(paths, PAGE):
@@ -155,7 +155,7 @@ def _delete(objects: Objects, index: IndexDatabase, paths: Sequence[str], now: i
     return count, failed
 
 
-def _unfinished(objects: Objects, now: datetime, older_than: int) -> Iterator[Orphan]:
+def _unfinished(objects: ObjectStorage, now: datetime, older_than: int) -> Iterator[Orphan]:
     if objects.folder is None:
         return
     for file in objects.folder.glob("*/*/*#*"):
@@ -171,13 +171,13 @@ def _unfinished(objects: Objects, now: datetime, older_than: int) -> Iterator[Or
             yield Orphan(path, info.st_size, age)
 
 
-def _store_now(objects: Objects) -> datetime:
+def _store_now(objects: ObjectStorage) -> datetime:
     """The time by the clock that dates the objects, which may be another one than ours."""
     objects.put(CLOCK_PATH, b"")
     return objects.head(CLOCK_PATH).modified
 
 
-def _old_blocks(objects: Objects, now: datetime, older_than: int) -> Iterator[ObjectInfo]:
+def _old_blocks(objects: ObjectStorage, now: datetime, older_than: int) -> Iterator[ObjectInfo]:
     return (
         info
         for info in objects.list()
@@ -194,7 +194,7 @@ def _micros(start: datetime, end: datetime) -> int:
     return int((end - start).total_seconds() * SECOND)
 
 
-def _not_claimed(objects: Objects, index: IndexDatabase, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+def _not_claimed(objects: ObjectStorage, index: IndexDatabase, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     """Those that no open claim may commit. The claims are read last: a job that closed since has committed, and is
     known to the index by now, or never will.
     """
@@ -211,7 +211,7 @@ def _not_claimed(objects: Objects, index: IndexDatabase, infos: Sequence[ObjectI
     ]
 
 
-def _said(objects: Objects, path: str) -> BlockMetadata | None:
+def _said(objects: ObjectStorage, path: str) -> BlockMetadata | None:
     """What an object says of itself, nothing when it cannot be read; None when it is gone."""
     # Most searches find nothing to read, and what reads Parquet takes longer to import than they take.
     from compaction.stores.blocks.format.footer import read_footer

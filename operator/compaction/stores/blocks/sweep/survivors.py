@@ -15,13 +15,13 @@ from typing import Final
 from compaction.exceptions import ObjectError, ObjectMissingError
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.tables import TombstoneReason
-from compaction.stores.blocks.index.tombstones import Successor, Tombstone, successors
-from compaction.stores.blocks.objects.store import Objects
+from compaction.stores.blocks.index.tombstones import BlockTombstone, Successor, successors
+from compaction.stores.blocks.objects.store import ObjectStorage
 
 HEADS_AT_ONCE: Final = 8
 
 
-def without_survivors(objects: Objects, index: IndexDatabase, batch: Sequence[Tombstone]) -> dict[str, str]:
+def without_survivors(objects: ObjectStorage, index: IndexDatabase, batch: Sequence[BlockTombstone]) -> dict[str, str]:
     """Those of `batch` that must not be deleted, by id: which block that took their place is missing, or what the store
     said when it was asked. Raises BlockIndexError.
     """
@@ -50,7 +50,7 @@ def _why(block: str, made: Mapping[str, tuple[Successor, ...]], missing: Mapping
     return ""
 
 
-def _missing(objects: Objects, asked: Iterable[Successor]) -> dict[str, str]:
+def _missing(objects: ObjectStorage, asked: Iterable[Successor]) -> dict[str, str]:
     """What is wrong with each object, by block; empty text for one that is there."""
 
     def look(one: Successor) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 from compaction.exceptions import LockLostError, SourcesChangedError
 from compaction.stores.segments.clump import recovery as clump_recovery
 from compaction.stores.segments.clump.copy import CopiedClump, discard
-from compaction.stores.segments.clump.moves import ClumpReceipt, Moves, is_in_place, load_moves, write_moves
+from compaction.stores.segments.clump.moves import MoveReceipt, Moves, is_in_place, load_moves, write_moves
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.faults import storage_error, storage_errors
@@ -46,7 +46,7 @@ def commit_clumps(
     now: float | None = None,
     timeout: float = lock.DEFAULT_TIMEOUT,
     before_each: Callable[[], None] = lambda: None,
-) -> tuple[ClumpReceipt, ...]:
+) -> tuple[MoveReceipt, ...]:
     """Make re-written entries part of the log, in this order and exactly once: repeated, it returns the first receipts.
 
     `before_each` is called right before each commit point and may raise: what was committed until then stays, the rest
@@ -87,7 +87,7 @@ def commit_clumps(
         discard(directory, clumps)
 
 
-def _committed(directory: Path, clump: CopiedClump, *, job: str) -> ClumpReceipt | None:
+def _committed(directory: Path, clump: CopiedClump, *, job: str) -> MoveReceipt | None:
     """The receipt of the same entries, committed by this job before."""
     try:
         receipt = load_moves(directory / moves_name(clump.first)).receipt
@@ -130,7 +130,7 @@ def _maps(clumps: list[CopiedClump], live: LiveSet, *, job: str, token: int, hol
     after = LiveSet(np.append(low, copies[:, 0]), np.append(high, copies[:, 1])).bounds[0].size
     return [
         Moves.contiguous(
-            ClumpReceipt(
+            MoveReceipt(
                 job=job,
                 token=token,
                 holder=holder,

@@ -1,7 +1,7 @@
 """The map that the owner of a log needs after live entries were re-written: which entry is a copy of which.
 
 `<first new index, 20 digits>.moves` in the log's directory, one per new segment, never changed once it has its name.
-Lines of JSON: an object (the receipt, see `ClumpReceipt`), then `[old_low, old_high, new_low]` per run, ascending in
+Lines of JSON: an object (the receipt, see `MoveReceipt`), then `[old_low, old_high, new_low]` per run, ascending in
 both (old_low..old_high are now new_low..new_low + old_high - old_low), and last `{"crc32": "<8 hex digits>"}` over all
 bytes before that line. docs/segment-logs.md is its specification.
 
@@ -42,7 +42,7 @@ _LATEST: Final = 253_402_300_799.0
 
 
 @dataclass(frozen=True, slots=True)
-class ClumpReceipt:
+class MoveReceipt:
     """Proof of one map: `entries` live at or below snapshot `snapshot_index` are now first..last, with `term`.
 
     `output`: the segment that holds them (`index_digest`: sha256 of its header and index area), both empty when the
@@ -75,13 +75,13 @@ class ClumpReceipt:
 class Moves:
     """One map: runs old[i]..old[i] + count[i] - 1 that became new[i]..., ascending in both; u64 arrays."""
 
-    receipt: ClumpReceipt
+    receipt: MoveReceipt
     old: U64Array
     count: U64Array
     new: U64Array
 
     @classmethod
-    def contiguous(cls, receipt: ClumpReceipt, old: LiveSet) -> Moves:
+    def contiguous(cls, receipt: MoveReceipt, old: LiveSet) -> Moves:
         """All of `old`, in order, one behind the other from `receipt.first` on."""
         starts, ends = old.bounds
         count = ends - starts + np.uint64(1)
@@ -90,7 +90,7 @@ class Moves:
         return cls(receipt=receipt, old=starts, count=count, new=new)
 
     @classmethod
-    def of_pairs(cls, receipt: ClumpReceipt, old: U64Array, new: U64Array) -> Moves:
+    def of_pairs(cls, receipt: MoveReceipt, old: U64Array, new: U64Array) -> Moves:
         """Single moves, ascending in both, joined to runs where both sides are neighbours."""
         one = np.uint64(1)
         opens = np.ones(old.shape, dtype=np.bool_)
@@ -124,7 +124,7 @@ class _Header:
 
     format: str
     version: int
-    receipt: ClumpReceipt
+    receipt: MoveReceipt
 
 
 _HEADER: Final = TypeAdapter(_Header)
@@ -164,7 +164,7 @@ def decode_moves(data: bytes, *, file: str) -> Moves:
     return moves
 
 
-def _possible(receipt: ClumpReceipt) -> bool:
+def _possible(receipt: MoveReceipt) -> bool:
     numbers = (
         receipt.token - 1,
         receipt.snapshot_index,
@@ -183,7 +183,7 @@ def _possible(receipt: ClumpReceipt) -> bool:
     return all(0 <= number <= MAX_INDEX for number in numbers) and all(0 <= time <= _LATEST for time in times)
 
 
-def _of_runs(receipt: ClumpReceipt, runs: list[tuple[int, int, int]], file: str) -> Moves:
+def _of_runs(receipt: MoveReceipt, runs: list[tuple[int, int, int]], file: str) -> Moves:
     for number, (low, high, new) in enumerate(runs):
         if not 0 <= low <= high < new <= MAX_INDEX - (high - low):
             raise CorruptMovesError(file, f"line {number + 2} is not a run of old indexes and a larger new one")

@@ -25,15 +25,15 @@ from typing import Final, Protocol
 import numpy as np
 
 from compaction.exceptions import ClumpRefusedError, SourcesChangedError, VerificationFailedError
-from compaction.stores.segments.clump.moves import ClumpReceipt, Moves, write_moves
-from compaction.stores.segments.clump.plan import ClumpPlan, ClumpRequest, ClumpRound, plan_clump
+from compaction.stores.segments.clump.moves import MoveReceipt, Moves, write_moves
+from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan, ClumpRound, plan_clump
 from compaction.stores.segments.clump.run import ClumpResult, receipts_of
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.model import U64Array
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.reader import Batch, Fingerprint, SegmentFile
+from compaction.stores.segments.reading.reader import EntryBatch, EntryFingerprint, SegmentFile
 from compaction.stores.segments.reading.view import LogState, open_log
 from compaction.stores.segments.snapshot.directories import newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -80,7 +80,7 @@ class LogOwner(Protocol):
 def clump_through_owner(
     owner: LogOwner,
     *,
-    request: ClumpRequest,
+    request: ClumpOptions,
     limits: SegmentLimits,
     job: str,
     token: int,
@@ -116,7 +116,7 @@ def clump_through_owner(
 def _move(owner: LogOwner, plan: ClumpPlan, part: ClumpRound, *, job: str, token: int, holder: str) -> Moves:
     """Hand the entries of one round over, batch by batch, and read the copies back."""
     log = open_log(owner.directory)
-    before, indexes, terms = Fingerprint(), [], []
+    before, indexes, terms = EntryFingerprint(), [], []
     for copies in _portions(log, part.old):
         answer = list(owner.append(copies, job=job, token=token))
         if len(answer) != len(copies):
@@ -153,7 +153,7 @@ def _portions(log: LogState, wanted: LiveSet) -> Iterator[list[EntryCopy]]:
         yield portion
 
 
-def _batches(log: LogState, wanted: LiveSet) -> Iterator[Batch]:
+def _batches(log: LogState, wanted: LiveSet) -> Iterator[EntryBatch]:
     """Checked payloads of the wanted entries, ascending; SourcesChangedError when one is not readable any more."""
     found = 0
     for ref in log.refs:
@@ -179,7 +179,7 @@ def _check_order(log: LogState, plan: ClumpPlan, new: U64Array, term: U64Array) 
 
 def _read_back(directory: Path, new: U64Array) -> str:
     """The fingerprint of the entries at the new indexes, as they are in segment files now."""
-    after = Fingerprint()
+    after = EntryFingerprint()
     for batch in _batches(open_log(directory), LiveSet.from_indexes(new)):
         after.update_batch(batch)
     return after.hexdigest()
@@ -195,11 +195,11 @@ def _receipt(
     job: str,
     token: int,
     holder: str,
-    copied: Fingerprint,
-) -> ClumpReceipt:
+    copied: EntryFingerprint,
+) -> MoveReceipt:
     live = log.live if log.live is not None else LiveSet.empty()
     after = LiveSet.from_ranges([*live.without(part.old).ranges, *LiveSet.from_indexes(new).ranges])
-    return ClumpReceipt(
+    return MoveReceipt(
         job=job,
         token=token,
         holder=holder,

@@ -32,7 +32,7 @@ DEFAULT_MAX_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class ClumpRequest:
+class ClumpOptions:
     """What to re-write: runs of fewer than `shorter_than` live neighbours, if that makes the live set at least
     `min_ranges` ranges shorter, and at most `max_bytes` of payload. InvalidGroupError when out of range.
     """
@@ -154,7 +154,7 @@ def log_head(log: LogState) -> LogHead:
     return LogHead(newest=log.newest, last=last, term=term)
 
 
-def plan_clump(log: LogState, request: ClumpRequest, limits: SegmentLimits) -> ClumpPlan:
+def plan_clump(log: LogState, request: ClumpOptions, limits: SegmentLimits) -> ClumpPlan:
     """What to re-write of one log, in rounds that each fit one segment.
 
     Raises:
@@ -210,7 +210,7 @@ def _gather(log: LogState, live: LiveSet) -> _Entries:
 
 
 def _judge(
-    entries: _Entries, live: LiveSet, request: ClumpRequest, limits: SegmentLimits
+    entries: _Entries, live: LiveSet, request: ClumpOptions, limits: SegmentLimits
 ) -> tuple[RowArray, np.ndarray[tuple[int], np.dtype[np.object_]]]:
     """(run of each entry, reason of each run): the empty reason is that of a run to be re-written."""
     starts, ends = live.bounds
@@ -268,7 +268,7 @@ def _left_out(
     live: LiveSet,
     run: RowArray,
     reasons: np.ndarray[tuple[int], np.dtype[np.object_]],
-    request: ClumpRequest,
+    request: ClumpOptions,
     limits: SegmentLimits,
 ) -> Iterator[LeftOutRuns]:
     details = {

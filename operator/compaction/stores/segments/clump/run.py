@@ -23,8 +23,8 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import ClumpRefusedError
 from compaction.stores.segments.clump.commit import commit_clumps
 from compaction.stores.segments.clump.copy import ClumpTask, copy_clumps, task_of
-from compaction.stores.segments.clump.moves import ClumpReceipt, load_moves, moves_files
-from compaction.stores.segments.clump.plan import ClumpPlan, ClumpRequest, plan_clump
+from compaction.stores.segments.clump.moves import MoveReceipt, load_moves, moves_files
+from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan, plan_clump
 from compaction.stores.segments.commit import recovery
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
@@ -41,13 +41,13 @@ class ClumpResult:
     """What a run planned and what it committed, oldest first."""
 
     plan: ClumpPlan
-    receipts: tuple[ClumpReceipt, ...]
+    receipts: tuple[MoveReceipt, ...]
 
 
 def clump_log(
     directory: Path,
     *,
-    request: ClumpRequest,
+    request: ClumpOptions,
     limits: SegmentLimits,
     owner_stopped: bool,
     job: str,
@@ -75,13 +75,13 @@ class PreparedClump:
 
     plan: ClumpPlan
     task: ClumpTask
-    earlier: tuple[ClumpReceipt, ...]
+    earlier: tuple[MoveReceipt, ...]
 
 
 def prepare_clump(
     directory: Path,
     *,
-    request: ClumpRequest,
+    request: ClumpOptions,
     limits: SegmentLimits,
     owner_stopped: bool,
     job: str,
@@ -100,7 +100,7 @@ def prepare_clump(
     return PreparedClump(plan=plan, task=task_of(log, plan, job=job, token=token), earlier=earlier)
 
 
-def receipts_of(directory: Path, job: str) -> tuple[ClumpReceipt, ...]:
+def receipts_of(directory: Path, job: str) -> tuple[MoveReceipt, ...]:
     """What a job has committed, oldest first, by the maps that have not been swept."""
     receipts = (load_moves(directory / name).receipt for name in moves_files(directory))
     return tuple(receipt for receipt in receipts if receipt.job == job)

@@ -29,7 +29,7 @@ from compaction.stores.segments.commit.records import (
     GroupReceipt,
     PendingCommit,
     RewrittenGroup,
-    Tombstone,
+    SegmentTombstone,
     TombstoneKind,
 )
 from compaction.stores.segments.directory import fs, lock
@@ -293,7 +293,7 @@ def commit_unreferenced(
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
     ownership: Ownership = Ownership.DETECT,
     timeout: float = lock.DEFAULT_TIMEOUT,
-) -> tuple[Tombstone, ...]:
+) -> tuple[SegmentTombstone, ...]:
     """Mark segments without anything live for deletion after the grace. Nothing is deleted here.
 
     Each is checked again against the log as it is now. Repeated, it returns the tombstones of the first time, also when
@@ -323,7 +323,7 @@ def commit_unreferenced(
                 if name not in dead:
                     raise SourcesChangedError(f"{directory / name}: gone, or something in it is needed (again)")
             marked = tuple(
-                Tombstone(
+                SegmentTombstone(
                     name=name,
                     kind=TombstoneKind.UNREFERENCED,
                     since=now,

@@ -66,7 +66,7 @@ class StayingName:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class SegmentReplacement:
     """A name to replace by a link, and the file it must still be right before that."""
 
     segment: str
@@ -74,7 +74,7 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CommitVerdict:
     """What to do with one half-done commit.
 
     `committed`: its output is in place. `replace`: names that become links now, ascending. `linked`: all names that are
@@ -83,7 +83,7 @@ class Verdict:
     """
 
     committed: bool
-    replace: tuple[Replacement, ...] = ()
+    replace: tuple[SegmentReplacement, ...] = ()
     linked: tuple[str, ...] = ()
     stays: tuple[StayingName, ...] = ()
     needed: str = ""
@@ -108,7 +108,7 @@ class _Look:
         return self._state[0]
 
 
-def judge(directory: Path, compacting: str, intent: PendingCommit | None) -> Verdict:
+def judge(directory: Path, compacting: str, intent: PendingCommit | None) -> CommitVerdict:
     """The verdict about the commit whose output is, or was, named `compacting`. OSError passes through."""
     group = names.parse_compacting(compacting)
     assert group is not None, f"{compacting} is no .compacting name"
@@ -120,7 +120,7 @@ def judge(directory: Path, compacting: str, intent: PendingCommit | None) -> Ver
     output = _output(directory, compacting, lowest, intent)
     needed = _needed(directory, compacting, lowest, intent, look)
     if output is Likeness.OTHER:
-        return Verdict(committed=False, needed=needed)
+        return CommitVerdict(committed=False, needed=needed)
     known = {source.name: source for source in intent.replaced} if intent is not None else {}
     walk = _Walk(directory, lowest, known, look, trusted=output is Likeness.SAME)
     return replace(walk.along(others), needed=needed)
@@ -171,9 +171,9 @@ class _Walk:
     look: _Look
     trusted: bool
 
-    def along(self, others: Sequence[str]) -> Verdict:
+    def along(self, others: Sequence[str]) -> CommitVerdict:
         """`others`: the names that were to become links."""
-        links: list[Replacement] = []
+        links: list[SegmentReplacement] = []
         linked: list[str] = []
         stays: list[StayingName] = []
         end: Stays | None = None
@@ -185,7 +185,7 @@ class _Walk:
             elif identity is not None:
                 end = end or self._why_not(name)
                 if end is None:
-                    links.append(Replacement(name, identity))
+                    links.append(SegmentReplacement(name, identity))
                     linked.append(name)
                 else:
                     stays.append(StayingName(name, end))
@@ -193,7 +193,7 @@ class _Walk:
                 linked.append(name)
             elif (self.directory / name).is_symlink():
                 end = end or Stays.CHANGED
-        return Verdict(committed=True, replace=tuple(links), linked=tuple(linked), stays=tuple(stays))
+        return CommitVerdict(committed=True, replace=tuple(links), linked=tuple(linked), stays=tuple(stays))
 
     def _why_not(self, name: str) -> Stays | None:
         """Why a regular file must not be replaced; None when it may."""

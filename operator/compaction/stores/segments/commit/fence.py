@@ -30,7 +30,13 @@ from pydantic_core import PydanticSerializationError
 from compaction.api.bounds import first_problem
 from compaction.exceptions import CorruptFenceError, InvalidGroupError, StaleLogTokenError, UnwritableFenceError
 from compaction.stores.segments.commit.fence_check import MAX_TOKEN, first_fault
-from compaction.stores.segments.commit.records import Claim, FenceRecord, PendingCommit, Tombstone, TombstoneKind
+from compaction.stores.segments.commit.records import (
+    FenceRecord,
+    JobClaim,
+    PendingCommit,
+    SegmentTombstone,
+    TombstoneKind,
+)
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.access import replace_file
 from compaction.stores.segments.directory.faults import storage_error, storage_errors
@@ -200,7 +206,7 @@ def with_claim(record: FenceRecord, *, job: str, token: int, holder: str, now: f
     """The record with a new claim, and without what is too old to be asked for again."""
     before = record.jobs.get(job)
     marked = before.unreferenced if before else ()
-    claim = Claim(token=token, holder=holder, claimed_at=now, unreferenced=marked)
+    claim = JobClaim(token=token, holder=holder, claimed_at=now, unreferenced=marked)
     return _bounded(replace(record, jobs=record.jobs | {job: claim}), current=job, now=now)
 
 
@@ -256,7 +262,7 @@ def promoted(
     """
     receipt = intent.receipt
     marks = [
-        Tombstone(
+        SegmentTombstone(
             name=name,
             kind=TombstoneKind.LINKED,
             since=linked_at,
@@ -270,7 +276,7 @@ def promoted(
     return replace(with_tombstones(without, marks), receipts=(*record.receipts, receipt))
 
 
-def with_tombstones(record: FenceRecord, tombstones: Iterable[Tombstone]) -> FenceRecord:
+def with_tombstones(record: FenceRecord, tombstones: Iterable[SegmentTombstone]) -> FenceRecord:
     """Add tombstones; one that stands for the same name already keeps its age."""
     present = {t.name for t in record.tombstones}
     new = tuple(t for t in tombstones if t.name not in present)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from compaction.exceptions import InvalidGroupError
-from compaction.stores.segments.commit.records import FenceRecord, GroupReceipt, PendingCommit, Tombstone
+from compaction.stores.segments.commit.records import FenceRecord, GroupReceipt, PendingCommit, SegmentTombstone
 from compaction.stores.segments.format.names import group_key, group_sources, job_key, parse_partial
 from compaction.stores.segments.model import SEGMENT_NAME, FileIdentity
 
@@ -73,7 +73,7 @@ def _counts(what: str, *counts: int) -> Iterator[str]:
         yield f"has a size or number for {what} that cannot be one"
 
 
-def _tombstone(tombstone: Tombstone) -> Iterator[str]:
+def _tombstone(tombstone: SegmentTombstone) -> Iterator[str]:
     if SEGMENT_NAME.fullmatch(tombstone.name) is None:
         yield f"has a tombstone for {_brief(tombstone.name)}, which is not the name of a segment"
         return

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from compaction.exceptions import SegmentLogError, TermFormatError
 from compaction.stores.segments.commit import coverage, replacing
-from compaction.stores.segments.commit.evidence import Replacement
+from compaction.stores.segments.commit.evidence import SegmentReplacement
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.listing import status
 from compaction.stores.segments.format import etf, names
@@ -122,7 +122,7 @@ def _marker_bytes(path: Path) -> bytes:
         os.close(fd)
 
 
-def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[Replacement, ...]:
+def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[SegmentReplacement, ...]:
     """The members that can become symlinks: all that are still regular files, if the leader covers them; else none.
 
     All or nothing, and nothing when the live set is unknown.
@@ -138,4 +138,4 @@ def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[Re
     between = [name for name in present if leader < name <= members[-1] and name not in members]
     if between or not all(coverage.covers(log, leader, name) for name in regular):
         return ()
-    return tuple(Replacement(name, log.segment(name).identity) for name in regular)
+    return tuple(SegmentReplacement(name, log.segment(name).identity) for name in regular)

@@ -113,7 +113,7 @@ class UnreferencedReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tombstone:
+class SegmentTombstone:
     """A name that is deleted once `since` is longer ago than the grace.
 
     `identity`: the file, or the link, that it stands for; None in an older record of a link.
@@ -157,14 +157,14 @@ class PendingCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobClaim:
     """A job's highest token. `unreferenced`: what the job has marked for deletion, kept for its report."""
 
     token: int
     holder: str
     claimed_at: float
     retired: bool = False
-    unreferenced: Items[Tombstone] = ()
+    unreferenced: Items[SegmentTombstone] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,10 @@ class FenceRecord:
 
     version: int = 1
     floor: int = 0
-    jobs: Annotated[dict[str, Claim], FailFast()] = field(default_factory=dict)
+    jobs: Annotated[dict[str, JobClaim], FailFast()] = field(default_factory=dict)
     receipts: Items[GroupReceipt] = ()
     intents: Items[PendingCommit] = ()
-    tombstones: Items[Tombstone] = ()
+    tombstones: Items[SegmentTombstone] = ()
 
     def high_water(self, job: str) -> int:
         """The largest token ever accepted for a job; 0 when none was."""
@@ -200,5 +200,5 @@ class FenceRecord:
         """The commit of a group that was begun and has not come to its end."""
         return next((i for i in self.intents if i.group == group), None)
 
-    def tombstone(self, name: str) -> Tombstone | None:
+    def tombstone(self, name: str) -> SegmentTombstone | None:
         return next((t for t in self.tombstones if t.name == name), None)

@@ -30,9 +30,9 @@ from compaction.exceptions import NotALogDirectoryError, RecoveryBlockedError
 from compaction.stores.segments.clump import moves
 from compaction.stores.segments.clump import recovery as clump_recovery
 from compaction.stores.segments.commit import fence, replacing
-from compaction.stores.segments.commit.evidence import StayingName, Stays, Verdict, judge
+from compaction.stores.segments.commit.evidence import CommitVerdict, StayingName, Stays, judge
 from compaction.stores.segments.commit.ra_recovery import RaRecovery, settle_marker
-from compaction.stores.segments.commit.records import FenceRecord, PendingCommit, Tombstone, TombstoneKind
+from compaction.stores.segments.commit.records import FenceRecord, PendingCommit, SegmentTombstone, TombstoneKind
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.listing import links_of, status
@@ -242,7 +242,7 @@ def outlook(directory: Path) -> tuple[RecoveryReport, ...]:
         return tuple(reports)
 
 
-def _finish_links(directory: Path, lowest: str, verdict: Verdict) -> Verdict:
+def _finish_links(directory: Path, lowest: str, verdict: CommitVerdict) -> CommitVerdict:
     """Replace the names of the verdict, in ascending order; the verdict as it came true.
 
     It ends below the first name that changed since the verdict.
@@ -263,7 +263,7 @@ def _finish_links(directory: Path, lowest: str, verdict: Verdict) -> Verdict:
 
 
 def _with_outcome(
-    directory: Path, record: FenceRecord, intent: PendingCommit | None, verdict: Verdict, *, now: float
+    directory: Path, record: FenceRecord, intent: PendingCommit | None, verdict: CommitVerdict, *, now: float
 ) -> FenceRecord:
     """The fence after a group is settled: the intent becomes a receipt, or is void; links wait for their deletion.
 
@@ -278,7 +278,8 @@ def _with_outcome(
         return record
     made = [one.segment for one in verdict.replace if one.segment in verdict.linked]
     marks = [
-        Tombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=links.get(name)) for name in verdict.linked
+        SegmentTombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=links.get(name))
+        for name in verdict.linked
     ]
     return fence.with_tombstones(fence.without_tombstones(record, made), marks)
 

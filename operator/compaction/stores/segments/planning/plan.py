@@ -48,7 +48,7 @@ class LeftAloneReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAlone:
+class LeftAloneSegment:
     """A segment that stays, the reason, and the numbers behind it in words."""
 
     name: str
@@ -98,7 +98,7 @@ class LogPlan:
 
     groups: tuple[GroupPlan, ...] = ()
     unreferenced: tuple[Unreferenced, ...] = ()
-    left_alone: tuple[LeftAlone, ...] = ()
+    left_alone: tuple[LeftAloneSegment, ...] = ()
     live_entries: int = 0
     live_bytes: int = 0
     total_bytes: int = 0
@@ -190,7 +190,7 @@ def plan_log(
     stranded = find_stranded(log, live)
     dead = find_dead(log, live, stranded=stranded)
     grouping = _Grouping(limits)
-    left_alone: list[LeftAlone] = []
+    left_alone: list[LeftAloneSegment] = []
     live_entries = live_bytes = 0
     for segment in log.segments:
         name = segment.name
@@ -228,49 +228,49 @@ def _why_left_alone(
     *,
     quarantined: frozenset[str],
     stranded: dict[str, int],
-) -> LeftAlone | None:
+) -> LeftAloneSegment | None:
     """The reason for a segment that is not dead; None when it is to be rewritten."""
     segment = log.segment(name)
     if name in stranded:
         detail = f"live index {stranded[name]} is only in records that newer segments hide"
-        return LeftAlone(name, LeftAloneReason.STRANDED_ENTRIES, detail)
+        return LeftAloneSegment(name, LeftAloneReason.STRANDED_ENTRIES, detail)
     if candidate is None:
         return _above(log, name)
     if name in quarantined:
-        return LeftAlone(name, LeftAloneReason.QUARANTINED, "a rewrite found it corrupt")
+        return LeftAloneSegment(name, LeftAloneReason.QUARANTINED, "a rewrite found it corrupt")
     if 2 * candidate.entries >= segment.count and 2 * candidate.bytes >= segment.data_bytes:
         entries, size = f"{candidate.entries} of {segment.count}", f"{candidate.bytes} of {segment.data_bytes}"
         detail = f"{entries} entries and {size} bytes are live"
-        return LeftAlone(name, LeftAloneReason.DENSE_ENOUGH, detail)
+        return LeftAloneSegment(name, LeftAloneReason.DENSE_ENOUGH, detail)
     if not grouping.fits_alone(candidate):
         limits = grouping.limits
         detail = (
             f"its {candidate.entries} live entries of {candidate.bytes} bytes exceed the limits of "
             f"{limits.max_entries} entries, {limits.max_bytes} bytes"
         )
-        return LeftAlone(name, LeftAloneReason.ALONE_TOO_LARGE, detail)
+        return LeftAloneSegment(name, LeftAloneReason.ALONE_TOO_LARGE, detail)
     return None
 
 
-def _above(log: LogState, name: str) -> LeftAlone:
+def _above(log: LogState, name: str) -> LeftAloneSegment:
     if log.snapshot_index is None:
         none = f"no valid snapshot ({log.rejected_snapshots[0]})" if log.rejected_snapshots else "no snapshot"
-        return LeftAlone(name, LeftAloneReason.NO_SNAPSHOT, f"{none}, so every entry is needed")
+        return LeftAloneSegment(name, LeftAloneReason.NO_SNAPSHOT, f"{none}, so every entry is needed")
     if name == log.newest or (log.refs and name >= log.refs[-1].name):
-        return LeftAlone(name, LeftAloneReason.NEWEST_SEGMENT, "the newest segment is its owner's")
+        return LeftAloneSegment(name, LeftAloneReason.NEWEST_SEGMENT, "the newest segment is its owner's")
     ref = log.ref(name)
     if ref is None:
         detail = f"hidden by newer segments, but not wholly below snapshot {log.snapshot_index}"
     else:
         detail = f"ends at {ref.last}, above snapshot {log.snapshot_index}"
-    return LeftAlone(name, LeftAloneReason.ABOVE_SNAPSHOT, detail)
+    return LeftAloneSegment(name, LeftAloneReason.ABOVE_SNAPSHOT, detail)
 
 
 def _assemble(
     log: LogState,
     groups: list[GroupPlan],
     dead: dict[str, DeadSegment],
-    left_alone: list[LeftAlone],
+    left_alone: list[LeftAloneSegment],
     awaiting: frozenset[str],
     live_entries: int,
     live_bytes: int,
@@ -278,7 +278,7 @@ def _assemble(
     grouped = {name for group in groups for name in (*group.sources, *group.carried)}
     free = [d for name, d in dead.items() if name not in grouped]
     waiting = [
-        LeftAlone(d.name, LeftAloneReason.AWAITING_DELETION, f"{d.reason}: deleted after the grace")
+        LeftAloneSegment(d.name, LeftAloneReason.AWAITING_DELETION, f"{d.reason}: deleted after the grace")
         for d in free
         if d.name in awaiting
     ]

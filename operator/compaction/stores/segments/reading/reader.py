@@ -53,7 +53,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class EntryBatch:
     """Checked payloads of records of one segment.
 
     `rows` are record positions in the segment; `data` holds their payloads one after the other, of `lengths` bytes,
@@ -125,7 +125,7 @@ class SegmentFile:
 
     def batches(
         self, rows: RowArray, *, on_corrupt: CorruptSink | None = None, pace: Pace = UNLIMITED
-    ) -> Iterator[Batch]:
+    ) -> Iterator[EntryBatch]:
         """Read and check the records at `rows`, in that order. `pace` is asked before each read.
 
         A bad one is raised as CorruptEntryError (file, index, offset); with `on_corrupt` it is handed over, left out.
@@ -142,7 +142,7 @@ class SegmentFile:
             pace(reads.size)
             yield self._batch(reads, rows[reads.begin : reads.end], lengths[reads.begin : reads.end], report)
 
-    def _batch(self, reads: Reads, rows: RowArray, lengths: RowArray, report: CorruptSink) -> Batch:
+    def _batch(self, reads: Reads, rows: RowArray, lengths: RowArray, report: CorruptSink) -> EntryBatch:
         data, missing = self._read(reads)
         starts = reads.starts
         for begin, end in missing:
@@ -160,7 +160,7 @@ class SegmentFile:
             good = ~bad
             rows, lengths, crcs = rows[good], lengths[good], crcs[good]
             packed = pack(data, starts[good], lengths)
-        return Batch(segment=self.segment, rows=rows, data=packed, lengths=lengths, crcs=crcs)
+        return EntryBatch(segment=self.segment, rows=rows, data=packed, lengths=lengths, crcs=crcs)
 
     def _read(self, reads: Reads) -> tuple[memoryview, list[tuple[int, int]]]:
         """What the reads bring, one after the other, and the ranges of it that the file was too short for."""
@@ -186,7 +186,9 @@ def _raise(error: CorruptEntryError) -> None:
     raise error
 
 
-def picked_batches(picked: Iterable[tuple[SegmentIndex, RowArray]], pace: Pace, buffers: Buffers) -> Iterator[Batch]:
+def picked_batches(
+    picked: Iterable[tuple[SegmentIndex, RowArray]], pace: Pace, buffers: Buffers
+) -> Iterator[EntryBatch]:
     """The records at the given rows of each segment, as checked batches; each is only valid until the next."""
     for segment, rows in picked:
         if rows.size:
@@ -194,7 +196,9 @@ def picked_batches(picked: Iterable[tuple[SegmentIndex, RowArray]], pace: Pace, 
                 yield from file.batches(rows, pace=pace)
 
 
-def read_batches(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Batch]:
+def read_batches(
+    log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None
+) -> Iterator[EntryBatch]:
     """All readable records of a log in index order, as checked batches; `live_only` drops dead ones below the snapshot.
 
     Compactions may go on meanwhile: where a file was replaced since the log was opened, the segments are read
@@ -238,7 +242,7 @@ def iter_entries(log: LogState, *, live_only: bool = False, on_corrupt: CorruptS
             yield Entry(index=index, term=term, length=len(payload), crc32=crc, payload=bytes(payload), file=name)
 
 
-class Fingerprint:
+class EntryFingerprint:
     """Accumulates the identity of a log's content: sha256 over (idx u64, term u64, length u32, crc32 u32), big-endian.
 
     The CRC is that of the payload, so a fingerprint does not change when an unchecked entry is copied. Feed entries in
@@ -260,7 +264,7 @@ class Fingerprint:
         self.entries += int(idx.size)
         self.payload_bytes += int(length.sum(dtype=np.uint64))
 
-    def update_batch(self, batch: Batch) -> None:
+    def update_batch(self, batch: EntryBatch) -> None:
         """Add a batch of checked payloads."""
         segment, rows = batch.segment, batch.rows
         self.update_arrays(idx=segment.idx[rows], term=segment.term[rows], length=segment.length[rows], crc=batch.crcs)
@@ -271,7 +275,7 @@ class Fingerprint:
 
 def fingerprint(entries: Iterable[Entry]) -> str:
     """The fingerprint of entries in index order, in hexadecimal."""
-    result = Fingerprint()
+    result = EntryFingerprint()
     for entry in entries:
         result.update_arrays(
             idx=np.array([entry.index], dtype=np.uint64),
@@ -282,9 +286,9 @@ def fingerprint(entries: Iterable[Entry]) -> str:
     return result.hexdigest()
 
 
-def log_fingerprint(log: LogState, *, live_only: bool = True) -> Fingerprint:
+def log_fingerprint(log: LogState, *, live_only: bool = True) -> EntryFingerprint:
     """The fingerprint of a log's readable content, batch by batch; errors as `read_batches`."""
-    result = Fingerprint()
+    result = EntryFingerprint()
     for batch in read_batches(log, live_only=live_only):
         result.update_batch(batch)
     return result

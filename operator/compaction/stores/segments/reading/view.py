@@ -19,7 +19,7 @@ from compaction.exceptions import (
 )
 from compaction.stores.segments.model import SEGMENT_NAME, BoolArray, RowArray, SegmentIndex, U64Array
 from compaction.stores.segments.reading.files import read_segments
-from compaction.stores.segments.snapshot.directories import Snapshot, SnapshotSearch, find_snapshots
+from compaction.stores.segments.snapshot.directories import LogSnapshot, SnapshotSearch, find_snapshots
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 
@@ -53,7 +53,7 @@ class LogState:
     orphans: tuple[str, ...]
     snapshot_index: int | None
     live: LiveSet | None
-    snapshot: Snapshot | None = None
+    snapshot: LogSnapshot | None = None
     rejected_snapshots: tuple[CorruptSnapshotError, ...] = ()
     unreadable: frozenset[str] = frozenset()
     _by_name: dict[str, SegmentIndex] = field(init=False, repr=False)
@@ -196,7 +196,7 @@ def scan_log(directory: Path, *, snapshot_index: int | None = None, live: LiveSe
 
 
 def _effective_snapshot(
-    newest: Snapshot | None, snapshot_index: int | None, live: LiveSet | None
+    newest: LogSnapshot | None, snapshot_index: int | None, live: LiveSet | None
 ) -> tuple[int | None, LiveSet | None, SegmentLogError | None]:
     """(snapshot index, live set, error) after explicit values were applied."""
     if snapshot_index is None:

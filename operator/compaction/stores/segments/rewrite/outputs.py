@@ -27,7 +27,7 @@ from compaction.stores.segments.directory.access import inherit_access
 from compaction.stores.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
 from compaction.stores.segments.model import FileIdentity, SegmentIndex, U32Array, U64Array, data_start
 from compaction.stores.segments.reading.buffers import Buffers
-from compaction.stores.segments.reading.reader import Batch, Fingerprint
+from compaction.stores.segments.reading.reader import EntryBatch, EntryFingerprint
 
 
 @contextmanager
@@ -65,7 +65,7 @@ class Copied:
 
     fd: int
     pace: Pace
-    content: Fingerprint = field(default_factory=Fingerprint)
+    content: EntryFingerprint = field(default_factory=EntryFingerprint)
     crcs: list[U32Array] = field(default_factory=list)
     _digest: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
 
@@ -73,7 +73,7 @@ class Copied:
         """Write header and index area."""
         self._write(parts)
 
-    def batch(self, batch: Batch, *, idx: U64Array, term: U64Array) -> None:
+    def batch(self, batch: EntryBatch, *, idx: U64Array, term: U64Array) -> None:
         """Write checked payloads, which are entries `idx` of `term` in the output."""
         self._write([batch.data])
         self.content.update_arrays(idx=idx, term=term, length=batch.segment.length[batch.rows], crc=batch.crcs)
@@ -98,7 +98,7 @@ def read_back(path: Path, copied: Copied, identity: FileIdentity, buffers: Buffe
         VerificationFailedError: it is not the file that was written, not full, or not equal to what was copied.
     """
     output, digest = _read(path, identity, copied.pace, buffers)
-    before, after = copied.content, Fingerprint()
+    before, after = copied.content, EntryFingerprint()
     crc = np.concatenate([np.zeros(0, dtype=np.uint32), *copied.crcs])
     whole = output.count == output.max_count == before.entries and output.identity == identity
     if whole and digest == copied.digest and _is_gapless(output) and _has_crcs(output, crc):

@@ -60,7 +60,7 @@ _Listing = dict[str, tuple[tuple[int, ...] | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LogSnapshot:
     """The newest valid snapshot. `live` None: unknown, either missing (`live_error` None) or corrupt (`live_error`)."""
 
     index: int
@@ -74,7 +74,7 @@ class Snapshot:
 class SnapshotSearch:
     """The newest valid snapshot, and what was wrong with newer ones."""
 
-    newest: Snapshot | None
+    newest: LogSnapshot | None
     rejected: tuple[CorruptSnapshotError, ...]
 
 
@@ -95,7 +95,7 @@ def parse_snapshot_name(name: str) -> SnapshotMeta | None:
     return SnapshotMeta(index=int(match[2], 16), term=int(match[1], 16)) if match else None
 
 
-def newest_snapshot(directory: Path) -> Snapshot | None:
+def newest_snapshot(directory: Path) -> LogSnapshot | None:
     """The newest valid snapshot of the log in `directory`, or None."""
     return find_snapshots(directory).newest
 
@@ -163,7 +163,7 @@ def _search(root: Path, names: list[str]) -> SnapshotSearch:
     return SnapshotSearch(newest=None, rejected=tuple(rejected))
 
 
-def load_snapshot(path: Path) -> Snapshot:
+def load_snapshot(path: Path) -> LogSnapshot:
     """The snapshot in directory `path`. CorruptSnapshotError when snapshot.dat is not valid."""
     named = parse_snapshot_name(path.name)
     meta = read_snapshot_meta(path / DATA_FILE)
@@ -172,8 +172,8 @@ def load_snapshot(path: Path) -> Snapshot:
     try:
         live = _read_live(path / INDEXES_FILE, snapshot_index=meta.index)
     except CorruptIndexesError as error:
-        return Snapshot(index=meta.index, term=meta.term, live=None, path=path, live_error=error)
-    return Snapshot(index=meta.index, term=meta.term, live=live, path=path)
+        return LogSnapshot(index=meta.index, term=meta.term, live=None, path=path, live_error=error)
+    return LogSnapshot(index=meta.index, term=meta.term, live=live, path=path)
 
 
 def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
@@ -310,7 +310,7 @@ def encode_snapshot(
 
 def write_snapshot(
     directory: Path, *, index: int, term: int, live: LiveSet | None, state: bytes | None = None, sync: bool = True
-) -> Snapshot:
+) -> LogSnapshot:
     """Write a snapshot of the log in `directory`; `live` None leaves the `indexes` file out (unknown).
 
     An empty set is written out, because a missing file would not mean empty. Each file and both directories are synced.
@@ -327,7 +327,7 @@ def write_snapshot(
     if sync:
         for parent in (path, path.parent, directory):
             sync_directory(parent)
-    return Snapshot(index=index, term=term, live=live, path=path)
+    return LogSnapshot(index=index, term=term, live=live, path=path)
 
 
 def _write_file(path: Path, data: bytes, *, sync: bool) -> None:

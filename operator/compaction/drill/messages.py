@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Said(StrEnum):
+class LineKind(StrEnum):
     """Kinds of lines an attempt prints, in the order in which they come."""
 
     AT_COMMIT = "AtCommit"  # everything is rewritten and verified; waits for a line on stdin
@@ -37,7 +37,7 @@ class Order:
 class Line:
     """One line of an attempt. `outcome` and `reason` belong to ENDED."""
 
-    said: Said
+    said: LineKind
     text: str
     outcome: str = ""
     reason: str = ""
@@ -46,7 +46,7 @@ class Line:
     def parse(cls, data: Mapping[str, Any]) -> Line:
         """Of a decoded JSON object. ValueError or KeyError when it is none of an attempt's."""
         return cls(
-            Said(data["said"]),
+            LineKind(data["said"]),
             str(data["text"]),
             outcome=str(data.get("outcome", "")),
             reason=str(data.get("reason", "")),

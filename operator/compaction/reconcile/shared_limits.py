@@ -1,4 +1,4 @@
-"""The ledger of the operator's limits: who wishes what, who has what, who stands where in line, who may have what.
+"""The ledger of the operator's limits: who demands what, who has what, who stands where in line, who may have what.
 
 It is rebuilt for each term of leadership from the existing workers, so a restart forgets no worker. What
 was shared out is reserved: a policy that grows to what it may hold takes nothing from another, however old the sharing
@@ -18,8 +18,8 @@ from typing import Final, Generic, TypeVar
 
 from compaction.api.enums import WaitReason
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.planning.sharing import Claim, Grant, share_out
-from compaction.reconcile.allowance import Allowance, OperatorLimits, Wish
+from compaction.planning.sharing import Grant, SharedDemand, share_out
+from compaction.reconcile.allowance import Allowance, LimitDemand, OperatorLimits
 from compaction.reconcile.observations import Moment
 
 TURN: Final = 60.0
@@ -35,21 +35,21 @@ Key = TypeVar("Key", bound=tuple[str, str])
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A policy with a wish. `joined`: since when it stands in line; `turn`: since when it may have workers that others
-    wait for.
+    """A policy with a demand. `joined`: since when it stands in line; `turn`: since when it may have workers that
+    others wait for.
     """
 
-    wish: Wish
+    demand: LimitDemand
     joined: float
     turn: float | None = None
 
 
-class Commons(Generic[Key]):
+class SharedLimits(Generic[Key]):
     """Owned by the controller of one term. `holds`: the workers of each policy when the term begins."""
 
     def __init__(self, limits: OperatorLimits, holds: Mapping[Key, int], *, now: float) -> None:
         self._limits = limits
-        self._members = {key: _Member(Wish(holds=count), now) for key, count in holds.items()}
+        self._members = {key: _Member(LimitDemand(holds=count), now) for key, count in holds.items()}
         self._allowances: dict[Key, Allowance] = {}
         self._nothing = Allowance(limits, *(None if one is None else Grant(0, 0, MOST) for one in _fields(limits)))
         self._unheard = set(holds)
@@ -59,34 +59,34 @@ class Commons(Generic[Key]):
     @property
     def held(self) -> int:
         """Workers that all policies have together."""
-        return sum(member.wish.holds for member in self._members.values())
+        return sum(member.demand.holds for member in self._members.values())
 
     def allowance(self, key: Key) -> Allowance:
         """What the policy may have: what was shared out last, for one that was not there nothing yet."""
         return self._allowances.get(key, self._nothing)
 
-    def note(self, key: Key, wish: Wish, *, now: float, waited: float = 0.0) -> None:
+    def note(self, key: Key, demand: LimitDemand, *, now: float, waited: float = 0.0) -> None:
         """A policy was heard. `waited`: seconds it has waited for a worker already, as its status knows after a
         restart; it counts when the policy is heard for the first time in this term.
         """
         before = self._members.get(key)
         first = key in self._unheard
         self._unheard.discard(key)
-        if before is not None and before.wish == wish:
+        if before is not None and before.demand == demand:
             return
         self._changed = True
-        if not wish.wants_work and not wish.holds:
+        if not demand.wants_work and not demand.holds:
             self._members.pop(key, None)
             return
-        stood = before.joined if before is not None and (first or before.wish.wants_work) else now
+        stood = before.joined if before is not None and (first or before.demand.wants_work) else now
         joined = min(stood, now - waited) if first else stood
-        turn = before.turn if before is not None and wish.wants_work else None
-        self._members[key] = _Member(wish, joined, turn)
+        turn = before.turn if before is not None and demand.wants_work else None
+        self._members[key] = _Member(demand, joined, turn)
 
     def give_up(self, key: Key) -> None:
         """The policy cannot be read any more: it gets nothing new, and keeps what it has."""
         if (member := self._members.get(key)) is not None:
-            self.note(key, Wish(holds=member.wish.holds), now=member.joined)
+            self.note(key, LimitDemand(holds=member.demand.holds), now=member.joined)
 
     def share_out(self, now: float) -> tuple[Key, ...]:
         """Share out again when anything has changed or a turn has ended; the policies to which it makes a
@@ -105,31 +105,31 @@ class Commons(Generic[Key]):
 
     def _matters(self, key: Key, before: Allowance) -> bool:
         """Whether a policy can do anything new now. Shares of many change with each that comes; few can act on it."""
-        wish, now = self._members[key].wish, self._allowances[key]
+        demand, now = self._members[key].demand, self._allowances[key]
         if now.workers is not None and before.workers is not None:
-            more = now.workers.may_hold > max(before.workers.may_hold, wish.holds)
-            if more or wish.holds > now.workers.may_keep < before.workers.may_keep:
+            more = now.workers.may_hold > max(before.workers.may_hold, demand.holds)
+            if more or demand.holds > now.workers.may_keep < before.workers.may_keep:
                 return True
         if now.bytes is None or before.bytes is None:
             return False
-        some = now.bytes.may_hold > wish.granted >= before.bytes.may_hold
+        some = now.bytes.may_hold > demand.granted >= before.bytes.may_hold
         whole = now.bytes.may_hold == now.bytes.share and before.bytes.may_hold < before.bytes.share
-        return some or (whole and now.bytes.may_hold > wish.granted)
+        return some or (whole and now.bytes.may_hold > demand.granted)
 
     def _grants(self, line: list[Key], *, settling: bool) -> dict[Key, Allowance]:
         """The allowance of each in line; the same object as before where nothing is different."""
-        wishes = [self._members[key].wish for key in line]
+        demands = [self._members[key].demand for key in line]
         workers: list[Grant | None] = [None] * len(line)
         if self._limits.max_workers is not None:
-            claims = [_workers_claim(wish.workers, wish.holds) for wish in wishes]
+            claims = [_workers_claim(demand.workers, demand.holds) for demand in demands]
             workers = list(share_out(self._limits.max_workers, claims))
             if settling:
                 workers = [_first_only(grant, claim) for grant, claim in zip(workers, claims, strict=True) if grant]
         rates: list[Grant | None] = [None] * len(line)
         if self._limits.bytes_per_second is not None:
             limit = self._limits.bytes_per_second
-            pairs = zip(wishes, workers, strict=True)
-            rates = list(share_out(limit, [_bytes_claim(wish, grant, limit) for wish, grant in pairs]))
+            pairs = zip(demands, workers, strict=True)
+            rates = list(share_out(limit, [_bytes_claim(demand, grant, limit) for demand, grant in pairs]))
         allowances: dict[Key, Allowance] = {}
         for key, worker, rate in zip(line, workers, rates, strict=True):
             was = self._allowances.get(key)
@@ -145,7 +145,7 @@ class Commons(Generic[Key]):
             return
         shares = (grant.share if (grant := self._allowances[key].workers) is not None else 0 for key in line)
         pairs = zip(line, shares, strict=True)
-        somebody_waits = any(not share and self._members[key].wish.wants_work for key, share in pairs)
+        somebody_waits = any(not share and self._members[key].demand.wants_work for key, share in pairs)
         for key in line:
             member, grant = self._members[key], self._allowances[key].workers
             has_turn = somebody_waits and grant is not None and grant.share > 0 and grant.may_hold > 0
@@ -171,17 +171,19 @@ def _fields(limits: OperatorLimits) -> tuple[int | None, int | None]:
     return limits.max_workers, limits.bytes_per_second
 
 
-_workers_claim: Final = lru_cache(maxsize=4096)(Claim)
+_workers_claim: Final = lru_cache(maxsize=4096)(SharedDemand)
 """One object for all that want and hold the same."""
 
 
-def _first_only(grant: Grant, claim: Claim) -> Grant:
+def _first_only(grant: Grant, claim: SharedDemand) -> Grant:
     most = max(1, claim.holds)
     return Grant(grant.share, min(grant.may_hold, most), max(most, grant.may_keep))
 
 
-def _bytes_claim(wish: Wish, workers: Grant | None, limit: int) -> Claim:
+def _bytes_claim(demand: LimitDemand, workers: Grant | None, limit: int) -> SharedDemand:
     """Bytes are shared between those that can use them: not those whose turn to have a worker comes later."""
-    if workers is not None and not (workers.share or wish.holds):
-        return Claim(0, wish.granted)
-    return Claim(limit if wish.bytes_per_second is None else min(limit, wish.bytes_per_second), wish.granted)
+    if workers is not None and not (workers.share or demand.holds):
+        return SharedDemand(0, demand.granted)
+    return SharedDemand(
+        limit if demand.bytes_per_second is None else min(limit, demand.bytes_per_second), demand.granted
+    )

@@ -14,7 +14,7 @@ import structlog
 
 from compaction.api.enums import PolicyReason
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.planning.reading import Reading, TargetProblem
+from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.reconcile.actions import RunStoreTask
 from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 
@@ -36,8 +36,8 @@ def request_of(task: RunStoreTask, number: int, policy: CompactionPolicy, *, ask
     )
 
 
-def look(
-    store: StoreAdapter, request: SenseRequest, *, root: str, before: Reading | None, clock: Callable[[], float]
+def scan(
+    store: StoreAdapter, request: SenseRequest, *, root: str, before: ScanResult | None, clock: Callable[[], float]
 ) -> Sensed:
     """`store.sense`, in a thread; never raises. The traceback is logged unless `before` had the same problem."""
     try:
@@ -48,7 +48,7 @@ def look(
         )
         known = before is not None and before.problem == problem
         log.error("the scan of a store failed", root=root, error=_told(error), exc_info=None if known else error)
-        reading = Reading(
+        reading = ScanResult(
             number=request.number,
             generation=request.generation,
             started=request.asked,

@@ -12,9 +12,9 @@ import kopf
 
 from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.api import Obj
-from compaction.kube.client.config import Connection
+from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource
-from compaction.kube.informer.cache import Change, Delta, ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Controller
@@ -58,7 +58,7 @@ class Feed:
         if resource == LEASES and _only_renewed(delta):
             return  # measured, and nothing to decide: the next look at expiry is a timer already
         policies = set(self._cache.policies_of(resource, delta.body))
-        if delta.change is Change.UPDATED and delta.old is not None:
+        if delta.change is CacheChange.UPDATED and delta.old is not None:
             policies.update(self._cache.policies_of(resource, delta.old))
         for policy in policies:
             self._queue.add(policy)
@@ -75,7 +75,7 @@ def _telling(lease: Obj) -> tuple[Any, ...]:
     return (*metadata_told, {key: value for key, value in spec.items() if key != "renewTime"})
 
 
-def build_registry(feed: Feed, connection: Connection) -> kopf.OperatorRegistry:
+def build_registry(feed: Feed, connection: ApiConnection) -> kopf.OperatorRegistry:
     """Handlers for our three kinds, and a login that shares the given connection."""
     registry = kopf.OperatorRegistry()
 
@@ -100,7 +100,7 @@ def build_registry(feed: Feed, connection: Connection) -> kopf.OperatorRegistry:
     return registry
 
 
-def session_for_kopf(connection: Connection) -> kopf.AiohttpSession:
+def session_for_kopf(connection: ApiConnection) -> kopf.AiohttpSession:
     """Our connection in Kopf's terms. Raises ConnectionConfigError for what Kopf's requests cannot express."""
     if connection.server_hostname is not None:
         raise ConnectionConfigError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from compaction.api.enums import WorkerState
 from compaction.api.policy.status import MAX_WORKER_STATUSES, WorkerStatus
-from compaction.reconcile.observations import Snapshot, WorkerProcess
+from compaction.reconcile.observations import PolicySnapshot, WorkerProcess
 
 
-def statuses(snapshot: Snapshot) -> tuple[WorkerStatus, ...]:
+def statuses(snapshot: PolicySnapshot) -> tuple[WorkerStatus, ...]:
     """Workers by name; those that have ended are left out."""
     leases = {worker.name: worker for worker in snapshot.workers if worker.is_live}
     processes = {process.name: process for process in snapshot.processes if not process.ended}
