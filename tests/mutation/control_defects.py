@@ -33,8 +33,8 @@ CONTROL_DEFECTS: Final = (
         promise=_ELECTION,
         file="leases/election.py",
         old=(
-            "        if self._standing is Standing.LEADER and self._clock() >= self.deadline:\n"
-            "            return Standing.LOST\n"
+            "        if self._standing is ElectionState.LEADER and self._clock() >= self.deadline:\n"
+            "            return ElectionState.LOST\n"
         ),
         new="",
         killers=(_TEST_ELECTION,),

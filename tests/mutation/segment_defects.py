@@ -104,7 +104,7 @@ SEGMENT_DEFECTS: Final = (
         file="stores/segments/planning/plan.py",
         old=(
             "    if name in quarantined:\n"
-            '        return LeftAlone(name, LeftAloneReason.QUARANTINED, "a rewrite found it corrupt")\n'
+            '        return LeftAloneSegment(name, LeftAloneReason.QUARANTINED, "a rewrite found it corrupt")\n'
         ),
         new="",
         killers=("stores/segments/planning/test_plan.py",),

@@ -15,7 +15,7 @@ import pyspark
 
 from compaction.kube.client.resources import Obj
 from compaction.rewrite.spark.java import find_java
-from kube.launchers import kubeflow_operator
+from kube.launchers.kubeflow import released_operator
 from support.cluster.control_plane import ControlPlane
 
 
@@ -43,7 +43,7 @@ class Submitter:
         """What Kubeflow's controller does with a new application; what it would write as its error."""
         submission = f"test-{application['metadata']['uid']}"
         try:
-            return kubeflow_operator.submit(application | {"status": {"submissionID": submission}}, self.environment)
+            return released_operator.submit(application | {"status": {"submissionID": submission}}, self.environment)
         finally:
             shutil.rmtree(f"/tmp/spark/{submission}", ignore_errors=True)
 

@@ -2,7 +2,7 @@
 
 Its admission webhook (2.5.2, internal/webhook/sparkconf_validator.go) refuses an application that holds one of these
 keys, whatever the value: the operator writes them itself, from fields of the application. A test sends each key through
-the validator of the pinned release (tests/kube/launchers/test_kubeflow_release.py).
+the validator of the pinned release (tests/kube/launchers/kubeflow/test_release.py).
 """
 
 from collections.abc import Mapping

@@ -38,7 +38,7 @@ REFUSED = {"podTemplate": {"spec": {"hostNetwork": True}}}
 """What a namespace that enforces `restricted` takes no pods of."""
 EXECUTOR = {"spark-role": "executor"}
 PROGRAM = Path(__file__).with_name("executor_driver.py")
-ENTRYPOINT = Path(__file__).parents[3] / "spark-images" / "entrypoint.sh"
+ENTRYPOINT = Path(__file__).parents[4] / "spark-images" / "entrypoint.sh"
 
 
 def application_of(workers: dict[str, Any], *, name: str) -> dict[str, Any]:
