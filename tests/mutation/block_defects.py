@@ -41,7 +41,8 @@ BLOCK_DEFECTS: Final = (
         file="stores/blocks/index/claims.py",
         old=(
             "        if row.job is not None and row.job != job:\n"
-            '            raise _refused(job, IndexRefusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")\n'
+            "            raise _refused("
+            'job, IndexRefusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")\n'
         ),
         new="",
         killers=(f"{_INDEX}/test_claims.py",),
