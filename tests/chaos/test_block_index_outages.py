@@ -111,7 +111,7 @@ from compaction.stores.blocks.index.claims import claim, high_water, open_jobs, 
 from compaction.stores.blocks.index.engine import open_database
 from compaction.stores.blocks.index.queue import read_queue
 from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.index.replacing import Replacement, replace
+from compaction.stores.blocks.index.replacing import BlockReplacement, replace
 from support.stores.block_index import NOON, output_of
 
 def compact(url, seed):
@@ -126,7 +126,7 @@ def compact(url, seed):
             token = high_water(index, job) + 1
             claimed = claim(index, job=job, token=token, sources=ids, now=NOON)
             output = output_of(choose.randrange(10**6, 10**9), list(claimed.sources))
-            replace(index, Replacement(job, token, tuple(sorted(ids)), (output,), "{}"), now=NOON)
+            replace(index, BlockReplacement(job, token, tuple(sorted(ids)), (output,), "{}"), now=NOON)
         except CompactionError:
             for stuck in open_jobs(index):
                 if choose.random() < 0.3:

@@ -194,7 +194,7 @@ def test_what_a_cluster_claimed_is_not_taken_over_and_parks_visibly(blocks: Bloc
     for command in (("compact", "--all"), ("plan", "--all"), ("debt",)):
         result = blocks.run(*command)
         assert result.exit_code == 1, command
-        assert "job cluster has 2 blocks since 1h: a cluster claimed it" in result.output
+        assert "job cluster has 2 blocks since 1h: claimed by a cluster" in result.output
     with blocks.opened() as store:
         assert [job.job for job in store.open_jobs()] == ["cluster"]
     assert blocks.run("compact", "--all", "--take-over").exit_code == 0

@@ -66,7 +66,7 @@ def test_the_document_is_whole(endpoint: Endpoint) -> None:
     assert set(references(found)) <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
     schemas = found["components"]["schemas"]
     assert schemas["Problem"]["enum"] == [problem.value for problem in Problem]
-    assert schemas["Outcome"]["enum"] == [outcome.value for outcome in RegistrationOutcome]
+    assert schemas["RegistrationOutcome"]["enum"] == [outcome.value for outcome in RegistrationOutcome]
     for name, schema in schemas.items():
         assert "description" in schema, name
         assert schema.get("additionalProperties") is False or "enum" in schema, name

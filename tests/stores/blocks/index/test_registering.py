@@ -77,7 +77,7 @@ def test_the_same_path_under_another_id_is_refused(index: IndexDatabase) -> None
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"id": "x"}, "no ULID"),
+        ({"id": "x"}, "is not a ULID"),
         ({"id": block_id(1).lower()}, "not written as ULIDs are"),
         ({"id": "8" + block_id(1)[1:]}, "ULID"),
         ({"id": block_id(1) + "\n"}, "ULID"),
