@@ -130,6 +130,19 @@ def begin(root: Path) -> Iterator[Callable[..., Watched]]:
         assert watched.running == 0
 
 
+def test_spark_is_started_again_when_the_settings_of_workers_change(root: Path, begin: Callable[..., Watched]) -> None:
+    """A worker with other settings gets no more jobs, and would stay for as long as it may be idle."""
+    add_log(root, "first")
+    watched = begin(workers={"idleSeconds": 3600, "slots": 1})
+    watched.await_told("Succeeded")
+    watched.changed.append(policy_of(policy_text(root, workers={"idleSeconds": 3600, "slots": 2})))
+    watched.await_told("PolicyChanged")
+    add_log(root, "second")
+    watched.await_told("WorkerLaunched", 2)
+    watched.await_told("Succeeded", 2)
+    assert (watched.engines, watched.running) == (2, 1)
+
+
 def test_debt_is_compacted_whenever_it_appears_and_spark_runs_only_meanwhile(
     root: Path, begin: Callable[..., Watched]
 ) -> None:
