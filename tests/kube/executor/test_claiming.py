@@ -16,7 +16,7 @@ from compaction.exceptions import (
     ClaimRefusal,
     ClaimRefusedError,
     CompactionError,
-    IndexUnavailableError,
+    DatabaseUnavailableError,
     LockHeldError,
     LogPathError,
     NotALogDirectoryError,
@@ -133,7 +133,7 @@ def test_blocks_of_another_job_are_waited_for(reason: IndexRefusal) -> None:
 @pytest.mark.parametrize(
     ("claiming", "error", "refusal", "failure", "wait"),
     [
-        (of_blocks, IndexUnavailableError("index", "gone"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
+        (of_blocks, DatabaseUnavailableError("index", "gone"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
         (of_blocks, SecretError("s", "", "gone"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
         (of_logs, OwnerRunningError("/a", "runs"), ClaimRefusal.BUSY, SegmentReason.OWNER_RUNNING, "OwnerRunning"),
         (of_logs, LockHeldError("/a", "b", 1), ClaimRefusal.BUSY, SegmentReason.STORE_LOCKED, "LockHeld"),

@@ -24,8 +24,8 @@ from sqlalchemy.exc import ArgumentError
 from compaction.api.text.safe import printable
 from compaction.cli.errors import errors_as_exit_code
 from compaction.exceptions import NoBlockStoreError
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.objects.store import ObjectStorage
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import CompactionPolicy

@@ -21,11 +21,12 @@ from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.block_store import BlockStoreSpec as BlockStoreSpec
 from compaction.exceptions import (
     BlockStoreError,
-    IndexUnavailableError,
+    DatabaseUnavailableError,
     InvalidAssignmentError,
     ObjectAccessError,
     ObjectStoreUnavailableError,
     SecretError,
+    StorageError,
     UnknownBlockError,
 )
 from compaction.kinds.blocks.measures import measures_of
@@ -52,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 PATIENCE: Final = 10.0
 """Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""
-UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, IndexUnavailableError)
+UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, DatabaseUnavailableError)
 
 
 class BlockStoreAdapter:
@@ -101,7 +102,7 @@ class BlockStoreAdapter:
             return self._unreadable(request, reason_of(error), str(error))
         except UNREACHABLE as error:
             return self._unreadable(request, PolicyReason.STORE_UNREACHABLE, str(error))
-        except BlockStoreError as error:
+        except (BlockStoreError, StorageError) as error:
             return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
 
     def _sense(self, request: SenseRequest, store: BlockStore) -> Sensed:
@@ -230,7 +231,7 @@ class BlockStoreAdapter:
         try:
             with self._store() as store:
                 swept = self._cleaner.run(store)
-        except (BlockStoreError, SecretError) as error:
+        except (BlockStoreError, StorageError) as error:
             return Swept(0, 0, (TargetProblem(self._spec.url, "SweepFailed", str(error)),), SWEEP_AGAIN)
         problems = tuple(TargetProblem(where, "SweepFailed", error) for where, error in swept.failures.items())
         return Swept(swept.deleted, swept.bytes, problems, swept.next_in)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import BlockClaimError, BlockStoreError, ClaimRefusal, ClaimRefusedError, SecretError
+from compaction.exceptions import BlockClaimError, BlockStoreError, ClaimRefusal, ClaimRefusedError, StorageError
 from compaction.stores.blocks.index.refusals import IndexRefusal
 
 
@@ -22,5 +22,5 @@ def claiming() -> Iterator[None]:
         busy = error.reason in (IndexRefusal.SOURCE_CLAIMED, IndexRefusal.JOB_HELD)
         refusal = ClaimRefusal.BUSY if busy else ClaimRefusal.GONE
         raise ClaimRefusedError(refusal, str(error), JobReason.SOURCES_CHANGED) from error
-    except (BlockStoreError, SecretError) as error:
+    except (BlockStoreError, StorageError) as error:
         raise ClaimRefusedError(ClaimRefusal.ERROR, str(error), JobReason.STORE_UNREADABLE) from error
