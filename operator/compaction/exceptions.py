@@ -81,6 +81,23 @@ class SecretMissingError(SecretError):
     """There is no such Secret, or it has no such key."""
 
 
+class SecretsNotFoundError(SecretMissingError):
+    """None of the Secrets `names` is in `where`; `remedy`: the verb for what to do about it there, such as Create."""
+
+    def __init__(self, names: tuple[str, ...], where: str, remedy: str) -> None:
+        super().__init__(names[0], "", f"not found in {where}")
+        self.args = (names, where, remedy)  # what it is pickled with
+        self.names = names
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        named = " and ".join(f'"{name}"' for name in self.names)
+        if len(self.names) == 1:
+            return f"Secret {named} not found in {self.where}. {self.remedy} it or correct the name."
+        return f"Secrets {named} not found in {self.where}. {self.remedy} them or correct the names."
+
+
 class SecretForbiddenError(SecretError):
     """The Secret may not be read."""
 

@@ -143,8 +143,8 @@ def test_a_policy_brings_its_secrets(blocks: BlockCommands, tmp_path: Path) -> N
     assert run("list", "-f", alone, "--secrets-dir", tmp_path / "secrets").exit_code == 0
     missing = run("list", "-f", alone)
     assert missing.exit_code == 1
-    assert "Secret index" in missing.stderr
-    assert f"it is not in {alone}" in missing.stderr
+    assert 'Secret "index"' in missing.stderr
+    assert f"not found in {alone}" in missing.stderr
 
 
 def test_a_policy_and_a_store_are_one_too_many(blocks: BlockCommands, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
         return annotation
 
     make(cluster, policy_object(approval="Manual"), {"plan": {"leftOut": []}})
-    assert "no plan waits" in editor.refused("approve", "logs", "--yes")
+    assert "No plan of policy logs waits" in editor.refused("approve", "logs", "--yes")
     work = {"job": "logs-1", "target": "/data/ra/a", "groups": 2, "costBytes": 1 << 20, "gainBytes": 3 << 20}
     plan = {"hash": "4d5e", "jobs": 3, "costBytes": 2 << 20, "gainBytes": 9 << 20, "approval": "Pending"}
     write_status(
@@ -246,7 +246,9 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert "and 2 more with a smaller gain" in shown
     assert re.search(r"has waited 2m\d*s? for approval: kubectl compaction approve logs 4d5e -n ", shown)
     assert columns_of(editor.prints("status"))[0]["COST"] == "2Mi"
-    assert "0000 is not the current plan" in editor.refused("approve", "logs", "0000")
+    mistyped = editor.refused("approve", "logs", "0000")
+    assert "No current plan has hash 0000; the current one is 4d5e. " in mistyped
+    assert f"Review: kubectl compaction plan logs -n {cluster.namespace}" in mistyped
     assert "pass the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
     declined = editor.run("approve", "logs", typed="n\n")
     assert (declined.returncode, "Approve it?" in declined.stdout) == (130, True)
