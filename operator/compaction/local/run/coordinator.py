@@ -47,7 +47,9 @@ from compaction.stores.adapter import StoreAdapter, Swept
 log = structlog.get_logger(__name__)
 
 LONGEST_WAIT: Final = 60.0
-"""Seconds: what a queue waits for at most, as it takes no infinity."""
+"""Seconds between two decisions at most."""
+SIGNALS: Final = 1.0
+"""Seconds after which a signal is seen that came right before the thread began to wait."""
 
 
 class LocalCoordinator:
@@ -229,9 +231,12 @@ class LocalCoordinator:
         """Take what happens into the objects, until an attempt has ended or that time is over."""
         until = time.monotonic() + min(seconds, LONGEST_WAIT)
         while True:
+            left = max(0.0, until - time.monotonic())
             try:
-                message = self._inbox.get(timeout=max(0.0, until - time.monotonic()))
+                message = self._inbox.get(timeout=min(left, SIGNALS))
             except queue.Empty:
+                if left > SIGNALS:
+                    continue
                 return
             match message:
                 case AttemptProgress():

@@ -169,7 +169,7 @@ def not_approved(plan: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Charging:
-    """A runner whose failures all count against the job: a run that somebody waits for comes to an end."""
+    """A runner whose failures all count against the job: no run goes on for ever."""
 
     runner: JobRunner
 

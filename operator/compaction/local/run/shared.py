@@ -62,8 +62,8 @@ class SharedStore:
         self._claimed[job] = token
 
     def retire(self, target: str, job: str) -> None:
-        """See `StoreAdapter`. Only what this process has claimed, and no other since."""
-        if job in self._claimed and self._store.high_water(target, job) <= self._claimed[job]:
+        """See `StoreAdapter`. Only what this process has claimed; raises when another has since."""
+        if job in self._claimed and self.high_water(target, job):
             self._store.retire(target, job)
 
     def close(self) -> None:
