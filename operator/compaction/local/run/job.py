@@ -64,14 +64,17 @@ class LocalJob:
 
 def ended(job: CompactionJob, claims: Mapping[str, ClaimProblem], *, now: Moment) -> LocalJob:
     """The job at the end of its run. One that did not end itself, as others have it or have changed its sources, is
-    Faulty for that: with this run its object goes, too. `claims`: those that the store refused.
+    Faulty for that: with this run its object goes, too. `claims`: those that the store refused of jobs that are there.
     """
     status, name = job.status, job.metadata.name
     if is_finished(status):
         last = status.attempts[-1] if status.attempts else None
         return LocalJob(job, *(last.reason, last.message) if last is not None else ("", ""))
-    problem = claims.get(name) or status.waiting
-    reason, message = (problem.reason, problem.message) if problem is not None else (JobReason.SOURCES_CHANGED, _GONE)
+    refusal, waiting = claims.get(name), status.waiting
+    if refusal is not None:
+        reason, message = refusal.reason, refusal.message
+    else:
+        reason, message = JobReason.SOURCES_CHANGED, waiting.message if waiting is not None else _GONE
     after = refused(status, reason=reason, message=message, now=now, generation=job.metadata.generation)
     return LocalJob(job.model_copy(update={"status": after}), reason, message)
 

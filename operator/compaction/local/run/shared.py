@@ -53,7 +53,7 @@ class SharedStore:
         known = self._store.high_water(target, job)
         if known > self._claimed.get(job, known):
             why = f"job {job}: another process has claimed it with token {known}, and works on it"
-            raise ClaimRefusedError(ClaimRefusal.BUSY, why, JobReason.STALE_TOKEN, JobReason.STALE_TOKEN)
+            raise ClaimRefusedError(ClaimRefusal.BUSY, why, JobReason.STALE_TOKEN)
         return known
 
     def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
