@@ -39,15 +39,13 @@ class ClaimRefusal(StrEnum):
 class ClaimRefusedError(CompactionError):
     """A store refuses the claim of a job, and nothing was changed; raised by the adapters of all kinds.
 
-    `failure`: the reason that an attempt of the job has when the claim is part of it; `wait`: the kind's own word for
-    what the job waits for, "" for the general one of the `refusal`.
+    `wait`: the kind's own word for what the job waits for, "" for the general one of the `refusal`.
     """
 
-    def __init__(self, refusal: ClaimRefusal, message: str, failure: str, wait: str = "") -> None:
-        super().__init__(refusal, message, failure, wait)
+    def __init__(self, refusal: ClaimRefusal, message: str, wait: str = "") -> None:
+        super().__init__(refusal, message, wait)
         self.refusal = refusal
         self.message = message
-        self.failure = failure
         self.wait = wait
 
     def __str__(self) -> str:

@@ -86,6 +86,11 @@ def plan_again(
     return plan, replace(memory, planning=replace(planning, plan=shown, jobs=None))
 
 
+def plan_of(reading: ScanResult, policy: CompactionPolicy, now: Moment) -> Plan:
+    """The plan of a store without jobs, to look into: the first one that `plan_again` would make of this scan."""
+    return _plan(reading, policy, (), Memory(), now)
+
+
 def _as_shown(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> ScanResult:
     """The scan without the targets that became due after the plan that waits for approval was made, while all of that
     plan can still be done. Sources arrive all the time: else it would be another plan after every review.
