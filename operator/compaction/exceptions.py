@@ -841,7 +841,23 @@ class IndexUrlError(BlockIndexError):
 
 
 class IndexUnavailableError(BlockIndexError):
-    """The database did not answer, or not in time. What was asked may have happened: every call may be repeated."""
+    """The database did not answer, or not in time. What was asked may have happened: every call may be repeated.
+    `reason` begins with a verb.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.index} {self.reason}"
+
+
+class IndexUnreachableError(IndexUnavailableError):
+    """There is no connection to the database."""
+
+
+class IndexLoginError(BlockIndexError):
+    """The database refuses the login; `reason` begins with a verb."""
+
+    def __str__(self) -> str:
+        return f"{self.index} {self.reason}"
 
 
 class IndexSchemaError(BlockIndexError):
