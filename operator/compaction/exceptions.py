@@ -790,7 +790,23 @@ class DatabaseUrlError(DatabaseError):
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """The database did not answer, or not in time. What was asked may have happened: every call may be repeated."""
+    """The database did not answer, or not in time. What was asked may have happened: every call may be repeated.
+    `reason` begins with a verb.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.database} {self.reason}"
+
+
+class DatabaseUnreachableError(DatabaseUnavailableError):
+    """There is no connection to the database."""
+
+
+class DatabaseLoginError(DatabaseError):
+    """The database refuses the login; `reason` begins with a verb."""
+
+    def __str__(self) -> str:
+        return f"{self.database} {self.reason}"
 
 
 class DatabaseSchemaError(DatabaseError):

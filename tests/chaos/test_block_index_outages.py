@@ -83,7 +83,7 @@ def test_a_minute_without_the_database(remote: IndexDatabase, proxy: CommitProxy
         url, patience=5, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + 1)
     )
     proxy.go_away()
-    with pytest.raises(DatabaseUnavailableError, match="repeating is safe"):
+    with pytest.raises(DatabaseUnavailableError, match="Index database"):
         register(hasty, blocks_of(9), now=NOON)
     proxy.come_back()
     assert live_blocks(hasty).blocks == RESULT.outputs

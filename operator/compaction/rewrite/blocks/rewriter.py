@@ -16,6 +16,7 @@ from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.database.engine import DEFAULT_PATIENCE
 from compaction.stores.secrets import Secrets
 
@@ -57,7 +58,8 @@ class BlockRewriter:
         try:
             place = objects_place(job.store, self._secrets)
             connection = connection_of(job.store, self._secrets)
-            store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
+            with explaining(connection):
+                store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
         except (BlockStoreError, StorageError) as error:
             return failed([failure_of(error, job.name)], (), token=token)
         try:

@@ -45,6 +45,7 @@ from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
 from compaction.stores.blocks.schema.book import SchemaBook
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.cleaner import BlockCleaner
+from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.blocks.waiting import WaitingBlocks
 from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import Secrets, reason_of
@@ -279,17 +280,19 @@ class BlockStoreAdapter:
     def _store(self) -> Iterator[BlockStore]:
         """The store, opened again when a Secret has changed. Raises SecretError, BlockStoreError."""
         with self._opening:
-            store = self._current()
+            wanted = connection_of(self._spec.reference, self._secrets)
+            with explaining(wanted):
+                store = self._current(wanted)
             self._users += 1
         try:
-            yield store
+            with explaining(wanted):
+                yield store
         finally:
             with self._opening:
                 self._users -= 1
                 self._let_go()
 
-    def _current(self) -> BlockStore:
-        wanted = connection_of(self._spec.reference, self._secrets)
+    def _current(self, wanted: BlockStoreConnection) -> BlockStore:
         if self._opened is not None and self._opened[0] == wanted:
             return self._opened[1]
         store = BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)

@@ -34,11 +34,15 @@ DESCRIBED_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class BlockStoreConnection:
-    """How a store is reached. `url`: of the objects; `index_url` and `options` (credentials) never show."""
+    """How a store is reached. `url`: of the objects; `index_url` and `options` (credentials) never show. `index_from`
+    and `options_from`: where these two are written, for messages, such as `Secret index`.
+    """
 
     url: str
     index_url: str = field(repr=False)
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    options_from: str = ""
+    index_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)

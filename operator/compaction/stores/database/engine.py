@@ -40,7 +40,7 @@ _POSTGRES: Final[dict[str, Any]] = {
 class Database:
     """Runs transactions; made by `open`. May be used by many threads. A kind of store derives its own from it."""
 
-    holds: ClassVar[str] = "database"
+    holds: ClassVar[str] = "store"
     """What is in it, for messages and for the name of its connections."""
 
     @classmethod

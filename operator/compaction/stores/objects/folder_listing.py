@@ -96,7 +96,7 @@ def _stat(root: Path, path: str, skipped: MutableMapping[str, str]) -> stat_resu
 
 def _refused(path: str, error: OSError) -> ObjectAccessError | ObjectStoreUnavailableError:
     if isinstance(error, PermissionError):
-        return ObjectAccessError(path, "access was denied (permission)")
+        return ObjectAccessError(path, "access denied (permission)")
     return ObjectStoreUnavailableError(path, f"the folder refused: {error.strerror}")
 
 
