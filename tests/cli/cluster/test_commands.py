@@ -213,6 +213,15 @@ def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User
     assert (data["hash"], data["plannedJobs"], data["leftOut"][0]["reason"]) == ("4d5e00c0ffee1234", 3, "Cooldown")
 
 
+def test_a_plan_without_a_job_says_when_the_next_one_is_due(cluster: Cluster, editor: User) -> None:
+    waiting = {"reason": "WaitingForMore", "count": 200, "dueAt": "2030-01-01T01:00:00Z", "missing": 5}
+    make(cluster, policy_object(), {"plan": {"leftOut": [waiting]}})
+    assert editor.prints("plan", "logs").splitlines()[0] == (
+        f"No plan of {cluster.namespace}/logs had a job yet. Nothing is due yet: 200 segments wait; "
+        "next due at 2030-01-01T01:00:00Z, or when 5 more have come."
+    )
+
+
 def test_why_explains_a_policy_and_a_job(busy: Cluster, editor: User) -> None:
     policy = editor.prints("why", "logs")
     for sentence in (
