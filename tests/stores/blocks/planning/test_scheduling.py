@@ -69,8 +69,13 @@ def plan(
     )
 
 
+def work(job: PlannedJob) -> BlockWork:
+    (group,) = job.groups
+    return work_of(job.target, job.level, group.sources)
+
+
 def sources(result: Plan) -> list[tuple[str, ...]]:
-    return [work_of(job).sources for job in result.jobs]
+    return [work(job).sources for job in result.jobs]
 
 
 def queued(job: PlannedJob, number: int = 0, state: JobState = JobState.UNASSIGNED, failures: int = 0) -> QueuedJob:
@@ -86,15 +91,15 @@ class TestJobs:
     def test_one_batch_one_job_with_what_a_rewrite_needs(self) -> None:
         queue = queue_of(block(9, "A7", bytes=30), block(10, "A7", bytes=12), rules=rules_of(2))
         (job,) = plan(queue).jobs
-        assert work_of(job) == BlockWork("A", 7, 0, ("10", "9"))
-        assert work_of(job).output_level == 1
+        assert work(job) == BlockWork("A", 7, 0, ("10", "9"))
+        assert work(job).output_level == 1
         assert (job.cost_bytes, job.gain_bytes, job.target) == (42, 0, "A/7/L0/10")
         assert job.name.startswith("blocks-")
 
     def test_a_tenant_of_any_name(self) -> None:
         odd = [block(n)._replace(kin=BlockClass("a/b/3/L0", 0)) for n in range(2)]
         (job,) = plan(queue_of(*odd, rules=rules_of(2))).jobs
-        assert work_of(job) == BlockWork("a/b/3/L0", 0, 0, ("0", "1"))
+        assert work(job) == BlockWork("a/b/3/L0", 0, 0, ("0", "1"))
 
     def test_a_name_is_made_of_the_sources_in_whatever_order_they_came(self) -> None:
         one = queue_of(block(1, id="x"), block(2, id="y"), rules=rules_of(2))
@@ -135,18 +140,18 @@ class TestFaulty:
             if not jobs:
                 break
             assert {one.target for one in jobs} == {lane}, "the parts take turns"
-            assert len({name for one in jobs for name in work_of(one).sources}) == sum(
-                len(work_of(one).sources) for one in jobs
+            assert len({name for one in jobs for name in work(one).sources}) == sum(
+                len(work(one).sources) for one in jobs
             )
             for one in jobs:
-                assert len(work_of(one).sources) > 1
+                assert len(work(one).sources) > 1
                 assert one.name not in faulty
-                queue.hold(one.target, one.level, work_of(one).sources)
-                if "13" in work_of(one).sources:
+                queue.hold(one.target, one.level, work(one).sources)
+                if "13" in work(one).sources:
                     faulty.add(one.name)
                 else:
-                    done.update(work_of(one).sources)
-                    queue.remove(work_of(one).sources)
+                    done.update(work(one).sources)
+                    queue.remove(work(one).sources)
         assert done == {str(n) for n in range(20)} - {"13", "14"}
         left = plan(queue, inventory=JobInventory(frozenset(faulty), frozenset(faulty), frozenset(faulty)))
         assert {row.reason for row in left.left_out} == {LeftOutReason.FAULTY_JOB}
@@ -155,14 +160,14 @@ class TestFaulty:
     def test_parked_as_a_whole_when_it_was_not_the_sources(self) -> None:
         queue = queue_of(*batches("A0"), rules=rules_of(2))
         (job,) = plan(queue).jobs
-        queue.hold(job.target, 0, work_of(job).sources)
+        queue.hold(job.target, 0, work(job).sources)
         result = plan(queue, inventory=JobInventory(frozenset({job.name}), frozenset({job.name})))
         assert (result.jobs, [row.reason for row in result.left_out]) == ((), [LeftOutReason.FAULTY_JOB])
 
     def test_while_a_job_runs_its_blocks_are_in_no_other(self) -> None:
         queue = queue_of(*batches("A0"), rules=rules_of(2))
         (job,) = plan(queue).jobs
-        queue.hold(job.target, 0, work_of(job).sources)
+        queue.hold(job.target, 0, work(job).sources)
         queue.push_all([block(7), block(8)])
         history = {job.target: TargetHistory(has_unfinished_job=True)}
         result = plan(queue, inventory=JobInventory(frozenset({job.name})), history=history)
@@ -173,7 +178,7 @@ class TestFaulty:
         """The reference loses the blocks of an evicted job for good (§2.5)."""
         queue = queue_of(*batches("A0", "A0"), rules=rules_of(2))
         first, _ = plan(queue).jobs
-        queue.hold(first.target, 0, work_of(first).sources)
+        queue.hold(first.target, 0, work(first).sources)
         assert queue.release(first.target) == 2
         assert sources(plan(queue)) == [("0", "1"), ("2", "3")]
         assert first.name in {job.name for job in plan(queue).jobs}
@@ -227,7 +232,7 @@ class TestScheduling:
     def test_the_parts_of_a_faulty_job_take_turns(self) -> None:
         queue = queue_of(*batches("A0", "A0"), rules=rules_of(4))
         (job,) = plan(queue).jobs
-        queue.hold(job.target, 0, work_of(job).sources)
+        queue.hold(job.target, 0, work(job).sources)
         names = frozenset({job.name})
         halves = plan(queue, inventory=JobInventory(names, names, names)).jobs
         schedule = assign([queued(one) for one in halves], [WorkerSlots("w", 9)], capacity=9, now=NOW)
