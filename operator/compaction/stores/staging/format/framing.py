@@ -56,10 +56,13 @@ def split_value(value: bytes) -> tuple[bytes, bytes]:
 
 
 def _part(value: bytes, at: int) -> tuple[bytes, int]:
+    begin = at
     try:
         doubled, at = decode_varint(value, at)
     except (IndexError, ValueError):
         raise FramingError("a length is cut off") from None
+    if at - begin > LONGEST32:
+        raise FramingError("a length takes more bytes than the largest that is allowed")
     if doubled & 1:
         raise FramingError("a length is negative")
     length = doubled >> 1
