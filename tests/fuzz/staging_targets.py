@@ -58,11 +58,11 @@ def _table(data: bytes, _: Path) -> None:
 def _block(data: bytes, _: Path) -> None:
     """The only data block of a table, plain or Snappy by its last byte, its checksum right and everything else fits."""
     content, kind = data[:-1], data[-1:] or b"\0"
-    out = bytearray(content + kind + struct.pack("<I", masked_checksum(content, kind)))
+    out = bytearray(content + kind + struct.pack("<I", masked_checksum(content + kind)))
 
     def add(block: bytes) -> bytes:
         handle = _varint(len(out)) + _varint(len(block))
-        out.extend(block + b"\0" + struct.pack("<I", masked_checksum(block, b"\0")))
+        out.extend(block + b"\0" + struct.pack("<I", masked_checksum(block + b"\0")))
         return handle
 
     def one(key: bytes, value: bytes) -> bytes:

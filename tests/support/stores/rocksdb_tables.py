@@ -63,7 +63,7 @@ class RocksDbTables:
 def rocksdb_tables() -> Iterator[RocksDbTables]:
     """The process, for as long as the context lasts. Its start takes about two seconds."""
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("rocksdbjni-*.jar")
-    command = [find_java().home / "bin" / "java", "-cp", jar, SOURCE]
+    command = [str(find_java().home / "bin" / "java"), "-cp", str(jar), str(SOURCE)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -124,14 +124,15 @@ def test_ranges_are_cut_by_size_within_a_batch() -> None:
     assert len(found) > 4
 
 
-def test_ranges_do_not_overlap_from_batch_to_batch() -> None:
-    batches = [RecordColumns.of([(b"b" * 600_000, b"x" * (1 << 20))]), RecordColumns.of([(b"a", b"")])]
-    with pytest.raises(RangeRecordError):
-        list(write_ranges(batches, lambda: Stored([])))
-    ended = BreakRule(0, 1, 1)
-    every = iter([RecordColumns.of([(b"b", b"x" * (1 << 20))]), RecordColumns.of([(b"a", b"x" * (1 << 20))])])
-    with pytest.raises(RangeRecordError, match="not greater"):
-        list(write_ranges(every, lambda: Stored([]), ended))
+@pytest.mark.parametrize("size", [1, 5 << 20], ids=["in one batch", "from batch to batch"])
+@pytest.mark.parametrize("raggedness", [1, 1 << 40], ids=["two ranges", "one range"])
+@pytest.mark.parametrize("second", [b"a", b"b"])
+def test_ranges_do_not_overlap(size: int, raggedness: int, second: bytes) -> None:
+    """Whether a range ends between the two keys or not."""
+    batches = [RecordColumns.of([(b"b", b"x" * size)]), RecordColumns.of([(second, b"")])]
+    with pytest.raises(RangeRecordError, match="not greater") as refused:
+        list(write_ranges(batches, lambda: Stored([]), BreakRule(raggedness=raggedness)))
+    assert refused.value.key == second
 
 
 def test_a_metarange_lists_ranges_by_their_keys() -> None:

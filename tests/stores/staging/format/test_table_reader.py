@@ -99,7 +99,7 @@ def test_hostile_blocks_with_right_checksums_yield_no_wrong_order(data: st.DataO
     end = next(offset for offset in range(5, len(whole)) if _is_seal(whole, offset)) - 5
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, end - 1))] = data.draw(st.integers(0, 255))
-    whole[end + 1 : end + 5] = struct.pack("<I", masked_checksum(bytes(whole[:end]), bytes(whole[end : end + 1])))
+    whole[end + 1 : end + 5] = struct.pack("<I", masked_checksum(bytes(whole[: end + 1])))
     try:
         found = records_of(opened(bytes(whole)))
     except (CorruptRangeError, UnsupportedRangeError):
@@ -138,7 +138,7 @@ def test_tables_of_other_formats_are_named(place: int, new: bytes, reason: str) 
 
 def resealed(data: bytes, offset: int, size: int, kind: int) -> bytes:
     """The table with another type for a block, its checksum made right."""
-    checksum = masked_checksum(data[offset : offset + size], bytes([kind]))
+    checksum = masked_checksum(data[offset : offset + size] + bytes([kind]))
     return data[: offset + size] + struct.pack("<BI", kind, checksum) + data[offset + size + 5 :]
 
 

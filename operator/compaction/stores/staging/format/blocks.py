@@ -15,7 +15,6 @@ import numpy as np
 
 from compaction.stores.staging.format.columns import (
     I64,
-    U8,
     RecordColumns,
     binary_array,
     data_of,
@@ -41,7 +40,7 @@ class Entry:
     value: bytes
 
 
-def encode_blocks(records: RecordColumns, stored: I64, begins: list[int]) -> Iterator[U8]:
+def encode_blocks(records: RecordColumns, stored: I64, begins: list[int]) -> Iterator[bytes]:
     """The blocks of records that begin at `begins` (the last entry is the end of the last block), as bytes.
 
     `stored`: the shared prefix of each record's key with the one before, the first of each block's not regarded.
@@ -56,9 +55,9 @@ def encode_blocks(records: RecordColumns, stored: I64, begins: list[int]) -> Ite
     entries = _entries(records, shared)
     at = offsets_of(entries)
     blocks = joined(binary_array(at[bounds], data_of(entries)), _tails(at, bounds, restarts))
-    ends, data = offsets_of(blocks).tolist(), data_of(blocks)
+    ends, data = offsets_of(blocks).tolist(), data_of(blocks).data
     for begin, end in pairwise(ends):
-        yield data[begin:end]
+        yield bytes(data[begin:end])
 
 
 def _entries(records: RecordColumns, shared: I64) -> Any:

@@ -20,23 +20,62 @@ from compaction.stores.staging.format.columns import (
     I64,
     U8,
     RecordColumns,
-    binary_array,
+    content_of,
     data_of,
     joined,
     offsets_of,
     pieces_of,
 )
-from compaction.stores.staging.format.index import BlockHandle
 from compaction.stores.staging.format.layout import BLOCK_OVERHEAD, RESTART_BYTES, TRAILER_BYTES
-from compaction.stores.staging.format.prefixes import TRAILER, first_not_ascending, padded, shared_prefixes, words_of
-from compaction.stores.staging.format.sealing import SEAL_BYTES, unseal_into, unsealed_size
-from compaction.stores.staging.format.varints import decode_varints
+from compaction.stores.staging.format.prefixes import (
+    TRAILER,
+    first_not_ascending,
+    greater,
+    padded,
+    shared_prefixes,
+    words_of,
+)
+from compaction.stores.staging.format.sealing import SEAL_BYTES, unseal_into, unsealed_sizes
+from compaction.stores.staging.format.varints import LONGEST32, decode_varints
 
 MOST_BETWEEN_RESTARTS: Final = 1024
 """Entries between two restart points: writers make 16. More would make reading slow, not wrong."""
 _PADDING: Final = 16
 """Behind the last block, so that numbers and words that begin in it can be read whole."""
 _RECORD: Final = np.uint64(int.from_bytes(TRAILER, "little"))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlaces:
+    """Handles of several blocks: where each begins in the object, and its size as stored, without its seal."""
+
+    offsets: I64
+    sizes: I64
+
+    @property
+    def ends(self) -> I64:
+        """Where the seals of the blocks end."""
+        ends: I64 = self.offsets + self.sizes + SEAL_BYTES
+        return ends
+
+    def slice(self, begin: int, end: int) -> BlockPlaces:
+        """Blocks `begin` to `end`."""
+        return BlockPlaces(self.offsets[begin:end], self.sizes[begin:end])
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumns:
+    """Entries of an index. No key of block i is greater than `lasts[i]`, a user key; all of block i + 1 are."""
+
+    lasts: Any
+    places: BlockPlaces
+
+    def __len__(self) -> int:
+        return self.places.offsets.size
+
+    def slice(self, begin: int, end: int) -> IndexColumns:
+        """Entries `begin` to `end`."""
+        return IndexColumns(self.lasts.slice(begin, end - begin), self.places.slice(begin, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +87,31 @@ class DecodedBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class _Entries:
+    """Entries with their stored keys; `shared` is what each says that it shares, `bounds` as of `DecodedBlocks`."""
+
+    keys: Any
+    values: Any
+    shared: I64
+    bounds: I64
+
+
+@dataclass(frozen=True, slots=True)
 class _Blocks:
     """Decompressed blocks, one after the other: `ends` are their ends in `data`, which has `_PADDING` bytes more."""
 
     path: str
-    handles: list[BlockHandle]
+    places: BlockPlaces
     data: U8
     ends: I64
 
+    def offset(self, at: int) -> int:
+        """Where in the object the block lies that holds the byte `at`."""
+        return int(self.places.offsets[min(int(np.searchsorted(self.ends, at, side="right")), self.ends.size - 1)])
+
     def fail(self, at: int, reason: str) -> NoReturn:
         """The block that holds the byte `at` is wrong."""
-        number = min(int(np.searchsorted(self.ends, at, side="right")), self.ends.size - 1)
-        raise CorruptRangeError(self.path, self.handles[number].offset, reason)
+        raise CorruptRangeError(self.path, self.offset(at), reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,47 +134,91 @@ class _Step:
     end: I64
 
 
-def decode_blocks(stored: U8, handles: list[BlockHandle], *, path: str) -> DecodedBlocks:
+def decode_blocks(stored: bytes, handles: BlockPlaces, *, path: str) -> DecodedBlocks:
     """The records of blocks that lie one after the other; `stored` has them all, each with its five last bytes.
 
     Keys are without their trailers and strictly ascending. Raises CorruptRangeError, UnsupportedRangeError.
     """
     blocks = _unsealed(stored, handles, path)
+    entries = _entries(blocks)
+    if not len(entries.keys):
+        return DecodedBlocks(EMPTY_COLUMNS, entries.bounds)
+    keys, trailers = _without_trailers(entries.keys)
+    if (trailers != _RECORD).any():
+        number = int(np.searchsorted(entries.bounds, np.argmax(trailers != _RECORD), side="right")) - 1
+        raise UnsupportedRangeError(
+            path,
+            int(handles.offsets[number]),
+            "an entry that is no plain record (a deletion, a merge, a sequence number)",
+        )
+    offsets, data = offsets_of(keys), padded(data_of(keys))
+    wrong = first_not_ascending(data, offsets, shared_prefixes(data, offsets, entries.shared[1:]))
+    if wrong is not None:
+        number = int(np.searchsorted(entries.bounds, wrong, side="right")) - 1
+        raise CorruptRangeError(path, int(handles.offsets[number]), "its keys are not in ascending order")
+    return DecodedBlocks(RecordColumns(keys, entries.values), entries.bounds)
+
+
+def decode_index(stored: bytes, blocks: BlockPlaces, *, path: str) -> tuple[IndexColumns, I64]:
+    """The entries of blocks of an index that lie one after the other, and the bounds of each block's.
+
+    Keys are strictly ascending; places are in order. Raises as `decode_blocks`.
+    """
+    offset = int(blocks.offsets[0])
+    entries = _entries(_unsealed(stored, blocks, path))
+    keys, _ = _without_trailers(entries.keys)
+    values = np.concatenate((content_of(entries.values), np.zeros(2 * LONGEST32, dtype=np.uint8)))
+    ends = offsets_of(entries.values) - offsets_of(entries.values)[0]
+    offsets, at = decode_varints(values, ends[:-1])
+    sizes, at = decode_varints(values, at)
+    if ((at != ends[1:]) | (offsets < 0) | (sizes < 0)).any():
+        raise CorruptRangeError(path, offset, "an entry of its index is no place of a block")
+    places = BlockPlaces(offsets, sizes)
+    bounds, data = offsets_of(keys), padded(data_of(keys))
+    ascending = bool(greater(data, bounds, shared_prefixes(data, bounds, entries.shared[1:])).all())
+    if not ascending or (offsets[1:] < places.ends[:-1]).any():
+        raise CorruptRangeError(path, offset, "its index is not in order")
+    if places.ends.max(initial=0) > offset:
+        raise CorruptRangeError(path, offset, "its index names places behind itself")
+    return IndexColumns(keys, places), entries.bounds
+
+
+def _unsealed(stored: bytes, places: BlockPlaces, path: str) -> _Blocks:
+    """All blocks checked and decompressed. Nothing is allocated before all claims are checked."""
+    begins = places.offsets - places.offsets[0]
+    raw = np.frombuffer(stored, dtype=np.uint8)
+    sizes = unsealed_sizes(stored, raw, begins, places.sizes, path=path, offset=int(places.offsets[0]))
+    ends = np.cumsum(sizes)
+    data = np.zeros(int(ends[-1]) + _PADDING, dtype=np.uint8)
+    unseal_into(stored, raw, begins, places.sizes, data, ends, path=path, offset=int(places.offsets[0]))
+    return _Blocks(path, places, data, ends)
+
+
+def _entries(blocks: _Blocks) -> _Entries:
+    """All entries in their order."""
     lanes = _lanes(blocks)
     steps = _steps(blocks, lanes)
     counts = np.zeros(lanes.begins.size, dtype=np.int64)
-    for step in steps:
-        counts[step.lanes] += 1
-    per_block = np.bincount(lanes.blocks, weights=counts, minlength=len(handles)).astype(np.int64)
-    bounds: I64 = np.concatenate(([0], np.cumsum(per_block)))
+    for number, step in enumerate(steps):
+        counts[step.lanes] = number + 1
+    per_block = np.bincount(lanes.blocks, weights=counts, minlength=blocks.ends.size).astype(np.int64)
+    bounds: I64 = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(per_block)))
     if not steps:
-        return DecodedBlocks(EMPTY_COLUMNS, bounds)
+        return _Entries(EMPTY_COLUMNS.keys, EMPTY_COLUMNS.values, np.zeros(0, dtype=np.int64), bounds)
     first = np.cumsum(counts) - counts
     order = np.concatenate([first[step.lanes] + number for number, step in enumerate(steps)])
     places = np.empty(order.size, dtype=np.int64)
     places[order] = np.arange(order.size)
-    keys = _keys(blocks, steps, places)
     values = pieces_of(
         blocks.data,
         np.concatenate([step.value for step in steps])[places],
         np.concatenate([step.end for step in steps])[places],
     )
-    shared = np.concatenate([step.shared for step in steps])[places]
-    _check_order(blocks, keys, shared, bounds)
-    return DecodedBlocks(RecordColumns(keys, values), bounds)
-
-
-def _unsealed(stored: U8, handles: list[BlockHandle], path: str) -> _Blocks:
-    begin = handles[0].offset
-    parts = [stored[one.offset - begin : one.offset - begin + one.size + SEAL_BYTES] for one in handles]
-    sizes = [unsealed_size(part, path=path, offset=one.offset) for part, one in zip(parts, handles, strict=True)]
-    ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
-    data = np.zeros(int(ends[-1]) + _PADDING, dtype=np.uint8)
-    at = 0
-    for part, size, one in zip(parts, sizes, handles, strict=True):
-        unseal_into(part, data[at : at + size], path=path, offset=one.offset)
-        at += size
-    return _Blocks(path, handles, data, ends)
+    keys = _keys(blocks, steps)
+    shared = np.concatenate([step.shared for step in steps])
+    if len(steps) > 1:
+        keys, shared = keys.take(pa.array(places)), shared[places]
+    return _Entries(keys, values, shared, bounds)
 
 
 def _lanes(blocks: _Blocks) -> _Lanes:
@@ -162,9 +258,8 @@ def _steps(blocks: _Blocks, lanes: _Lanes) -> list[_Step]:
     before = np.zeros(active.size, dtype=np.int64)
     while active.size:
         if len(steps) == MOST_BETWEEN_RESTARTS:
-            handle = blocks.handles[int(lanes.blocks[active[0]])]
             reason = f"more than {MOST_BETWEEN_RESTARTS} records between two restart points"
-            raise UnsupportedRangeError(blocks.path, handle.offset, reason)
+            raise UnsupportedRangeError(blocks.path, blocks.offset(int(at[0])), reason)
         shared, key = decode_varints(blocks.data, at)
         unshared, key = decode_varints(blocks.data, np.minimum(key, ends))
         length, key = decode_varints(blocks.data, np.minimum(key, ends))
@@ -181,8 +276,8 @@ def _steps(blocks: _Blocks, lanes: _Lanes) -> list[_Step]:
     return steps
 
 
-def _keys(blocks: _Blocks, steps: list[_Step], places: I64) -> Any:
-    """User keys in the order of records. A step's key is the front of the one before in its lane, and what is new."""
+def _keys(blocks: _Blocks, steps: list[_Step]) -> Any:
+    """Stored keys, step by step. A key is the front of the one before in its lane, and what is new."""
     whole: list[Any] = []
     for number, step in enumerate(steps):
         new = pieces_of(blocks.data, step.key, step.value)
@@ -193,24 +288,11 @@ def _keys(blocks: _Blocks, steps: list[_Step], places: I64) -> Any:
             begins = offsets_of(before)[:-1]
             new = joined(pieces_of(data_of(before), begins, begins + step.shared), new)
         whole.append(new)
-    stored = pa.concat_arrays(whole)
+    return pa.concat_arrays(whole) if len(whole) > 1 else whole[0]
+
+
+def _without_trailers(stored: Any) -> tuple[Any, npt.NDArray[np.uint64]]:
+    """User keys, and the trailers behind them."""
     ends, data = offsets_of(stored), data_of(stored)
     trailers = words_of(padded(data))[ends[1:] - TRAILER_BYTES]
-    if (trailers != _RECORD).any():
-        at = int(np.concatenate([step.key for step in steps])[np.argmax(trailers != _RECORD)])
-        handle = blocks.handles[min(int(np.searchsorted(blocks.ends, at, side="right")), len(blocks.handles) - 1)]
-        raise UnsupportedRangeError(
-            blocks.path, handle.offset, "an entry that is no plain record (a deletion, a merge, a sequence number)"
-        )
-    bounds = np.empty(2 * len(stored) + 1, dtype=np.int64)
-    bounds[::2] = ends
-    bounds[1::2] = ends[1:] - TRAILER_BYTES
-    return binary_array(bounds, stored.buffers()[2]).take(pa.array(2 * places))
-
-
-def _check_order(blocks: _Blocks, keys: Any, shared: I64, bounds: I64) -> None:
-    offsets, data = offsets_of(keys), padded(data_of(keys))
-    wrong = first_not_ascending(data, offsets, shared_prefixes(data, offsets, shared[1:]))
-    if wrong is not None:
-        number = int(np.searchsorted(bounds, wrong, side="right")) - 1
-        raise CorruptRangeError(blocks.path, blocks.handles[number].offset, "its keys are not in ascending order")
+    return pieces_of(data, ends[:-1], ends[1:] - TRAILER_BYTES), trailers

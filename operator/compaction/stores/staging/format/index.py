@@ -6,15 +6,16 @@ docs/design/staging.md#index has the rules; the keys are separators, not keys of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from compaction.stores.staging.format.blocks import common_prefix, encode_small_block
+import numpy as np
+
+from compaction.stores.staging.format.blocks import common_prefix
 from compaction.stores.staging.format.layout import (
     BLOCK_BYTES,
     BLOCK_OVERHEAD,
     RESTART_BYTES,
-    TRAILER_BYTES,
     flush_threshold,
 )
 from compaction.stores.staging.format.prefixes import TRAILER
@@ -47,18 +48,19 @@ class BlockHandle:
         return cls(offset, size), at
 
 
-def separator(last: bytes, following: bytes | None) -> bytes:
+def separator(last: bytes, following: bytes | None, common: int | None = None) -> bytes:
     """The index key of a block that ends in the user key `last`; the next block begins with `following` (None: none).
 
     The shortest key at or after `last` and before `following`, or `last` with its own trailer where none is shorter
-    (or equally short) and greater.
+    (or equally short) and greater. `common`: how many bytes both begin with, where that is known.
     """
-    short = _successor(last) if following is None else _between(last, following)
+    short = _successor(last) if following is None else _between(last, following, common)
     return short + SEPARATOR_TRAILER if len(short) <= len(last) and short > last else last + TRAILER
 
 
-def _between(last: bytes, following: bytes) -> bytes:
-    at = common_prefix(last, following)
+def _between(last: bytes, following: bytes, at: int | None) -> bytes:
+    if at is None:
+        at = common_prefix(last, following)
     if at >= min(len(last), len(following)) or last[at] >= following[at]:
         return last
     if at < len(following) - 1 or last[at] + 1 < following[at]:
@@ -80,13 +82,23 @@ def _increased(key: bytes, begin: int) -> bytes:
 
 @dataclass(slots=True)
 class _Partition:
-    entries: list[tuple[bytes, bytes]]
+    """One block: every entry is a restart point, so entries are encoded as they come."""
+
+    entries: list[bytes] = field(default_factory=list)
+    last: bytes = b""
     size: int = BLOCK_OVERHEAD
 
     def add(self, key: bytes, handle: bytes) -> None:
-        head = len(encode_varint(0) + encode_varint(len(key)) + encode_varint(len(handle)))
-        self.size += head + len(key) + len(handle) + RESTART_BYTES
-        self.entries.append((key, handle))
+        entry = b"\0" + encode_varint(len(key)) + encode_varint(len(handle)) + key + handle
+        self.size += len(entry) + RESTART_BYTES
+        self.last = key
+        self.entries.append(entry)
+
+    def encode(self) -> bytes:
+        places = np.zeros(len(self.entries) + 1, dtype="<u4")
+        np.cumsum([len(entry) for entry in self.entries[:-1]], out=places[1:-1])
+        places[-1] = len(self.entries)
+        return b"".join(self.entries) + places.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +117,7 @@ class IndexBuilder:
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         self._block_bytes = block_bytes
         self._full: list[_Partition] = []
-        self._open = _Partition([])
+        self._open = _Partition()
         self.blocks = 0
 
     @property
@@ -113,12 +125,12 @@ class IndexBuilder:
         """Bytes of the index block that is being filled."""
         return self._open.size
 
-    def add(self, key: bytes, handle: BlockHandle) -> None:
-        """One data block; `key` is a separator with its trailer."""
+    def add(self, key: bytes, offset: int, size: int) -> None:
+        """One data block, by its handle; `key` is a separator with its trailer."""
         if self._is_full(key):
             self._full.append(self._open)
-            self._open = _Partition([])
-        self._open.add(key, handle.encode())
+            self._open = _Partition()
+        self._open.add(key, encode_varint(offset) + encode_varint(size))
         self.blocks += 1
 
     def _is_full(self, key: bytes) -> bool:
@@ -135,17 +147,12 @@ class IndexBuilder:
     def write(self, write_block: Callable[[bytes], BlockHandle]) -> IndexSummary:
         """Write all blocks of the index; what it comes to."""
         if not self._full:
-            block = encode_small_block(self._open.entries)
+            block = self._open.encode()
             return IndexSummary(write_block(block), 0, self._open.size + 5, 0)
-        top = _Partition([])
+        top = _Partition()
         partitions = [*self._full, self._open]
         for one in partitions:
-            handle = write_block(encode_small_block(one.entries))
-            top.add(one.entries[-1][0], handle.encode())
+            handle = write_block(one.encode())
+            top.add(one.last, handle.encode())
         size = sum(one.size for one in partitions) + top.size + 5
-        return IndexSummary(write_block(encode_small_block(top.entries)), len(partitions), size, top.size)
-
-
-def user_key(stored: bytes) -> bytes:
-    """The key of an index entry without its trailer."""
-    return stored[:-TRAILER_BYTES]
+        return IndexSummary(write_block(top.encode()), len(partitions), size, top.size)

@@ -6,6 +6,7 @@ entry sizes exist once for each remainder that a block's first record may have, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ BLOCK_OVERHEAD: Final = 4
 """The number of restart points."""
 RESTART_BYTES: Final = 4
 TRAILER_BYTES: Final = 8
+_LEAST_ENTRY: Final = 3 + TRAILER_BYTES
 
 
 def flush_threshold(block_bytes: int) -> int:
@@ -80,12 +82,13 @@ class EntrySizes:
         """The record before which the block is flushed, or `count`."""
         if begin >= self.count:
             return self.count
-        row = self._sums[begin % RESTART_INTERVAL]
-        base = int(row[begin]) - BLOCK_OVERHEAD
-        at = int(np.searchsorted(row, base + threshold, side="right"))
-        view, guesses = self._views[begin % RESTART_INTERVAL], self._guesses
+        row = self._views[begin % RESTART_INTERVAL]
+        base = row[begin] - BLOCK_OVERHEAD
+        most = min(self.count, begin + threshold // _LEAST_ENTRY + 1)
+        at = bisect_right(row, base + threshold, begin + 1, most + 1)
+        guesses = self._guesses
         while at < self.count:
-            size = view[at] - base
+            size = row[at] - base
             restart = RESTART_BYTES if (at - begin) % RESTART_INTERVAL == 0 else 0
             if size >= block_bytes or size + guesses[at] + restart > block_bytes:
                 break

@@ -1,4 +1,4 @@
-"""How many bytes neighbouring keys share, and whether keys ascend: eight bytes at a time, by the column."""
+"""How many bytes neighbouring keys share, and whether keys ascend: 32 bytes at a time, by the column."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy.typing as npt
 from compaction.stores.staging.format.columns import I64, U8
 
 WORD: Final = 8
+WINDOW: Final = 32
+"""Bytes of two keys that are compared at once."""
 TRAILER: Final = b"\x01" + bytes(7)
 """What follows each user key in a block: sequence number 0 and kind SET, little-endian (docs/design/staging.md#blocks).
 """
@@ -21,8 +23,8 @@ def words_of(data: U8) -> npt.NDArray[np.uint64]:
 
 
 def padded(data: U8) -> U8:
-    """A copy with `WORD` zero bytes behind it."""
-    copy = np.zeros(data.size + WORD, dtype=np.uint8)
+    """A copy with `WINDOW` zero bytes behind it."""
+    copy = np.zeros(data.size + WINDOW, dtype=np.uint8)
     copy[: data.size] = data
     return copy
 
@@ -35,29 +37,48 @@ def shared_prefixes(data: U8, offsets: I64, known: I64 | None = None) -> I64:
     lengths = np.diff(offsets)
     most = np.minimum(lengths[:-1], lengths[1:])
     shared = np.zeros(most.size, dtype=np.int64) if known is None else np.minimum(known, most)
-    words = words_of(data)
-    active = np.flatnonzero(shared < most)
-    while active.size:
-        at = shared[active]
-        differ = words[offsets[:-1][active] + at] ^ words[offsets[1:][active] + at]
-        # The lowest bit that differs is in the first byte that does.
-        low = differ & (~differ + np.uint64(1))
-        same = np.where(differ == 0, WORD, np.bitwise_count(low - np.uint64(1)) >> 3).astype(np.int64)
-        shared[active] = at + same
-        active = active[(same == WORD) & (at + WORD < most[active])]
+    windows = np.lib.stride_tricks.sliding_window_view(data, WINDOW)
+    active: I64 | None = None
+    """Which are not decided, None for all."""
+    before, after, limits, at = offsets[:-2], offsets[1:-1], most, shared.copy()
+    while at.size:
+        same = _same(windows[before + at], windows[after + at])
+        at += same
+        if active is None:
+            shared = at.copy()
+        else:
+            shared[active] = at
+        left = np.flatnonzero((same == WINDOW) & (at < limits))
+        active = left if active is None else active[left]
+        before, after, limits, at = before[left], after[left], limits[left], at[left]
     return np.minimum(shared, most)
+
+
+def _same(one: U8, other: U8) -> I64:
+    """How many bytes rows of `WINDOW` bytes have in common at their beginnings."""
+    differ = one.view("<u8") ^ other.view("<u8")
+    unequal = differ != 0
+    word = unequal.argmax(axis=1)
+    first = differ[np.arange(word.size), word]
+    # The lowest bit that differs is in the first byte that does.
+    low = np.bitwise_count((first & (~first + np.uint64(1))) - np.uint64(1)).astype(np.int64) >> 3
+    return np.where(first == 0, WINDOW, WORD * word + low)
+
+
+def greater(data: U8, offsets: I64, shared: I64) -> npt.NDArray[np.bool_]:
+    """Of each key but the first, whether it is greater than the one before; `shared` as of `shared_prefixes`."""
+    lengths = np.diff(offsets)
+    # Where a key ends, so does the comparison: the padding makes reading one byte more safe.
+    longer = (shared == lengths[:-1]) & (shared < lengths[1:])
+    differ = (shared < lengths[:-1]) & (shared < lengths[1:])
+    ascends: npt.NDArray[np.bool_] = longer | (differ & (data[offsets[:-2] + shared] < data[offsets[1:-1] + shared]))
+    return ascends
 
 
 def first_not_ascending(data: U8, offsets: I64, shared: I64) -> int | None:
     """The number of the first key that is not greater than the one before it; None when all are."""
-    if not shared.size:
-        return None
-    lengths = np.diff(offsets)
-    before, after = offsets[:-2] + shared, offsets[1:-1] + shared
-    ended = shared == lengths[:-1]
-    wrong = shared == lengths[1:]  # equal to the key before, or a prefix of it
-    wrong |= ~ended & (data[before] >= data[after])
-    return int(np.argmax(wrong)) + 1 if wrong.any() else None
+    ascends = greater(data, offsets, shared)
+    return None if ascends.all() else int(np.argmin(ascends)) + 1
 
 
 def stored_prefixes(data: U8, offsets: I64, shared: I64) -> I64:

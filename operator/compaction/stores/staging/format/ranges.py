@@ -20,7 +20,7 @@ from compaction.stores.staging.format.messages import RangeData
 from compaction.stores.staging.format.table_reader import TableReader
 from compaction.stores.staging.format.table_writer import UNLIMITED, ByteSink, TableWriter
 
-_GATHER_BYTES: Final = 1 << 20
+_GATHER_BYTES: Final = 4 << 20
 """Small batches are gathered until they have so many bytes."""
 FOLDER: Final = "_lakefs/"
 """Ranges and metaranges lie in this folder of a storage namespace, each under its id."""
@@ -106,14 +106,14 @@ def write_ranges(
     open_range: tuple[RangeSink, RangeWriter] | None = None
     last: bytes | None = None
     for batch in _gathered(batches):
-        first = batch.keys[0].as_py()
-        if last is not None and first <= last:
-            raise RangeRecordError(first, "its key is not greater than the one before it")
-        last = batch.keys[-1].as_py()
         points = break_points(batch.keys, rule.raggedness)
         at = 0
         while at < len(batch):
             if open_range is None:
+                first = batch.keys[at].as_py()
+                # Within a range its writer compares.
+                if last is not None and first <= last:
+                    raise RangeRecordError(first, "its key is not greater than the one before it")
                 sink = open_sink()
                 open_range = sink, RangeWriter(sink)
             sink, writer = open_range
@@ -125,7 +125,9 @@ def write_ranges(
             size = writer.estimated_size
             hashed = bool(points) and at == points[0] + 1
             if size >= rule.min_bytes and (size >= rule.max_bytes or hashed):
-                yield _stored(sink, writer)
+                info = _stored(sink, writer)
+                last = info.max_key
+                yield info
                 open_range = None
     if open_range is not None:
         yield _stored(*open_range)

@@ -7,14 +7,16 @@ break, differ between them. The one of `cramjam` writes what Go's writes (docs/d
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 import cramjam
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from compaction.exceptions import CorruptRangeError, UnsupportedRangeError
-from compaction.stores.staging.format.columns import U8
+from compaction.stores.staging.format.columns import I64, U8
+from compaction.stores.staging.format.varints import decode_varints
 
 SEAL_BYTES: Final = 5
 """Behind each block: the type and the checksum."""
@@ -26,81 +28,99 @@ _TYPES: Final = {2: "zlib", 3: "bzip2", 4: "LZ4", 5: "LZ4HC", 6: "Xpress", 7: "z
 _EXPANSION: Final = 22
 """Snappy's largest: a copy of three bytes stands for at most 64."""
 _MASK: Final = 0xA282EAD8
-_SEAL: Final = struct.Struct("<BI")
 _CRC: Final = struct.Struct("<I")
 _PLAIN_BYTE: Final = bytes([_PLAIN])
 _SNAPPY_BYTE: Final = bytes([_SNAPPY])
+_compress: Final = cramjam.snappy.compress_raw
+_decompress: Final = cramjam.snappy.decompress_raw_into
+_crc32c: Final = google_crc32c.value
 
 
-def masked_checksum(stored: Any, kind: bytes) -> int:
+def masked_checksum(stored: bytes) -> int:
     """CRC-32C of a block as stored and its type, rotated right by 15 bits and increased by a constant."""
-    crc: int = google_crc32c.extend(google_crc32c.value(stored), kind)
+    crc: int = _crc32c(stored)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
-def sealed(block: Any, *, compress: bool = True) -> tuple[Any, bytes]:
-    """What is written for a block (bytes, or a numpy array of them): the stored bytes, and the five behind them.
+def sealed(block: bytes, *, compress: bool = True) -> tuple[bytes, bytes]:
+    """What is written for a block: the stored bytes with their type behind them, and four bytes of checksum.
 
     The compressed form is taken when it is smaller by more than an eighth.
     """
     size = len(block)
+    stored = b""
     if compress:
-        packed = bytes(cramjam.snappy.compress_raw(block))
+        packed = _compress(block)
         if len(packed) < size - size // 8:
-            return packed, _SEAL.pack(_SNAPPY, masked_checksum(packed, _SNAPPY_BYTE))
-    return block, _SEAL.pack(_PLAIN, masked_checksum(block, _PLAIN_BYTE))
+            stored = bytes(packed) + _SNAPPY_BYTE
+    stored = stored or block + _PLAIN_BYTE
+    return stored, _CRC.pack(masked_checksum(stored))
 
 
-def unsealed_size(stored: U8, *, path: str, offset: int) -> int:
-    """The size before compression of a block that lies at `offset`, its five last bytes included in `stored`.
+def unsealed_sizes(stored: bytes, raw: U8, begins: I64, sizes: I64, *, path: str, offset: int) -> I64:
+    """The sizes before compression of blocks in `stored` (`raw` is a view of it), which lies at `offset`.
 
-    The checksum is verified. Raises CorruptRangeError, UnsupportedRangeError.
+    Block i has sizes[i] bytes from begins[i] on, and its seal. Checksums and claims are verified. Raises
+    CorruptRangeError, UnsupportedRangeError.
     """
-    kind = stored[-SEAL_BYTES : -SEAL_BYTES + 1].tobytes()
-    if masked_checksum(stored[:-SEAL_BYTES], kind) != _CRC.unpack(stored[-4:].tobytes())[0]:
-        raise CorruptRangeError(path, offset, f"the checksum of the block of {stored.size - SEAL_BYTES} bytes is wrong")
-    size = stored.size - SEAL_BYTES
-    if kind == _SNAPPY_BYTE:
-        claimed = _snappy_size(stored[:10].tobytes())
-        if claimed < 0 or claimed > size * _EXPANSION:
-            raise CorruptRangeError(path, offset, f"a block of {size} bytes claims to hold {max(claimed, 0)}")
-        size = claimed
-    elif kind != _PLAIN_BYTE:
-        name = _TYPES.get(kind[0], "unknown")
-        raise UnsupportedRangeError(
-            path, offset, f"a block has compression {kind[0]} ({name}); read are 0 and 1 (Snappy)"
-        )
-    if size > MAX_BLOCK_BYTES:
-        raise UnsupportedRangeError(path, offset, f"a block of {size} bytes; at most {MAX_BLOCK_BYTES} are read")
-    return size
+    ends = begins + sizes
+    spans = zip(begins.tolist(), (ends + 1).tolist(), strict=True)
+    crcs = np.fromiter((_crc32c(stored[begin:end]) for begin, end in spans), dtype=np.uint32, count=begins.size)
+    expected = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(_MASK)
+    found: npt.NDArray[np.uint32] = np.ndarray((raw.size - 3,), dtype="<u4", buffer=raw, strides=(1,))[ends + 1]
+    wrong = expected != found
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        reason = f"the checksum of the block of {int(sizes[at])} bytes is wrong"
+        raise CorruptRangeError(path, offset + int(begins[at]), reason)
+    kinds = raw[ends]
+    wrong = kinds > _SNAPPY
+    if wrong.any():
+        at, kind = int(np.argmax(wrong)), int(kinds[np.argmax(wrong)])
+        reason = f"a block has compression {kind} ({_TYPES.get(kind, 'unknown')}); read are 0 and 1 (Snappy)"
+        raise UnsupportedRangeError(path, offset + int(begins[at]), reason)
+    # The five bytes that a claim may take are there: a seal has as many.
+    claims = np.where(kinds == _SNAPPY, decode_varints(raw, begins)[0], sizes)
+    wrong = (kinds == _SNAPPY) & ((claims < 0) | (claims > sizes * _EXPANSION))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        reason = f"a block of {int(sizes[at])} bytes claims to hold {max(int(claims[at]), 0)}"
+        raise CorruptRangeError(path, offset + int(begins[at]), reason)
+    if claims.max(initial=0) > MAX_BLOCK_BYTES:
+        at = int(np.argmax(claims))
+        reason = f"a block of {int(claims[at])} bytes; at most {MAX_BLOCK_BYTES} are read"
+        raise UnsupportedRangeError(path, offset + int(begins[at]), reason)
+    return claims
 
 
-def unseal_into(stored: U8, target: U8, *, path: str, offset: int) -> None:
-    """Write the block's bytes into `target`, which is as large as `unsealed_size` says. Raises CorruptRangeError."""
-    if stored[-SEAL_BYTES] == _PLAIN:
-        target[:] = stored[:-SEAL_BYTES]
-        return
-    try:
-        written = cramjam.snappy.decompress_raw_into(stored[:-SEAL_BYTES].data, target.data)
-    except cramjam.DecompressionError:
-        written = -1
-    if written != target.size:
-        raise CorruptRangeError(path, offset, "its checksum is right, its Snappy data are not")
+def unseal_into(
+    stored: bytes, raw: U8, begins: I64, sizes: I64, target: U8, ends: I64, *, path: str, offset: int
+) -> None:
+    """Write all blocks' bytes into `target`, up to `ends` each. Raises CorruptRangeError.
+
+    As of `unsealed_sizes`, whose sums `ends` are.
+    """
+    source, room = memoryview(stored), target.data
+    snappy = (raw[begins + sizes] == _SNAPPY).tolist()
+    at = 0
+    for begin, size, end, packed in zip(begins.tolist(), sizes.tolist(), ends.tolist(), snappy, strict=True):
+        if not packed:
+            room[at:end] = source[begin : begin + size]
+        else:
+            try:
+                written = _decompress(source[begin : begin + size], room[at:end])
+            except cramjam.DecompressionError:
+                written = -1
+            if written != end - at:
+                raise CorruptRangeError(path, offset + begin, "its checksum is right, its Snappy data are not")
+        at = end
 
 
 def unsealed(stored: bytes, *, path: str, offset: int) -> bytes:
     """One block, checked and decompressed: for the small ones. Raises CorruptRangeError, UnsupportedRangeError."""
-    data = np.frombuffer(stored, dtype=np.uint8)
-    target = np.zeros(unsealed_size(data, path=path, offset=offset), dtype=np.uint8)
-    unseal_into(data, target, path=path, offset=offset)
+    raw = np.frombuffer(stored, dtype=np.uint8)
+    begins, sizes = np.zeros(1, dtype=np.int64), np.array([raw.size - SEAL_BYTES], dtype=np.int64)
+    ends = unsealed_sizes(stored, raw, begins, sizes, path=path, offset=offset)
+    target = np.zeros(int(ends[0]), dtype=np.uint8)
+    unseal_into(stored, raw, begins, sizes, target, ends, path=path, offset=offset)
     return target.tobytes()
-
-
-def _snappy_size(head: bytes) -> int:
-    """The size that a Snappy block claims, -1 when it claims none."""
-    value = 0
-    for number, byte in enumerate(head[:5]):
-        value |= (byte & 127) << (7 * number)
-        if byte < 128:
-            return value
-    return -1

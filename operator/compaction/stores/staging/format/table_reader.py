@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from compaction.exceptions import CorruptRangeError, UnsupportedRangeError
 from compaction.stores.staging.format.blocks import Entry, EntryError, decode_small_block
-from compaction.stores.staging.format.columns import RecordColumns, data_of, offsets_of
-from compaction.stores.staging.format.decoding import decode_blocks
-from compaction.stores.staging.format.index import BlockHandle, user_key
-from compaction.stores.staging.format.layout import TRAILER_BYTES
+from compaction.stores.staging.format.columns import I64, RecordColumns, data_of, offsets_of
+from compaction.stores.staging.format.decoding import BlockPlaces, IndexColumns, decode_blocks, decode_index
+from compaction.stores.staging.format.index import BlockHandle
+from compaction.stores.staging.format.prefixes import greater, padded, shared_prefixes
 from compaction.stores.staging.format.properties import (
     FOOTER_BYTES,
     PROPERTIES_NAME,
@@ -31,16 +31,10 @@ from compaction.stores.staging.format.sources import TableSource
 
 TAIL_BYTES: Final = 32 << 10
 """What is read of the end at first: footer, properties, and the index of most tables."""
-BATCH_BYTES: Final = 1 << 20
+PARTITION_BYTES: Final = 1 << 20
+"""Of the index that are decoded at once, or one block of it."""
+BATCH_BYTES: Final = 4 << 20
 """Stored bytes of the blocks that become one batch; a batch has at least one block."""
-
-
-@dataclass(frozen=True, slots=True)
-class _IndexEntry:
-    """No key of the block is greater than `last`, a user key; none of a later block is less or equal."""
-
-    last: bytes
-    handle: BlockHandle
 
 
 class TableReader:
@@ -61,7 +55,7 @@ class TableReader:
         if RANGE_DELETIONS_NAME in meta and not ignore_range_deletions:
             raise UnsupportedRangeError(source.name, metaindex.offset, "it has deletions of ranges of keys")
         self.properties: Final = self._properties(meta, metaindex)
-        self._top = self._index_entries(index)
+        self._top, _ = self._index_columns(_place(index))
 
     def batches(
         self, start: bytes = b"", stop: bytes | None = None, *, batch_bytes: int = BATCH_BYTES
@@ -72,12 +66,13 @@ class TableReader:
         """
         whole = start == b"" and stop is None
         records = blocks = 0
-        previous: bytes | None = None
+        previous: Any = None
         for group in self._groups(start, stop, batch_bytes):
-            batch, last = self._group(group, previous)
+            batch = self._group(group, previous)
             records += len(batch)
             blocks += len(group)
-            previous = last
+            # Keys of the next block come after the separator too.
+            previous = group.lasts.slice(len(group) - 1)
             batch = _within(batch, start, stop)
             if len(batch):
                 yield batch
@@ -121,98 +116,162 @@ class TableReader:
             raise CorruptRangeError(self._source.name, offset + len(data), said)
         return data
 
-    def _small(self, handle: BlockHandle, name: str) -> list[Entry]:
-        """All entries of a block that is not of data."""
+    def _block(self, handle: BlockHandle, name: str) -> bytes:
+        """A block that is not of data, with its seal."""
         if handle.size > MAX_BLOCK_BYTES:
             reason = f"its {name} has {handle.size} bytes, at most {MAX_BLOCK_BYTES} are read"
             raise UnsupportedRangeError(self._source.name, handle.offset, reason)
-        stored = self._read(handle.offset, handle.size + SEAL_BYTES)
+        return self._read(handle.offset, handle.size + SEAL_BYTES)
+
+    def _small(self, handle: BlockHandle, name: str) -> list[Entry]:
+        """All entries of a small block."""
         try:
-            return decode_small_block(unsealed(stored, path=self._source.name, offset=handle.offset))
+            return decode_small_block(unsealed(self._block(handle, name), path=self._source.name, offset=handle.offset))
         except EntryError as error:
             raise CorruptRangeError(self._source.name, handle.offset, f"its {name}: {error}") from None
 
-    def _index_entries(self, block: BlockHandle) -> list[_IndexEntry]:
-        """Entries of one block of the index, in order. The places of their blocks ascend and lie before the index."""
-        entries: list[_IndexEntry] = []
-        end, last = 0, b""
-        for one in self._small(block, "index"):
-            handle = self._handle(one.value, block)
-            key = user_key(one.key)
-            if len(one.key) < TRAILER_BYTES or key < last or handle.offset < end:
-                raise CorruptRangeError(self._source.name, block.offset, "its index is not in order")
-            end, last = handle.offset + handle.size + SEAL_BYTES, key
-            if end > block.offset:
-                raise CorruptRangeError(self._source.name, block.offset, "its index names places behind itself")
-            entries.append(_IndexEntry(key, handle))
-        return entries
+    def _index_columns(self, blocks: BlockPlaces) -> tuple[IndexColumns, I64]:
+        """Entries of blocks of the index that lie one after the other, and the bounds of each block's."""
+        if blocks.sizes.max() > MAX_BLOCK_BYTES:
+            reason = f"its index has a block of {int(blocks.sizes.max())} bytes, at most {MAX_BLOCK_BYTES} are read"
+            raise UnsupportedRangeError(self._source.name, int(blocks.offsets[0]), reason)
+        begin = int(blocks.offsets[0])
+        return decode_index(self._read(begin, int(blocks.ends[-1]) - begin), blocks, path=self._source.name)
 
-    def _index(self, start: bytes) -> Iterator[_IndexEntry]:
-        """Entries of data blocks, from the first that may have a key from `start` on."""
-        top = self._top[bisect_left(self._top, start, key=lambda one: one.last) :]
+    def _partitions(self, start: bytes) -> Iterator[IndexColumns]:
+        """Entries of data blocks, from the first that may have a key from `start` on; of several partitions at once.
+
+        First of one, then of twice as many each time: a seek reads one, a long pass is not slowed down by their number.
+        """
+        top = self._top.slice(_first_at(self._top.lasts, start), len(self._top))
         if not self.properties.two_levels:
-            yield from top
+            yield top
             return
-        last, end = b"", 0
-        for number, partition in enumerate(top):
-            entries = self._index_entries(partition.handle)
-            if not entries or entries[-1].last != partition.last or entries[0].last < last:
-                raise CorruptRangeError(self._source.name, partition.handle.offset, "its index contradicts its top")
-            if entries[0].handle.offset < end:
-                raise CorruptRangeError(self._source.name, partition.handle.offset, "its index is not in order")
-            last, end = partition.last, entries[-1].handle.offset + entries[-1].handle.size + SEAL_BYTES
-            yield from entries[bisect_left(entries, start, key=lambda one: one.last) :] if not number else entries
+        before: IndexColumns | None = None
+        begin, most = 0, 1
+        while begin < len(top):
+            end = begin + _together(top.places.slice(begin, begin + most), PARTITION_BYTES)
+            group = top.slice(begin, end)
+            entries, bounds = self._index_columns(group.places)
+            lasts = entries.lasts.take(pa.array(np.maximum(bounds[1:] - 1, 0))) if len(entries) else entries.lasts
+            whole = entries if before is None else _concatenated([before, entries])
+            if (bounds[:-1] == bounds[1:]).any() or not lasts.equals(group.lasts) or not _in_order(whole):
+                offset = int(group.places.offsets[0])
+                raise CorruptRangeError(self._source.name, offset, "its index contradicts its top or is not in order")
+            yield entries.slice(_first_at(entries.lasts, start) if before is None else 0, len(entries))
+            before = entries.slice(len(entries) - 1, len(entries))
+            begin, most = end, min(2 * most, 64)
 
-    def _groups(self, start: bytes, stop: bytes | None, batch_bytes: int) -> Iterator[list[_IndexEntry]]:
-        """Neighbouring blocks that are read and decoded together."""
-        group: list[_IndexEntry] = []
-        stored = 0
-        for one in self._index(start):
-            if one.handle.size > MAX_BLOCK_BYTES:
-                reason = f"a block of {one.handle.size} bytes, at most {MAX_BLOCK_BYTES} are read"
-                raise UnsupportedRangeError(self._source.name, one.handle.offset, reason)
-            size = one.handle.size + SEAL_BYTES
-            if group and (stored + size > batch_bytes or one.handle.offset != _end(group[-1].handle)):
-                yield group
-                group, stored = [], 0
-            group.append(one)
-            stored += size
-            if stop is not None and one.last >= stop:
+    def _index(self, start: bytes, stop: bytes | None, batch_bytes: int) -> Iterator[IndexColumns]:
+        """The same, several partitions together where they are small, and up to the block that `stop` is in."""
+        held: list[IndexColumns] = []
+        size = 0
+        for one in self._partitions(start):
+            last = stop is not None and len(one) and one.lasts[-1].as_py() >= stop
+            taken = one.slice(0, _first_at(one.lasts, stop) + 1) if last and stop is not None else one
+            held.append(taken)
+            size += int(taken.places.sizes.sum())
+            if size >= batch_bytes or last:
+                yield _concatenated(held)
+                held, size = [], 0
+            if last:
                 break
-        if group:
-            yield group
+        if held:
+            yield _concatenated(held)
 
-    def _group(self, group: list[_IndexEntry], previous: bytes | None) -> tuple[RecordColumns, bytes | None]:
-        """The records of a group, which come after the key `previous`, and their last key."""
-        handles = [one.handle for one in group]
-        begin = handles[0].offset
-        stored = np.frombuffer(self._read(begin, _end(handles[-1]) - begin), dtype=np.uint8)
-        decoded = decode_blocks(stored, handles, path=self._source.name)
-        records, bounds = decoded.records, decoded.bounds.tolist()
-        keys, offsets = data_of(records.keys), offsets_of(records.keys)
-        for one, first, last in zip(group, bounds[:-1], bounds[1:], strict=True):
-            if first == last:
-                if self.properties.records:
-                    raise CorruptRangeError(self._source.name, one.handle.offset, "a block has no records")
-                continue
-            low = keys[offsets[first] : offsets[first + 1]].tobytes()
-            high = keys[offsets[last - 1] : offsets[last]].tobytes()
-            if high > one.last or (previous is not None and low <= previous):
-                raise CorruptRangeError(self._source.name, one.handle.offset, "its keys are not those of the index")
-            # Keys of the next block come after the separator too.
-            previous = one.last
-        return records, previous
+    def _groups(self, start: bytes, stop: bytes | None, batch_bytes: int) -> Iterator[IndexColumns]:
+        """Neighbouring blocks that are read and decoded together."""
+        for index in self._index(start, stop, batch_bytes):
+            places = index.places
+            if places.sizes.max(initial=0) > MAX_BLOCK_BYTES:
+                at = int(np.argmax(places.sizes))
+                reason = f"a block of {int(places.sizes[at])} bytes, at most {MAX_BLOCK_BYTES} are read"
+                raise UnsupportedRangeError(self._source.name, int(places.offsets[at]), reason)
+            # Even parts: a small one at the end would cost as much as a large one.
+            total = int(places.sizes.sum())
+            part = -(-total // max(1, round(total / batch_bytes)))
+            begin = 0
+            while begin < len(index):
+                end = begin + _together(places.slice(begin, len(index)), part)
+                yield index.slice(begin, end)
+                begin = end
+
+    def _group(self, group: IndexColumns, previous: Any) -> RecordColumns:
+        """The records of a group, which come after the last key of the group before (an array of one, or None)."""
+        begin, end = int(group.places.offsets[0]), int(group.places.ends[-1])
+        decoded = decode_blocks(self._read(begin, end - begin), group.places, path=self._source.name)
+        records, bounds = decoded.records, decoded.bounds
+        if not self.properties.records and not len(records):
+            return records
+        empty = bounds[:-1] == bounds[1:]
+        if empty.any():
+            at = int(group.places.offsets[np.argmax(empty)])
+            raise CorruptRangeError(self._source.name, at, "a block has no records")
+        wrong = _outside(records.keys, bounds, group.lasts, previous)
+        if wrong is not None:
+            at = int(group.places.offsets[wrong])
+            raise CorruptRangeError(self._source.name, at, "its keys are not those of the index")
+        return records
 
 
-def _end(handle: BlockHandle) -> int:
-    return handle.offset + handle.size + SEAL_BYTES
+def _together(places: BlockPlaces, nbytes: int) -> int:
+    """How many of the first blocks lie one after the other and have at most so many bytes; at least one."""
+    ends = places.ends
+    fits = int(np.searchsorted(np.cumsum(places.sizes), nbytes, side="right"))
+    gaps = np.flatnonzero(places.offsets[1:] != ends[:-1])
+    return max(1, min(fits, int(gaps[0]) + 1 if gaps.size else ends.size))
+
+
+def _in_order(index: IndexColumns) -> bool:
+    """Whether keys and places ascend from the first entry to the second, where there are two."""
+    if len(index) < 2:
+        return True
+    ordered: bool = index.lasts[0].as_py() < index.lasts[1].as_py()
+    return ordered and bool(index.places.ends[0] <= index.places.offsets[1])
+
+
+def _outside(keys: Any, bounds: I64, lasts: Any, previous: Any) -> int | None:
+    """The first block whose keys are not between the separator of the block before and its own; None when all are."""
+    count = bounds.size - 1
+    lows, highs = keys.take(pa.array(bounds[:-1])), keys.take(pa.array(bounds[1:] - 1))
+    # The separator before each block, its first and last key, its own separator; then those of the next.
+    before = pa.concat_arrays([lows.slice(0, 1) if previous is None else previous, lasts.slice(0, count - 1)])
+    order = np.arange(4 * count).reshape(4, count).T.ravel()
+    chain = pa.concat_arrays([before, lows, highs, lasts]).take(pa.array(order))
+    offsets, data = offsets_of(chain), padded(data_of(chain))
+    shared = shared_prefixes(data, offsets)
+    ascends = np.append(greater(data, offsets, shared), True).reshape(count, 4)
+    lengths = np.diff(offsets)
+    equal = np.append((shared == lengths[:-1]) & (shared == lengths[1:]), False).reshape(count, 4)
+    fits = (ascends[:, 0]) & (ascends[:, 2] | equal[:, 2])
+    if previous is None:
+        fits[0] = ascends[0, 2] | equal[0, 2]
+    return None if fits.all() else int(np.argmin(fits))
+
+
+def _place(handle: BlockHandle) -> BlockPlaces:
+    """One handle as columns. Numbers beyond an object's size stay beyond it."""
+    most = 1 << 61
+    return BlockPlaces(np.array([min(handle.offset, most)]), np.array([min(handle.size, most)]))
+
+
+def _concatenated(parts: list[IndexColumns]) -> IndexColumns:
+    if len(parts) == 1:
+        return parts[0]
+    places = [one.places for one in parts]
+    return IndexColumns(
+        pa.concat_arrays([one.lasts for one in parts]),
+        BlockPlaces(np.concatenate([one.offsets for one in places]), np.concatenate([one.sizes for one in places])),
+    )
+
+
+def _first_at(keys: Any, key: bytes, begin: int = 0) -> int:
+    """The number of the first key, of keys in order, that is not less than `key`."""
+    return bisect_left(range(len(keys)), key, lo=begin, key=lambda row: keys[row].as_py())
 
 
 def _within(records: RecordColumns, start: bytes, stop: bytes | None) -> RecordColumns:
     """The records with start <= key < stop, of records in order."""
-    keys = records.keys
-    begin = bisect_left(range(len(records)), start, key=lambda row: keys[row].as_py()) if start else 0
-    end = len(records)
-    if stop is not None:
-        end = bisect_left(range(len(records)), stop, lo=begin, key=lambda row: keys[row].as_py())
+    begin = _first_at(records.keys, start) if start else 0
+    end = len(records) if stop is None else _first_at(records.keys, stop, begin)
     return records if (begin, end) == (0, len(records)) else records.slice(begin, end)

@@ -5,7 +5,7 @@ Memory is one piece of a batch and the index, whatever the table's size (docs/de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Protocol
 
 import numpy as np
@@ -15,7 +15,6 @@ from compaction.stores.staging.format.blocks import encode_blocks, encode_small_
 from compaction.stores.staging.format.columns import (
     EMPTY_COLUMNS,
     I64,
-    U8,
     RecordColumns,
     concatenated,
     data_of,
@@ -37,7 +36,8 @@ from compaction.stores.staging.format.sealing import sealed
 MAX_KEY_BYTES: Final = 64 << 10
 MAX_VALUE_BYTES: Final = 81 << 20
 """Two parts of at most 40 MiB each and their lengths: a block of one such record is still one that we read."""
-PIECE_BYTES: Final = 2 << 20
+PIECE_BYTES: Final = 8 << 20
+"""Of records that are encoded at once: the cost of a call on a column is that of some hundred records."""
 UNLIMITED: Final = 1 << 62
 
 
@@ -57,6 +57,8 @@ class TableWriter:
         self._open = EMPTY_COLUMNS
         """Records of the block that is not yet full."""
         self._open_size = BLOCK_OVERHEAD
+        self._pending: list[bytes] = []
+        """Blocks on the way to the sink."""
         self._offset = 0
         self._records = self._key_bytes = self._value_bytes = 0
 
@@ -101,7 +103,8 @@ class TableWriter:
         properties = self._write_block(encode_properties(summary, user), compress=False)
         metaindex = self._write_block(encode_small_block([(PROPERTIES_NAME, properties.encode())]), compress=False)
         footer = encode_footer(metaindex, index.handle)
-        self._sink.write(footer)
+        self._pending.append(footer)
+        self._write_pending()
         return self._offset + len(footer)
 
     def _finish_data(self) -> None:
@@ -109,8 +112,8 @@ class TableWriter:
             (block,) = encode_blocks(self._open, _prefixes(self._open), [0, len(self._open)])
             key = separator(self._open.keys[-1].as_py(), None)
         else:
-            block, key = np.frombuffer(encode_small_block([]), dtype=np.uint8), NO_KEY
-        self._index.add(key, self._write_block(block))
+            block, key = encode_small_block([]), NO_KEY
+        self._add_block(key, block)
         self._open, self._open_size = EMPTY_COLUMNS, BLOCK_OVERHEAD
 
     def _add_piece(self, piece: RecordColumns, limit: int) -> int:
@@ -121,6 +124,7 @@ class TableWriter:
         sizes = EntrySizes(lengths_of(records.keys), lengths_of(records.values), stored)
         layout = sizes.cut(self._block_bytes)
         end = self._write_full(records, stored, sizes, layout, limit)
+        self._write_pending()
         taken = records.slice(held, end)
         self._records += len(taken)
         self._key_bytes += total_bytes(taken.keys) + TRAILER_BYTES * len(taken)
@@ -133,7 +137,7 @@ class TableWriter:
         """Write the blocks that are full and keep the last one open; the end of what was taken by the `limit`."""
         begins, count = layout.begins, len(records)
         blocks = encode_blocks(records, stored, begins) if len(begins) > 1 else iter(())
-        keys, offsets = data_of(records.keys), offsets_of(records.keys)
+        separators = _separators(records, stored, begins[1:])
         for number, begin in enumerate(begins):
             last = number == len(begins) - 1
             end = count if last else begins[number + 1]
@@ -143,25 +147,42 @@ class TableWriter:
                 end = max(end, len(self._open) + 1) if not number else end
                 return self._keep(records, sizes, begin, end)
             if not last:
-                before, following = _key(keys, offsets, end - 1), _key(keys, offsets, end)
-                self._index.add(separator(before, following), self._write_block(next(blocks)))
+                self._add_block(next(separators), next(blocks))
         return self._keep(records, sizes, begins[-1], count)
 
     def _keep(self, records: RecordColumns, sizes: EntrySizes, begin: int, end: int) -> int:
         self._open, self._open_size = records.slice(begin, end), sizes.size(begin, end)
         return end
 
-    def _write_block(self, block: U8 | bytes, *, compress: bool = True) -> BlockHandle:
-        stored, seal = sealed(block, compress=compress)
-        handle = BlockHandle(self._offset, len(stored))
-        self._sink.write(stored)
-        self._sink.write(seal)
-        self._offset += len(stored) + len(seal)
+    def _add_block(self, key: bytes, block: bytes) -> None:
+        """A data block, and its entry in the index."""
+        stored, checksum = sealed(block)
+        self._index.add(key, self._offset, len(stored) - 1)
+        self._pending += (stored, checksum)
+        self._offset += len(stored) + len(checksum)
+
+    def _write_block(self, block: bytes, *, compress: bool = True) -> BlockHandle:
+        """Any other block."""
+        stored, checksum = sealed(block, compress=compress)
+        handle = BlockHandle(self._offset, len(stored) - 1)
+        self._pending += (stored, checksum)
+        self._offset += len(stored) + len(checksum)
         return handle
 
+    def _write_pending(self) -> None:
+        """In large writes: a block by itself is small."""
+        self._sink.write(b"".join(self._pending))
+        self._pending.clear()
 
-def _key(data: U8, offsets: I64, number: int) -> bytes:
-    return data[offsets[number] : offsets[number + 1]].tobytes()
+
+def _separators(records: RecordColumns, stored: I64, ends: list[int]) -> Iterator[bytes]:
+    """The index keys of blocks that end before the records `ends`."""
+    rows = np.asarray(ends, dtype=np.int64)
+    offsets, data = offsets_of(records.keys), data_of(records.keys).data
+    places = (offsets[rows - 1].tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), stored[rows].tolist())
+    for before, begin, end, common in zip(*places, strict=True):
+        # What is stored as shared is more only where all of the key before is.
+        yield separator(bytes(data[before:begin]), bytes(data[begin:end]), min(common, begin - before))
 
 
 def _prefixes(records: RecordColumns) -> I64:

@@ -5,24 +5,32 @@ One at a time for the small parts of a file, by the column for records (docs/des
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from compaction.stores.staging.format.columns import I64, U8, binary_array
 
-LONGEST32: int = 5
+LONGEST32: Final = 5
 """Bytes of a number of 32 bits, the most that a block's lengths have."""
 
 
 def encode_varint(value: int) -> bytes:
     """`value` (0 or more) in as few bytes as it takes."""
+    return _SHORT[value] if value < len(_SHORT) else _encoded(value)
+
+
+def _encoded(value: int) -> bytes:
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_SHORT: Final = tuple(map(_encoded, range(1 << 14)))
+"""Those of one and two bytes, of which an index is full."""
 
 
 def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
