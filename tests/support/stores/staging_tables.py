@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
 
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from compaction.stores.staging.format.table_writer import TableWriter
 Record = tuple[bytes, bytes]
 
 
+@cache
 def numbered(count: int) -> list[Record]:
     """Records as an importer writes them: keys with a common prefix, a hash for an identity, up to 200 bytes."""
     return [

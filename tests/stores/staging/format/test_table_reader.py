@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import google_crc32c
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,6 +71,26 @@ def test_a_seek_in_two_levels_of_index_reads_little(tmp_path: Path) -> None:
         assert records_of(reader, records[39_990][0]) == records[39_990:]
         assert reader.get(b"k/") is None
         assert reader.get(b"z") is None
+
+
+def test_memory_is_that_of_a_batch(tmp_path: Path) -> None:
+    """Not of the table: what numpy and Arrow hold at most, for a table of 2.6 MB read in parts of 64 KB."""
+    path = tmp_path / "range"
+    path.write_bytes(table(numbered(40_000)))
+    held, records = pa.total_allocated_bytes(), 0
+    tracemalloc.start()
+    try:
+        most = 0
+        with FileSource(path) as source:
+            for batch in TableReader(source).batches(batch_bytes=64 << 10):
+                records += len(batch)
+                most = max(most, pa.total_allocated_bytes() - held)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert records == 40_000
+    assert most < 1 << 20
+    assert peak < 2 << 20
 
 
 def test_a_table_truncated_at_any_byte_is_refused() -> None:

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import RangeRecordError
+from compaction.stores.staging.format import table_writer
 from compaction.stores.staging.format.columns import BINARY, RecordColumns
 from compaction.stores.staging.format.table_writer import MAX_KEY_BYTES, TableWriter
 from support.depth import examples
@@ -90,8 +91,9 @@ def test_a_limit_stops_after_the_first_record_that_reaches_it(records: list[Reco
     assert out.getvalue() == data
 
 
-def test_memory_does_not_grow_with_the_batch() -> None:
-    """A batch of any size is worked off in pieces."""
+def test_a_slice_of_a_large_batch_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever pieces end, the bytes are the same."""
+    monkeypatch.setattr(table_writer, "PIECE_BYTES", 300_000)
     records = RecordColumns.of(numbered(60_000))
     out = io.BytesIO()
     writer = TableWriter(out)
