@@ -39,22 +39,26 @@ class ClaimRefusal(StrEnum):
 class ClaimRefusedError(CompactionError):
     """A store refuses the claim of a job, and nothing was changed; raised by the adapters of all kinds.
 
-    `failure`: the reason that an attempt of the job has when the claim is part of it; `wait`: the kind's own word for
-    what the job waits for, "" for the general one of the `refusal`.
+    `wait`: the kind's own word for what the job waits for, "" for the general one of the `refusal`.
     """
 
-    def __init__(self, refusal: ClaimRefusal, message: str, failure: str, wait: str = "") -> None:
-        super().__init__(refusal, message, failure, wait)
+    def __init__(self, refusal: ClaimRefusal, message: str, wait: str = "") -> None:
+        super().__init__(refusal, message, wait)
         self.refusal = refusal
         self.message = message
-        self.failure = failure
         self.wait = wait
 
     def __str__(self) -> str:
         return self.message
 
 
-class SecretError(CompactionError):
+class StorageError(CompactionError):
+    """What a store depends on cannot be used: a Secret, object storage, or a database. A kind of store reports these
+    together with errors of its own.
+    """
+
+
+class SecretError(StorageError):
     """A Secret (`secret`), or one `key` of it ("": all of it), that cannot be used; `reason` says why and what to do.
 
     No value is ever part of it.
@@ -73,6 +77,23 @@ class SecretError(CompactionError):
 
 class SecretMissingError(SecretError):
     """There is no such Secret, or it has no such key."""
+
+
+class SecretsNotFoundError(SecretMissingError):
+    """None of the Secrets `names` is in `where`; `remedy`: the verb for what to do about it there, such as Create."""
+
+    def __init__(self, names: tuple[str, ...], where: str, remedy: str) -> None:
+        super().__init__(names[0], "", f"not found in {where}")
+        self.args = (names, where, remedy)  # what it is pickled with
+        self.names = names
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        named = " and ".join(f'"{name}"' for name in self.names)
+        if len(self.names) == 1:
+            return f"Secret {named} not found in {self.where}. {self.remedy} it or correct the name."
+        return f"Secrets {named} not found in {self.where}. {self.remedy} them or correct the names."
 
 
 class SecretForbiddenError(SecretError):
@@ -691,30 +712,19 @@ class RootUnreadableError(CompactionError):
     """A policy's root cannot be scanned; says why and what to do."""
 
 
-# --- block stores ---------------------------------------------------------------------------------------------------
+# --- object storage ---------------------------------------------------------------------------------------------------
 # Arguments are positional and kept in `args`, so these errors survive pickling between Spark tasks and the driver.
 
 
-class BlockStoreError(CompactionError):
-    """Anything wrong with a block store: its objects, the format of its blocks, its index, a merge."""
-
-
-# --- block stores: objects
-
-
-class ObjectStoreUrlError(BlockStoreError):
+class ObjectStoreUrlError(StorageError):
     """A URL or option from which no object store can be opened; options are named, their values never are."""
 
 
-class StoreOptionsError(BlockStoreError):
+class StoreOptionsError(StorageError):
     """A file of options of an object store that holds none, or a Secret that cannot be read; values are never named."""
 
 
-class NoBlockStoreError(BlockStoreError):
-    """There is no block store at the location given to a command."""
-
-
-class ObjectError(BlockStoreError):
+class ObjectError(StorageError):
     """One object (`path`, below the store's root) and what is wrong (`reason`, without anything secret)."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -756,6 +766,59 @@ class ObjectRefusedError(ObjectError):
 
 class ObjectStoreUnavailableError(ObjectError):
     """No usable answer, even after the bounded retries. A write or a deletion may have happened: it may be repeated."""
+
+
+# --- databases --------------------------------------------------------------------------------------------------------
+
+
+class DatabaseError(StorageError):
+    """A database (`database`: what it holds and where, without credentials) cannot do what was asked; `reason` says
+    why.
+    """
+
+    def __init__(self, database: str, reason: str) -> None:
+        super().__init__(database, reason)
+        self.database = database
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.database}: {self.reason}"
+
+
+class DatabaseUrlError(DatabaseError):
+    """A URL that is not one of SQLite or PostgreSQL, or names no database."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """The database did not answer, or not in time. What was asked may have happened: every call may be repeated.
+    `reason` begins with a verb.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.database} {self.reason}"
+
+
+class DatabaseUnreachableError(DatabaseUnavailableError):
+    """There is no connection to the database."""
+
+
+class DatabaseLoginError(DatabaseError):
+    """The database refuses the login; `reason` begins with a verb."""
+
+    def __str__(self) -> str:
+        return f"{self.database} {self.reason}"
+
+
+class DatabaseSchemaError(DatabaseError):
+    """The database holds none of our tables, or those of another version of this program."""
+
+
+# --- block stores ---------------------------------------------------------------------------------------------------
+# Arguments are positional and kept in `args`, so these errors survive pickling between Spark tasks and the driver.
+
+
+class BlockStoreError(CompactionError):
+    """Anything wrong with a block store: its objects, the format of its blocks, its index, a merge."""
 
 
 # --- block stores: format
@@ -807,28 +870,8 @@ class UnsupportedColumnError(BlockStoreError):
 # --- block stores: index
 
 
-class BlockIndexError(BlockStoreError):
-    """The index of a block store (`index`, without credentials) cannot do what was asked; `reason` says why."""
-
-    def __init__(self, index: str, reason: str) -> None:
-        super().__init__(index, reason)
-        self.index = index
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.index}: {self.reason}"
-
-
-class IndexUrlError(BlockIndexError):
-    """The URL of an index is not one of a database that can hold it."""
-
-
-class IndexUnavailableError(BlockIndexError):
-    """The database did not answer, or not in time. What was asked may have happened: every call may be repeated."""
-
-
-class IndexSchemaError(BlockIndexError):
-    """The database holds no index, or one of another version of this program."""
+class NoBlockStoreError(BlockStoreError):
+    """There is no block store at the location given to a command."""
 
 
 class IndexMismatchError(BlockStoreError):

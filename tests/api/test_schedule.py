@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from compaction.api.policy.schedule import Cron
+from compaction.api.policy.cron import Cron
 
 CRON: TypeAdapter[str] = TypeAdapter(Cron)
 DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")

@@ -21,7 +21,17 @@ parts = st.tuples(st.integers(0, 99999), st.sampled_from(sorted(UNITS)))
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0s", 0), ("30s", 30), ("1m30s", 90), ("1h30m", 5400), ("250ms", 0.25), ("1.5h", 5400), ("2h0m0s", 7200)],
+    [
+        ("0s", 0),
+        ("30s", 30),
+        ("1m30s", 90),
+        ("1h30m", 5400),
+        ("250ms", 0.25),
+        ("1.5h", 5400),
+        ("2h0m0s", 7200),
+        ("90d", 7776000),
+        ("1d12h", 129600),
+    ],
 )
 def test_durations_are_seconds(text: str, seconds: float) -> None:
     assert Duration(text) == seconds
@@ -38,7 +48,11 @@ def test_durations_are_seconds(text: str, seconds: float) -> None:
         "1 m",
         "-1s",
         "+1s",
-        "1d",
+        "d",
+        "1.5d",
+        "1h1d",
+        "1d1d",
+        "99999d",
         "1M",
         "1e3s",
         ".5s",
@@ -51,7 +65,7 @@ def test_durations_are_seconds(text: str, seconds: float) -> None:
     ],
 )
 def test_other_durations_are_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="write a duration such as 30s, 10m or 1h30m"):
+    with pytest.raises(ValueError, match="write a duration such as 30s, 10m, 1h30m or 90d"):
         Duration(text)
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from bench.harness import Fact, Sample, Workspace, sample
 from compaction.local.servers.postgres import start_postgres
 from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.queue import read_changes, read_queue
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import BlockReplacement, replace
@@ -35,7 +35,7 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
             "PostgreSQL": server.url(server.create()),
         }
         for name, url in urls.items():
-            database = open_database(url)
+            database = IndexDatabase.open(url)
             resources.callback(database.close)
             ensure_schema(database, identity="bench")
             for fact in _of(database, workspace):

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from bench.harness import Fact, Workspace
 from compaction.stores.blocks.fingerprint.verify import read_back
-from compaction.stores.blocks.objects.store import open_objects
 from compaction.stores.blocks.registration.describe import described
+from compaction.stores.objects.store import open_objects
 from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
 
 BATCH_ROWS = 1 << 16

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
-from compaction.exceptions import BlockIndexError, IndexUnavailableError
+from compaction.exceptions import DatabaseError, DatabaseUnavailableError
 from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.blocks.index.claims import claim, high_water, open_jobs
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.replacing import BlockReplacement, replace
@@ -40,7 +40,7 @@ def proxy(postgres: PostgresServer) -> Iterator[CommitProxy]:
 def remote(postgres: PostgresServer, postgres_index: str, proxy: CommitProxy) -> Iterator[IndexDatabase]:
     """An empty index behind the proxy."""
     empty_postgres(postgres, postgres_index)
-    database = open_database(postgres.url(postgres_index, host="127.0.0.1", port=proxy.port))
+    database = IndexDatabase.open(postgres.url(postgres_index, host="127.0.0.1", port=proxy.port))
     yield database
     database.close()
 
@@ -73,15 +73,17 @@ def test_a_minute_without_the_database(remote: IndexDatabase, proxy: CommitProxy
             proxy.come_back()
 
     url = remote.engine.url.render_as_string(hide_password=False)
-    patient = open_database(url, patience=90, clock=lambda: now[0], sleep=sleep)
+    patient = IndexDatabase.open(url, patience=90, clock=lambda: now[0], sleep=sleep)
     proxy.go_away()
     assert not replace(patient, RESULT, now=NOON).repeated
     assert 60 <= now[0] < 90
     assert live_blocks(patient).blocks == RESULT.outputs
 
-    hasty = open_database(url, patience=5, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + 1))
+    hasty = IndexDatabase.open(
+        url, patience=5, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + 1)
+    )
     proxy.go_away()
-    with pytest.raises(IndexUnavailableError, match="repeating is safe"):
+    with pytest.raises(DatabaseUnavailableError, match="Index database"):
         register(hasty, blocks_of(9), now=NOON)
     proxy.come_back()
     assert live_blocks(hasty).blocks == RESULT.outputs
@@ -108,7 +110,7 @@ NURSERY = """
 import os, random, sys
 from compaction.exceptions import CompactionError
 from compaction.stores.blocks.index.claims import claim, high_water, open_jobs, retire
-from compaction.stores.blocks.index.engine import open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.queue import read_queue
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.replacing import BlockReplacement, replace
@@ -116,7 +118,7 @@ from support.stores.block_index import NOON, output_of
 
 def compact(url, seed):
     choose = random.Random(seed)
-    index = open_database(url)
+    index = IndexDatabase.open(url)
     while len(blocks := {block.id: block for block in live_blocks(index).blocks}) > 3:
         waiting = [entry for entry in read_queue(index).entries if entry.id in blocks]
         level = choose.choice(sorted({entry.level for entry in waiting}))
@@ -147,7 +149,7 @@ gives up what others do. Children are not waited for, so their numbers stay thei
 
 def test_compactors_that_are_killed(index_url: str) -> None:
     """Processes are killed again and again wherever they are; every row is there at every moment, and once."""
-    database = open_database(index_url)
+    database = IndexDatabase.open(index_url)
     register(database, blocks_of(*range(120)), now=NOON)
     whole = reduce(add, (block.fingerprint for block in live_blocks(database).blocks), RowFingerprint())
 
@@ -188,7 +190,7 @@ def test_compactors_that_are_killed(index_url: str) -> None:
 
 def test_an_index_that_cannot_be_read_is_an_error_and_not_empty(tmp_path: Path) -> None:
     """The difference decides whether everything is an orphan."""
-    database = open_database(f"sqlite:///{tmp_path}/index.db")
-    with pytest.raises(BlockIndexError):
+    database = IndexDatabase.open(f"sqlite:///{tmp_path}/index.db")
+    with pytest.raises(DatabaseError):
         live_blocks(database)
     database.close()

@@ -10,7 +10,16 @@ from compaction.cli.durations import DurationParameter
 
 @pytest.mark.parametrize(
     ("written", "seconds"),
-    [("1h", 3600), ("1h30m", 5400), ("600", 600), ("0", 0), ("0.5", 0.5), ("250ms", 0.25), ("1.7999999999999998", 1.8)],
+    [
+        ("1h", 3600),
+        ("1h30m", 5400),
+        ("600", 600),
+        ("90d", 7776000),
+        ("0", 0),
+        ("0.5", 0.5),
+        ("250ms", 0.25),
+        ("1.7999999999999998", 1.8),
+    ],
 )
 def test_durations_are_read_as_in_a_policy_or_as_seconds(written: str, seconds: float) -> None:
     assert DurationParameter().convert(written, None, None) == seconds

@@ -96,7 +96,20 @@ def test_the_examples_are_accepted(cluster: Cluster, example: Path) -> None:
 @pytest.mark.parametrize(
     ("member", "values"),
     [
-        ("interval", ["1s", "250ms", "1m30s", "999999h", "999999h999999h99999h", "0.5h"]),
+        (
+            "interval",
+            [
+                "1s",
+                "250ms",
+                "1m30s",
+                "999999h",
+                "999999h999999h99999h",
+                "0.5h",
+                "90d",
+                "1d12h0.5s",
+                "9999d999999h999999h",
+            ],
+        ),
         ("cooldown", ["0s", "0h0m0s", "1.123456s"]),
     ],
 )
@@ -117,7 +130,7 @@ def test_schedules_the_models_take_the_server_takes(dry_run: DryRun) -> None:
         "5/20 08  1-7 * sun,3-7",
     ):
         for zone in ("Etc/UTC", "UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"):
-            trigger = {"schedule": schedule, "timeZone": zone, "windows": [{"schedule": schedule, "duration": "744h"}]}
+            trigger = {"schedule": schedule, "timeZone": zone, "windows": [{"schedule": schedule, "duration": "31d"}]}
             document = policy_object(trigger=trigger)
             CompactionPolicy.from_object(document)
             assert dry_run(document).ok, dry_run(document).text

@@ -15,8 +15,8 @@ from compaction.exceptions import ObjectStoreUnavailableError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.place import objects_place
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.objects.store import ObjectStorage
 from support.faults.index_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_jobs import claim, job_of, secrets_of

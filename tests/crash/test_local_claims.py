@@ -72,7 +72,7 @@ def wait_stopped(process: subprocess.Popen[str]) -> None:
 
 def be_silent(store: BlockStore, seconds: int) -> None:
     past = update(HOLDERS).values(renewed_at=HOLDERS.c.renewed_at - seconds * SECOND)
-    store.index.aside(lambda connection: connection.execute(past))
+    store.index.write(lambda connection: connection.execute(past))
 
 
 def assert_merged(blocks: BlockCommands, *, rows: int) -> None:

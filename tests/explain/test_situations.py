@@ -28,6 +28,31 @@ def test_no_debt_and_no_look_are_two_things() -> None:
     assert explain_policy(clean, (), None, NOW).debt == ("None: the last scan, 45s ago, found no debt.",)
 
 
+def test_a_store_that_was_never_read_is_told_with_the_attempts() -> None:
+    """The status has the time of an attempt seldom when nothing else changes: whole intervals are added."""
+    policy = policy_with({"lastSenseTime": ago(34)}, trigger={"interval": "10s"})
+    assert explain_policy(policy, (), None, NOW).debt == (
+        "Unknown: the store was never read successfully; last attempt 4s ago, next in 6s.",
+    )
+    silent = [lease_with(COORDINATOR_LEASE, holder=None)]
+    assert explain_policy(policy, (), silent, NOW).debt == (
+        "Unknown: the store was never read successfully; last attempt 34s ago.",
+    )
+
+
+def test_what_a_worker_lacks_is_what_to_act_on() -> None:
+    """A worker without an image has no log to read."""
+    ready = condition("Ready", "LaunchFailed", status="False", message="logs-w-1 cannot start (ImagePull): no such tag")
+    worker = {"name": "logs-w-1", "state": "Pending", "reason": "ImagePull", "message": "no such tag"}
+    wait = {"reason": "WorkerPending", "count": 2, "since": ago(90), "message": "logs-w-1 was created and waits"}
+    status = {"conditions": [ready], "workerStatuses": [worker], "waits": [wait]}
+    told = explain_policy(policy_with(status), (), None, NOW)
+    (action,) = told.actions
+    assert action.startswith("Push the image, or correct workers.image")
+    unknown = explain_policy(policy_with({"conditions": [ready]}), (), None, NOW)
+    assert not any("log" in sentence.replace("logs", "") for sentence in unknown.actions)
+
+
 def test_running_jobs_are_named_with_the_progress_their_leases_have() -> None:
     running = {"state": "InProgress", "worker": "logs-w-1", "fencingToken": 3, "assignedAt": ago(20)}
     job = job_with(running | {"progressPercent": 34})
@@ -164,8 +189,10 @@ def test_nothing_is_told_twice() -> None:
     wait = {"reason": "ApprovalPending", "count": 1, "since": ago(5), "message": "plan 4d5e waits"}
     plan = {"hash": "4d5e", "jobs": 1, "approval": "Pending", "waitingSince": ago(125)}
     told = explain_policy(policy_with({"conditions": [ready], "waits": [wait], "plan": plan}), (), None, NOW)
-    assert sum("plan 4d5e waits" in sentence for sentence in told.state) == 1
-    assert len(told.state) == 2
+    assert told.state == (
+        "ApprovalPending, for 2m10s: plan 4d5e waits.",
+        "1 plan waiting for ApprovalPending, 5s by now.",
+    )
     assert len(told.actions) == 1
 
 

@@ -81,7 +81,9 @@ def test_a_policy_in_each_condition(reason: str) -> None:
     ready = condition("Ready", reason, status="False", message="the particulars")
     told = explain_policy(policy_with({"conditions": [ready]}), (), None, NOW)
     meaning = policy_words()[reason]
-    assert f"{reason}, for 2m10s: {meaning.says} (the particulars)" in told.state
+    assert f"{reason}, for 2m10s: the particulars." in told.state, "in the operator's words, once"
+    bare = explain_policy(policy_with({"conditions": [condition("Ready", reason)]}), (), None, NOW)
+    assert f"{reason}, for 2m10s: {meaning.says}" in bare.state
     assert NAMES.fill(meaning.next) in told.next
     assert bool(meaning.do) == (NAMES.fill(meaning.do) in told.actions)
 
@@ -95,16 +97,16 @@ def test_jobs_that_wait_for_each_thing(reason: str) -> None:
     meaning = wait_words()[reason]
     (said,) = [sentence for sentence in told.state if str(reason) in sentence]
     what = "3 plans" if reason in (WaitReason.APPROVAL_PENDING, WaitReason.AWAITING_SCHEDULE) else "3 jobs"
-    assert said == f"{what} waiting for {reason}, 2m5s by now, such as logs-2: {meaning.says} (the particulars)"
+    assert said == f"{what} waiting for {reason}, 2m5s by now, such as logs-2: the particulars."
     names = Names("storage", "logs")
     assert names.fill(meaning.next) in told.next
     alone = explain_policy(policy_with({"queued": 3, "waiting": waiting}), (), None, NOW)
-    assert f"Waiting for {reason}, 2m5s by now: {meaning.says} (the particulars)" in alone.state
+    assert f"Waiting for {reason}, 2m5s by now: the particulars." in alone.state
     own = explain_job(job_with({"waiting": waiting}), policy_with(), None, NOW)
-    assert f"It has waited 2m5s for {reason}: {meaning.says} (the particulars)" in own.state
+    assert f"It has waited 2m5s for {reason}: the particulars." in own.state
     assert NAMES.fill(meaning.next) in own.next
     shared = explain_job(job_with(), policy, None, NOW)
-    assert any(f"most jobs of its policy wait for {reason}: {meaning.says}" in sentence for sentence in shared.state)
+    assert any(f"most jobs of its policy wait for {reason}: the particulars." in sentence for sentence in shared.state)
 
 
 @pytest.mark.parametrize("reason", JOBS)

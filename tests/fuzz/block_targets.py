@@ -10,8 +10,8 @@ import pyarrow as pa
 from compaction.stores.blocks.format.footer import read_footer
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.format.thrift import FooterError, decode
-from compaction.stores.blocks.objects.store import open_objects
 from compaction.stores.blocks.registration.describe import describe
+from compaction.stores.objects.store import open_objects
 from fuzz.target import Target, refusing
 from support.stores.blocks import PATH, ULID, footer_of, parquet, rows, with_footer
 

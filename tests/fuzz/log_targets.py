@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from compaction.api.policy.schedule import Cron, TimeZone
+from compaction.api.policy.cron import Cron
+from compaction.api.policy.schedule import TimeZone
 from compaction.api.text.values import Duration
 from compaction.exceptions import CompactionError
 from compaction.planning.schedule import OpenWindow, finished_by, next_time, window_state

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import BlockIndexError, IndexUnavailableError, TokenReviewUnavailableError
+from compaction.exceptions import DatabaseError, DatabaseUnavailableError, TokenReviewUnavailableError
 from compaction.ingest.messages import Problem, RegistrationOutcome
 from compaction.ingest.openapi import document
 from compaction.ingest.server import IngestServer, RequestLimits
@@ -161,8 +161,8 @@ def test_every_answer_of_the_document_is_given(
         forget_blocks(store.index, before=NOON * 2)
         endpoint.list(tenant="acme", version=1)
         for error in (
-            IndexUnavailableError("index", "away"),
-            BlockIndexError("postgresql://secret-host/db", "odd"),
+            DatabaseUnavailableError("index", "away"),
+            DatabaseError("postgresql://secret-host/db", "odd"),
             RuntimeError("nobody expects this of secret-host"),
         ):
             with monkeypatch.context() as patch:
@@ -193,7 +193,7 @@ def test_too_many_requests_at_once_are_told_to_come_back(
     def slow(*args: Any, **options: Any) -> Any:
         begun.set()
         release.wait()
-        raise IndexUnavailableError("index", "away")
+        raise DatabaseUnavailableError("index", "away")
 
     monkeypatch.setattr("compaction.ingest.server.page", slow)
     with serving(store, lambda: gate(tmp_path), limits=RequestLimits(in_flight=1)) as endpoint:

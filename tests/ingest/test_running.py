@@ -16,9 +16,9 @@ import pytest
 from compaction.exceptions import IngestConfigError
 from compaction.ingest.running import Address, TlsFiles
 from compaction.local.cluster.certs import Authority, ensure_authority
-from compaction.stores.blocks.index.engine import open_database
-from compaction.stores.blocks.objects.store import Retrying, open_objects
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.objects.store import Retrying, open_objects
 from support.stores.block_stores import fill, upload
 from support.stores.ingest import gate, serving
 from support.time.waiting import eventually
@@ -159,7 +159,9 @@ def test_a_store_or_an_index_that_is_away_is_told_from_a_refusal(store: BlockSto
     options = {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "access_key_id": "x", "secret_access_key": "y"}
     quick = Retrying(tries=2, base=0.01, cap=0.01)
     no_objects = replace(store, objects=open_objects("s3://some-bucket/x", options=options, retrying=quick))
-    no_index = replace(store, index=open_database("postgresql://user:word@127.0.0.1:9/some-database", patience=0.1))
+    no_index = replace(
+        store, index=IndexDatabase.open("postgresql://user:word@127.0.0.1:9/some-database", patience=0.1)
+    )
     for away in (no_objects, no_index):
         with serving(away, lambda: gate(tmp_path)) as endpoint:
             answers = [endpoint.register(block)] + ([endpoint.list()] if away is no_index else [])

@@ -151,7 +151,9 @@ def test_a_worker_that_cannot_be_started_leaves_nothing(state: Path) -> None:
     assert left(state) == []
 
 
-@pytest.mark.parametrize(("values", "message"), [({"store": {}}, "Secret index: "), (None, "Secret store is needed")])
+@pytest.mark.parametrize(
+    ("values", "message"), [({"store": {}}, 'Secret "index" not found'), (None, "Secret store is needed")]
+)
 def test_a_secret_that_is_missing_is_named_and_the_name_stays_free(
     state: Path, values: Mapping[str, Mapping[str, str]] | None, message: str
 ) -> None:

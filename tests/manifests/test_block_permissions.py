@@ -59,7 +59,7 @@ def test_a_block_store_is_looked_at_with_its_secrets_and_no_other_permission(
 
         plane.kubectl("apply", "--server-side", "-k", str(mine))
         said = await_reason(cluster, "lake", "SecretMissing")
-        assert "Secret lake-index: there is none in namespace" in said
+        assert 'Secret "lake-index" not found in namespace' in said
         write_secret(cluster, "lake-index", {"dsn": "x"})
         assert "key url of Secret lake-index" in eventually(
             lambda: ready(cluster, "lake")[1] if "key url" in ready(cluster, "lake")[1] else None, "the key to be named"

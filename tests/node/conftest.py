@@ -9,17 +9,12 @@ from pathlib import Path
 import pytest
 
 from compaction.local.cache import cache_directory
-from compaction.local.images.build import ensure_images
-from compaction.local.node.images import import_archive
 from compaction.local.node.running import RunningNode
 from compaction.local.node.start import start_node
 from node.host_state import HostState, assert_no_trace, look
-from node.on_node import NAMESPACE, Installation, commands_of, give_to_pods, plane_of, type_in, volume_object
-from support.cluster.by_kubectl import Cluster
-from support.time.waiting import eventually
+from node.on_node import Installation, installed
 
 DIRECTORY_VARIABLE = "COMPACTION_NODE_DIR"
-MADE_BY_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,26 +62,5 @@ def installation(node: RunningNode, report: Callable[[str], None]) -> Iterator[I
     """The operator as docs/install.md says, word by word, first quickly, then for good, with an empty volume for logs;
     and its removal.
     """
-    for built in ensure_images(report=report):
-        import_archive(node, built.archive, report=report)
-    volume = node.layout.fresh / "volume"
-    volume.mkdir()
-    give_to_pods(volume)
-    cluster = Cluster(plane_of(node), NAMESPACE)
-    cluster.apply(volume_object(volume))
-    type_in(
-        node,
-        [
-            command
-            for command in commands_of("2. The operator")
-            if "install.yaml" not in command and "compaction-system" not in command
-        ],
-    )
-    yield Installation(node, cluster, volume)
-    type_in(node, commands_of("Removing it")[:2])
-
-    def left() -> list[str]:
-        names = cluster.kubectl("get", "all,lease,cm,sa,role,rolebinding,pdb,networkpolicy", "-o", "name").split()
-        return [name for name in names if name not in MADE_BY_KUBERNETES]
-
-    eventually(lambda: not left(), "everything of the installation to be gone")
+    with installed(node, report) as running:
+        yield running

@@ -7,12 +7,14 @@ import re
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compaction.local.node.images import CTR
+from compaction.local.images.build import ensure_images
+from compaction.local.node.images import CTR, import_archive
 from compaction.local.node.layout import NODE_NAME
 from compaction.local.node.running import RunningNode
 from compaction.local.programs.binaries import find_binaries
@@ -29,6 +31,7 @@ MOUNT = "/data"
 CLAIM = "segment-logs"
 USER, GROUP = 185, 0
 """As whom operator and workers run."""
+MADE_BY_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
 SLOW = 700_000
 """Bytes per second at which a job with 5 MB to copy takes about a minute."""
 
@@ -186,3 +189,31 @@ def type_in(node: RunningNode, commands: Iterable[str]) -> str:
         assert answer.returncode == 0, f"`{command}` ended with {answer.returncode}:\n{answer.stdout}{answer.stderr}"
         printed += answer.stdout
     return printed
+
+
+@contextmanager
+def installed(node: RunningNode, report: Callable[[str], None]) -> Iterator[Installation]:
+    """The operator as docs/install.md says, word by word, with an empty volume; afterwards its removal."""
+    for built in ensure_images(report=report):
+        import_archive(node, built.archive, report=report)
+    volume = node.layout.fresh / "volume"
+    volume.mkdir()
+    give_to_pods(volume)
+    cluster = Cluster(plane_of(node), NAMESPACE)
+    cluster.apply(volume_object(volume))
+    type_in(
+        node,
+        [
+            command
+            for command in commands_of("2. The operator")
+            if "install.yaml" not in command and "compaction-system" not in command
+        ],
+    )
+    yield Installation(node, cluster, volume)
+    type_in(node, commands_of("Removing it")[:2])
+
+    def left() -> list[str]:
+        names = cluster.kubectl("get", "all,lease,cm,sa,role,rolebinding,pdb,networkpolicy", "-o", "name").split()
+        return [name for name in names if name not in MADE_BY_KUBERNETES]
+
+    eventually(lambda: not left(), "everything of the installation to be gone")

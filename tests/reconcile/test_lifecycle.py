@@ -484,6 +484,8 @@ class TestReports:
         ready = get_condition(status.conditions, "Ready")
         assert ready is not None
         assert (ready.status, ready.reason) == ("False", PolicyReason.SOURCES_QUARANTINED)
+        assert ready.message.startswith("1 damaged segment quarantined: /")
+        assert ready.message.endswith(". Restore the file to end its quarantine.")
         assert bad in ready.message
 
         world.quarantine_identity["/ra/a", bad] = "mended"

@@ -12,7 +12,7 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import JobReceipt
-from compaction.exceptions import IndexUnavailableError, LeaseLostError
+from compaction.exceptions import DatabaseUnavailableError, LeaseLostError
 from compaction.kinds.blocks.kind import BLOCKS
 from compaction.rewrite.blocks.report import Proof
 from compaction.stores.blocks.format.footer import read_footer
@@ -216,7 +216,7 @@ def test_commit_whose_answer_and_lease_are_lost_is_not_cleaned_away(
     def replace_silently(self: BlockStore, result: BlockReplacement) -> None:
         replace(self.index, result, now=self.now())
         lease.lose_at = 0
-        raise IndexUnavailableError("index", "no answer, as the test wants it")
+        raise DatabaseUnavailableError("index", "no answer, as the test wants it")
 
     with monkeypatch.context() as patch:
         patch.setattr(BlockStore, "replace", replace_silently)

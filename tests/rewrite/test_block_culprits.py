@@ -17,8 +17,8 @@ from compaction.kinds.blocks.reasons import BlockJobReason
 from compaction.rewrite.blocks.culprits import Culprit, SourceFault
 from compaction.rewrite.blocks.task import of_culprit
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.objects.store import ObjectStorage
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, paths, run

@@ -20,7 +20,7 @@ from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.model import Block, RowFingerprint
-from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_rows import parquet
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
+from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
 from compaction.stores.secrets import (
     LARGEST,
     DirectorySecrets,
@@ -21,6 +21,7 @@ from compaction.stores.secrets import (
     check_name,
     is_key,
     options_of,
+    require,
     text_of,
     value_of,
     write_secrets,
@@ -124,7 +125,7 @@ def test_a_version_outside_is_refused(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     secrets = DirectorySecrets(str(tmp_path))
     mount(tmp_path, "store", {"a": "1", "empty": "\n"})
-    with pytest.raises(SecretMissingError, match=r"^Secret index: it is not in .*: mount it there"):
+    with pytest.raises(SecretMissingError, match=r'^Secret "index" not found in .*\. Mount it or correct the name\.$'):
         secrets.read("index")
     with pytest.raises(SecretMissingError, match=r"^key url of Secret store: there is no such key"):
         value_of(secrets, "store", "url")
@@ -165,7 +166,9 @@ def test_given_secrets_are_read_by_name_and_show_no_value() -> None:
     secrets = GivenSecrets({"store": {"a": VALUE}}, "policy.yaml")
     assert secrets.read("store") == {"a": VALUE}
     assert VALUE not in repr(secrets)
-    with pytest.raises(SecretMissingError, match=r"^Secret index: it is not in policy.yaml: add it"):
+    with pytest.raises(
+        SecretMissingError, match=r'^Secret "index" not found in policy.yaml\. Add it or correct the name\.$'
+    ):
         secrets.read("index")
 
 
@@ -185,8 +188,19 @@ def test_a_reference_travels_without_its_values_and_opens_them_where_it_arrives(
 
 
 def test_errors_survive_the_way_from_a_task() -> None:
-    error = SecretMissingError("store", "url", "there is no such key: add it")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    for error in (
+        SecretMissingError("store", "url", "there is no such key: add it"),
+        SecretsNotFoundError(("store", "index"), "namespace storage", "Create"),
+    ):
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_all_that_are_missing_are_named_at_once() -> None:
+    secrets = GivenSecrets({"there": {"a": VALUE}}, "policy.yaml")
+    require(secrets, ("there",))
+    with pytest.raises(SecretsNotFoundError) as missing:
+        require(secrets, ("creds", "there", "idx"))
+    assert str(missing.value) == ('Secrets "creds" and "idx" not found in policy.yaml. Add them or correct the names.')
 
 
 def test_written_secrets_are_private(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 class Rule:
     """One rule about a value (`self` in CEL).
 
+    `message_cel` and `explain`: the message with what is wrong in the value, as an expression of CEL and in Python.
+
     `holds` is None for rules about a change (CEL's oldSelf): only the API server sees both sides. `field` is the
     member the error is shown at, relative to the value, for rules about an object: `.root`.
     """
@@ -24,16 +26,21 @@ class Rule:
     message: str
     holds: Callable[[Any], bool] | None = None
     field: str = ""
+    message_cel: str = ""
+    explain: Callable[[Any], str] | None = None
 
     def to_schema(self) -> dict[str, Any]:
         """The entry of `x-kubernetes-validations`."""
         entry = {"rule": self.cel, "message": self.message}
+        if self.message_cel:
+            entry["messageExpression"] = self.message_cel
         return entry | {"fieldPath": self.field} if self.field else entry
 
     def check(self, value: Any) -> None:
         """Raise PydanticCustomError with the message when the value breaks the rule."""
         if self.holds is not None and not self.holds(value):
-            raise PydanticCustomError("rule", "{message}", {"message": self.message, "field": self.field})
+            message = self.explain(value) if self.explain is not None else self.message
+            raise PydanticCustomError("rule", "{message}", {"message": message, "field": self.field})
 
 
 class Checked:

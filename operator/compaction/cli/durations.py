@@ -13,7 +13,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,32}([.][0-9]{1,32})?")
 
 
 class DurationParameter(click.ParamType[Duration]):
-    """`30s`, `12m`, `744h`, as in a policy; `600` is 600 seconds.
+    """`30s`, `12m`, `90d`, as in a policy; `600` is 600 seconds.
 
     `least`: the shortest that is accepted, in seconds; `whole`: whole seconds only.
     """

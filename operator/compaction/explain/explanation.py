@@ -38,7 +38,7 @@ class ExplanationBuilder:
 
     def __init__(self, names: Names, now: datetime) -> None:
         self._names = names
-        self._now = now
+        self.now = now
         self._messages: set[str] = set()
         self._lists: dict[str, dict[str, None]] = {name: {} for name in LISTS}
 
@@ -58,6 +58,17 @@ class ExplanationBuilder:
         """What a user can do."""
         self._add("actions", sentences)
 
+    def once(self, subject: str, says: str, message: str) -> str:
+        """A condition in one sentence: the operator's own message, which has the particulars, or what the reason means
+        when there is none. A message that was printed before is not repeated.
+        """
+        if not message:
+            return f"{subject}: {says}"
+        if message in self._messages:
+            return f"{subject}."
+        self._messages.add(message)
+        return f"{subject}: {message}{'' if message.endswith(('.', '!')) else '.'}"
+
     def said(self, says: str, message: str) -> str:
         """A sentence, followed by the operator's own message in parentheses unless it was printed before."""
         if not message or message in self._messages:
@@ -74,11 +85,11 @@ class ExplanationBuilder:
 
     def age(self, moment: datetime | None) -> str:
         """`2m10s` since that moment; a clock that is ahead of ours makes it 0s."""
-        return format_age((self._now - moment).total_seconds()) if moment is not None else "an unknown time"
+        return format_age((self.now - moment).total_seconds()) if moment is not None else "an unknown time"
 
     def until(self, moment: datetime) -> str:
         """`in 2m10s`, or `now` when that moment has come."""
-        seconds = (moment - self._now).total_seconds()
+        seconds = (moment - self.now).total_seconds()
         return f"in {format_age(seconds)}" if seconds >= 1 else "now"
 
     def told(self, subject: str) -> Explanation:

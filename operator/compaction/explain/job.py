@@ -91,8 +91,8 @@ def _explain_waiting(builder: ExplanationBuilder, job: CompactionJob, policy: Co
         _explain_attempt(builder, last)
     if status.waiting is not None:
         meaning = meaning_of(wait_words(), status.waiting.reason)
-        said = f"It has waited {builder.age(status.waiting.since)} for {status.waiting.reason}: {meaning.says}"
-        builder.state(builder.said(said, status.waiting.message))
+        said = f"It has waited {builder.age(status.waiting.since)} for {status.waiting.reason}"
+        builder.state(builder.once(said, meaning.says, status.waiting.message))
         builder.consequences(meaning)
         return
     if policy is None:
@@ -106,8 +106,8 @@ def _explain_waiting(builder: ExplanationBuilder, job: CompactionJob, policy: Co
         builder.next("It is assigned to the next worker with a free slot; jobs of a lower level go first.")
         return
     meaning = meaning_of(wait_words(), waiting.reason)
-    said = f"It has waited {builder.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}: "
-    builder.state(builder.said(f"{said}{meaning.says}", waiting.message))
+    said = f"It has waited {builder.age(_waits_since(job))}; most jobs of its policy wait for {waiting.reason}"
+    builder.state(builder.once(said, meaning.says, waiting.message))
     builder.consequences(meaning)
 
 

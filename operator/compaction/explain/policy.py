@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -12,12 +13,14 @@ from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.formatting import format_age, format_bytes, plural
 from compaction.api.text.times import format_timestamp
+from compaction.explain.coordination import coordination
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, ExplanationBuilder, first_of
 from compaction.explain.job import progress_of, why_parked
+from compaction.explain.policy_words import TROUBLE_ACTIONS
 from compaction.explain.words import left_out_words, policy_words, target_words, wait_words
 from compaction.kinds.kind import Kind
-from compaction.kinds.meaning import Names, meaning_of
+from compaction.kinds.meaning import Meaning, Names, meaning_of
 from compaction.kinds.registry import kind_of
 from compaction.leases.record import Lease
 
@@ -39,15 +42,15 @@ def explain_policy(
     builder = ExplanationBuilder(Names(meta.namespace, meta.name), now)
     ready = get_condition(status.conditions, ConditionType.READY)
     kind = kind_of(policy.spec.store)
-    _explain_debt(builder, status, kind)
+    _explain_debt(builder, policy, leases)
     _explain_plan(builder, status)
     tell_coordinator(builder, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     if ready is not None:
         meaning = meaning_of(policy_words(), ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
         since = builder.age(ready.last_transition_time)
-        builder.state(builder.said(f"{ready.reason}, for {since}: {meaning.says}", message))
-        builder.consequences(meaning)
+        builder.state(builder.once(f"{ready.reason}, for {since}", meaning.says, message))
+        builder.consequences(_with_trouble(meaning, ready.reason, status))
     if 0 <= status.observed_generation < meta.generation:
         builder.state("The spec has changed since; the operator has not observed the change yet.")
     _explain_waits(builder, status, ready.reason if ready is not None else "")
@@ -63,6 +66,14 @@ def explain_policy(
     return builder.told(f"CompactionPolicy {meta.namespace}/{meta.name}: {ready.reason if ready else _UNKNOWN}")
 
 
+def _with_trouble(meaning: Meaning, reason: str, status: CompactionPolicyStatus) -> Meaning:
+    """What to do about the very thing that a worker lacks, where that is known."""
+    if reason not in (PolicyReason.LAUNCH_FAILED, WaitReason.WORKER_PENDING):
+        return meaning
+    known = (TROUBLE_ACTIONS[one.reason] for one in status.worker_statuses if one.reason in TROUBLE_ACTIONS)
+    return replace(meaning, do=next(known, meaning.do))
+
+
 def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
     """The condition's message repeats what is said about each source or target anyway."""
     if reason == PolicyReason.SOURCES_QUARANTINED:
@@ -72,10 +83,27 @@ def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
     )
 
 
-def _explain_debt(builder: ExplanationBuilder, status: CompactionPolicyStatus, kind: Kind) -> None:
+def _explain_unknown(builder: ExplanationBuilder, policy: CompactionPolicy, leases: Sequence[Lease] | None) -> None:
+    """No scan has ended well. Attempts without a change are recorded late, so whole intervals are added, as long as an
+    operator coordinates.
+    """
+    attempt, interval = policy.status.last_sense_time, float(policy.spec.trigger.interval)
+    if attempt is None:
+        builder.debt("Unknown: no scan of the store has completed yet.")
+        return
+    said = "Unknown: the store was never read successfully; last attempt"
+    if coordination(leases, policy.metadata.namespace, builder.now, complete=False).is_missing:
+        builder.debt(f"{said} {builder.age(attempt)} ago.")
+        return
+    since = max(0.0, (builder.now - attempt).total_seconds()) % interval
+    builder.debt(f"{said} {format_age(since)} ago, next in {format_age(interval - since)}.")
+
+
+def _explain_debt(builder: ExplanationBuilder, policy: CompactionPolicy, leases: Sequence[Lease] | None) -> None:
+    status, kind = policy.status, kind_of(policy.spec.store)
     debt = status.debt
     if debt is None:
-        builder.debt("Unknown: no scan of the store has completed yet.")
+        _explain_unknown(builder, policy, leases)
         return
     if not debt.bytes and not debt.sources:
         builder.debt(f"None: the last scan, {builder.age(status.last_sense_time)} ago, found no debt.")
@@ -115,15 +143,15 @@ def _explain_waits(builder: ExplanationBuilder, status: CompactionPolicyStatus, 
         meaning = meaning_of(wait_words(), wait.reason)
         what = plural(wait.count, "plan" if wait.reason in _OF_PLANS else "job")
         example = f", such as {wait.example}" if wait.example else ""
-        said = f"{what} waiting for {wait.reason}, {builder.age(wait.since)} by now{example}: {meaning.says}"
-        builder.state(builder.said(said, wait.message))
+        said = f"{what} waiting for {wait.reason}, {builder.age(wait.since)} by now{example}"
+        builder.state(builder.once(said, meaning.says, wait.message))
         if wait.reason != ready:
-            builder.consequences(meaning)
+            builder.consequences(_with_trouble(meaning, wait.reason, status))
     if status.waiting is not None and not status.waits:
         wait_for = status.waiting
         meaning = meaning_of(wait_words(), wait_for.reason)
-        said = f"Waiting for {wait_for.reason}, {builder.age(wait_for.since)} by now: {meaning.says}"
-        builder.state(builder.said(said, wait_for.message))
+        said = f"Waiting for {wait_for.reason}, {builder.age(wait_for.since)} by now"
+        builder.state(builder.once(said, meaning.says, wait_for.message))
         builder.consequences(meaning)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from compaction.api.enums import PolicyReason, WaitReason
+from compaction.api.enums import PolicyReason, WaitReason, WorkerTrouble
 from compaction.kinds.meaning import Meaning
 
 _EDIT: Final = "kubectl edit cpol {policy} {n}"
@@ -56,7 +56,7 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.PERMISSION_DENIED: Meaning(
         "The operator lacks permission to read or write the store, or to read one of its Secrets.",
         "The scan is retried every interval; nothing is planned until it succeeds.",
-        "Grant the account in the message the permission: to read and write a directory, to the operator and its  "
+        "Grant the account in the message the permission: to read and write a directory, to the operator and its "
         "workers; to read Secrets with manifests/components/block-stores; a bucket with the credentials in the Secret.",
     ),
     PolicyReason.SECRET_MISSING: Meaning(
@@ -88,8 +88,8 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.SOURCES_QUARANTINED: Meaning(
         "Damaged sources are quarantined; all others are compacted.",
         "A file leaves quarantine when it is replaced.",
-        "Restore the sources: kubectl compaction quarantine list {policy} {n}; "
-        "to retry one unchanged: kubectl compaction quarantine release {policy} {n} TARGET/SOURCE",
+        "List them: kubectl compaction quarantine list {policy} {n}. Restore each from a replica; quarantine then "
+        "ends by itself. To retry one unchanged: kubectl compaction quarantine release {policy} {n} TARGET/SOURCE",
     ),
     PolicyReason.JOBS_FAULTY: Meaning(
         "Jobs have used up their attempts and are parked (Faulty).",
@@ -101,11 +101,20 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
         "Several workers in a row failed to start, or one has waited for more than a minute for something that is "
         "missing.",
         "Launches are retried with a backoff of up to five minutes; a change of spec.workers is tried at once.",
-        "Fix the cause in the message: a refused request, the image, a Secret, the Spark operator, or the error at "
-        "the end of  "
-        "the worker's log (Java, memory, sparkConf, sparkMaster).",
+        "Fix the cause in the message: a refused request, what a worker's pod lacks, or the error that ended a worker "
+        "(Java, memory, sparkConf, sparkMaster).",
     ),
 }
+
+TROUBLE_ACTIONS: Final[Mapping[str, str]] = {
+    WorkerTrouble.IMAGE_PULL: "Push the image, or correct workers.image, workers.imagePullPolicy or "
+    f"workers.imagePullSecrets: {_EDIT}",
+    WorkerTrouble.POD_CONFIG: "Create the volume or the Secret that the worker's pod lacks, or correct workers: "
+    f"{_EDIT}",
+    WorkerTrouble.OPERATOR_SILENT: "Start the Spark operator so that it watches the namespace, or choose another "
+    f"workers.launcher: {_EDIT}",
+}
+"""What a user can do about a worker that cannot start, by the reason in `status.workerStatuses`. It has no log yet."""
 
 WAIT_WORDS: Final[Mapping[str, Meaning]] = {
     WaitReason.JUST_PLANNED: Meaning(
@@ -129,7 +138,8 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
     WaitReason.WORKERS_FAILING: Meaning(
         "Workers end before they register.",
         "The next one starts after a backoff of up to five minutes.",
-        "Read the end of the worker's log in the message, and fix the cause (Java, memory, sparkConf, sparkMaster).",
+        "Fix the cause in the message: what a worker's pod lacks, or the error that ended a worker (Java, memory, "
+        "sparkConf, sparkMaster).",
     ),
     WaitReason.CONCURRENCY_LIMIT: Meaning(
         "The number of running jobs has reached limits.maxConcurrentJobs.",
@@ -186,7 +196,7 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
     ),
     WaitReason.OPERATOR_WORKER_LIMIT: Meaning(
         "All policies of the operator share a number of workers, and other policies use the rest.",
-        "A policy above its share releases workers as their jobs end; with more policies than  "
+        "A policy above its share releases workers as their jobs end; with more policies than "
         "workers, they take turns of a minute.",
         "To run more at a time, raise --max-workers of the operator (COMPACTION_MAX_WORKERS in its Deployment).",
     ),

@@ -15,7 +15,8 @@ from pydantic.alias_generators import to_camel
 
 from compaction.stores.blocks.index.rows import MAX_INTEGER, MAX_LEVEL, text_problem
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.paths import MAX_PATH, MAX_SHARD
+from compaction.stores.blocks.paths import MAX_SHARD
+from compaction.stores.objects.paths import MAX_PATH
 
 MOST_BLOCKS: Final = 1000
 """Of one request and of one page."""

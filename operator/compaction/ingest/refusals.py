@@ -16,14 +16,15 @@ from aiohttp import web
 from compaction.exceptions import (
     BlockStoreError,
     CompactionError,
-    IndexSchemaError,
-    IndexUnavailableError,
+    DatabaseSchemaError,
+    DatabaseUnavailableError,
     NotAllowedError,
     NotAuthenticatedError,
     ObjectAccessError,
     ObjectRefusedError,
     ObjectStoreUnavailableError,
     SnapshotExpiredError,
+    StorageError,
     TokenReviewUnavailableError,
 )
 from compaction.ingest.messages import BlockResult, Problem, ProblemAnswer
@@ -39,13 +40,13 @@ _THEIRS: Final[Mapping[type[CompactionError], tuple[HTTPStatus, Problem]]] = {
 """The caller can fix it: the response says how."""
 _PASSING: Final = (
     TokenReviewUnavailableError,
-    IndexUnavailableError,
-    IndexSchemaError,
+    DatabaseUnavailableError,
+    DatabaseSchemaError,
     ObjectStoreUnavailableError,
     ObjectAccessError,
     ObjectRefusedError,
 )
-HANDLED: Final = (NotAuthenticatedError, NotAllowedError, TokenReviewUnavailableError, BlockStoreError)
+HANDLED: Final = (NotAuthenticatedError, NotAllowedError, TokenReviewUnavailableError, BlockStoreError, StorageError)
 """Errors that `of_error` turns into answers."""
 FAILED_HERE: Final = "it failed here: the log of the service says why"
 _HTTP: Final[Mapping[int, Problem]] = {

@@ -15,7 +15,7 @@ from typing import Final
 from compaction.api.text.safe import cut, printable
 from compaction.exceptions import (
     BlockConflictError,
-    BlockStoreError,
+    CompactionError,
     CorruptBlockError,
     InvalidBlockError,
     InvalidTenantError,
@@ -31,7 +31,7 @@ from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import escape_tenant, parse_block_path
 from compaction.stores.blocks.store import BlockStore
 
-_PROBLEMS: Final[tuple[tuple[type[BlockStoreError], Problem], ...]] = (
+_PROBLEMS: Final[tuple[tuple[type[CompactionError], Problem], ...]] = (
     (ObjectMissingError, Problem.OBJECT_MISSING),
     (ObjectPathError, Problem.INVALID),
     (ObjectChangedError, Problem.CORRUPT),
@@ -60,7 +60,7 @@ def register(
 ) -> Registration:
     """Read all objects, some at a time in `pool`, and register the blocks in one transaction.
 
-    Raises NotAllowedError before anything is read; ObjectError and BlockIndexError when store or index fail.
+    Raises NotAllowedError before anything is read; ObjectError and DatabaseError when store or index fail.
     """
     for one in wanted:
         principal.check(one.tenant)
@@ -93,7 +93,7 @@ def _look(store: BlockStore, one: BlockToRegister, principal: Principal) -> Bloc
         return _problem(one, error)
 
 
-def _problem(one: BlockToRegister, error: BlockStoreError) -> BlockResult:
+def _problem(one: BlockToRegister, error: CompactionError) -> BlockResult:
     code = next(problem for kind, problem in _PROBLEMS if isinstance(error, kind))
     message = printable(cut(str(error), _LONGEST_MESSAGE))
     return BlockResult(path=one.path, outcome=RegistrationOutcome.REFUSED, code=code, message=message)

@@ -64,7 +64,11 @@ def kind_named(name: str) -> Kind:
 
 def kind_of_job(job_type: str) -> Kind:
     """The kind that a type of job (`spec.kind`) is of."""
-    return next(kind for kind in KINDS if any(job.name == job_type for job in kind.member.jobs))
+    for kind in KINDS:  # loops, not generators: every reconcile asks this of every job
+        for job in kind.member.jobs:
+            if job.name == job_type:
+                return kind
+    raise LookupError(f"no kind of store has jobs of type {job_type}")
 
 
 def fate_of(reason: str) -> Fate:

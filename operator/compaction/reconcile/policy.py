@@ -194,7 +194,7 @@ class _Reconcile:
 
     def _waits(self, of_jobs: waits.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
         plan = self.memory.planning.plan or self.policy.status.plan
-        unplanned = replan.unplanned_targets(self.snapshot.reading, self.policy, steps)
+        unplanned = replan.unplanned(self.snapshot.reading, self.policy, steps)
         of_plans = waits.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
         rows, self.memory = waits.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
         return rows

@@ -11,14 +11,14 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from compaction.api.enums import PolicyReason
-from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
+from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
 
 MOUNTED_AT: Final = "/var/run/compaction/secrets"
 """Where pods of workers have the Secrets of their policy, a directory for each."""
@@ -58,7 +58,7 @@ class DirectorySecrets:
                 raise SecretForbiddenError(name, "", f"{folder} cannot be read: {error.strerror}") from None
             except OSError as error:
                 if not folder.exists():
-                    raise SecretMissingError(name, "", f"it is not in {self.directory}: mount it there") from None
+                    raise SecretsNotFoundError((name,), self.directory, "Mount") from None
                 if not isinstance(error, FileNotFoundError):
                     raise SecretError(name, "", f"{folder} cannot be read: {error.strerror}") from None
                 continue
@@ -97,7 +97,7 @@ class GivenSecrets:
     def read(self, name: str) -> Mapping[str, str]:
         """See `Secrets`."""
         if (found := self.values.get(check_name(name))) is None:
-            raise SecretMissingError(name, "", f"it is not in {self.origin}: add it")
+            raise SecretsNotFoundError((name,), self.origin, "Add")
         return found
 
 
@@ -114,6 +114,22 @@ class TaskSecret:
 
 
 NO_SECRETS: Final = GivenSecrets(MappingProxyType({}), "this process, which knows no Secrets")
+
+
+def require(secrets: Secrets, names: Iterable[str]) -> None:
+    """Raises SecretsNotFoundError, which has all of the `names` that are missing in one place; of any other SecretError
+    the first.
+    """
+    missing: list[SecretsNotFoundError] = []
+    for name in names:
+        try:
+            secrets.read(name)
+        except SecretsNotFoundError as error:
+            missing.append(error)
+    if missing:
+        where, remedy = missing[0].where, missing[0].remedy
+        together = tuple(name for error in missing if error.where == where for name in error.names)
+        raise SecretsNotFoundError(together, where, remedy)
 
 
 def options_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:

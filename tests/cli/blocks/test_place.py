@@ -100,7 +100,9 @@ def test_an_index_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     result = run("list", "--store", tmp_path, COMPACTION_INDEX_URL=INDEX)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith("error: index blocks at 127.0.0.1: ")
+    assert line == (
+        'error: Index database "blocks" at 127.0.0.1:1 refused the connection. Check the URL in COMPACTION_INDEX_URL.'
+    )
 
 
 @pytest.mark.parametrize("url", ["mysql://host/x", "no url", "sqlite://", f"postgresql://u:{PASSWORD}@host:port/x"])
@@ -143,8 +145,8 @@ def test_a_policy_brings_its_secrets(blocks: BlockCommands, tmp_path: Path) -> N
     assert run("list", "-f", alone, "--secrets-dir", tmp_path / "secrets").exit_code == 0
     missing = run("list", "-f", alone)
     assert missing.exit_code == 1
-    assert "Secret index" in missing.stderr
-    assert f"it is not in {alone}" in missing.stderr
+    assert 'Secret "index"' in missing.stderr
+    assert f"not found in {alone}" in missing.stderr
 
 
 def test_a_policy_and_a_store_are_one_too_many(blocks: BlockCommands, tmp_path: Path) -> None:
@@ -201,7 +203,8 @@ def test_a_refused_login_of_the_index_is_told_without_the_password(tmp_path: Pat
     result = run("list", "--store", tmp_path, COMPACTION_INDEX_URL=wrong)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
-    assert "the database refused the login" in line
+    assert "refused the login (" in line
+    assert "Check the URL in COMPACTION_INDEX_URL." in line
     nowhere = run("list", "--store", tmp_path, COMPACTION_INDEX_URL=url.replace("test_", "no_such_"))
     assert nowhere.exit_code == 1
     assert postgres.password not in nowhere.output
@@ -218,11 +221,15 @@ def test_credentials_that_the_object_store_refuses_are_told_without_them(tmp_pat
     file.write_text(yaml.safe_dump(options))
     refused = run("register", "x.parquet", "--tenant", "t", **environment)
     assert refused.exit_code == 1
-    assert "access was denied" in refused.stderr
+    assert f"{environment['COMPACTION_STORE_URL']}: access denied (SignatureDoesNotMatch). " in refused.stderr
+    assert f"Check the keys in {file} and the bucket policy." in refused.stderr
     file.write_text(yaml.safe_dump(options | {"endpoint": "http://127.0.0.1:1"}))
     away = run("register", "x.parquet", "--tenant", "t", **environment)
     assert away.exit_code == 1
-    assert len(away.stderr.splitlines()) == 1
+    assert away.stderr == (
+        f"error: {environment['COMPACTION_STORE_URL']}: http://127.0.0.1:1 gave no usable answer (connection refused). "
+        f'Check "endpoint" in {file} and the network.\n'
+    )
     file.write_text(yaml.safe_dump(s3.gateway.options()))
     no_bucket = run("register", "x", "--tenant", "t", **environment | {"COMPACTION_STORE_URL": "s3://no-such-bucket"})
     assert no_bucket.exit_code == 1

@@ -11,8 +11,8 @@ import yaml
 from compaction.cli.blocks import verify as blocks_verify
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.registration.foreign import assigned_id
+from compaction.stores.objects.store import ObjectStorage
 from support.stores.block_commands import BlockCommands, block
 from support.stores.blocks import parquet, rows
 

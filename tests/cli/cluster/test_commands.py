@@ -213,6 +213,15 @@ def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User
     assert (data["hash"], data["plannedJobs"], data["leftOut"][0]["reason"]) == ("4d5e00c0ffee1234", 3, "Cooldown")
 
 
+def test_a_plan_without_a_job_says_when_the_next_one_is_due(cluster: Cluster, editor: User) -> None:
+    waiting = {"reason": "WaitingForMore", "count": 200, "dueAt": "2030-01-01T01:00:00Z", "missing": 5}
+    make(cluster, policy_object(), {"plan": {"leftOut": [waiting]}})
+    assert editor.prints("plan", "logs").splitlines()[0] == (
+        f"No plan of {cluster.namespace}/logs had a job yet. Nothing is due yet: 200 segments wait; "
+        "next due at 2030-01-01T01:00:00Z, or when 5 more have come."
+    )
+
+
 def test_why_explains_a_policy_and_a_job(busy: Cluster, editor: User) -> None:
     policy = editor.prints("why", "logs")
     for sentence in (
@@ -234,7 +243,7 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
         return annotation
 
     make(cluster, policy_object(approval="Manual"), {"plan": {"leftOut": []}})
-    assert "no plan waits" in editor.refused("approve", "logs", "--yes")
+    assert "No plan of policy logs waits" in editor.refused("approve", "logs", "--yes")
     work = {"job": "logs-1", "target": "/data/ra/a", "groups": 2, "costBytes": 1 << 20, "gainBytes": 3 << 20}
     plan = {"hash": "4d5e", "jobs": 3, "costBytes": 2 << 20, "gainBytes": 9 << 20, "approval": "Pending"}
     write_status(
@@ -246,7 +255,9 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert "and 2 more with a smaller gain" in shown
     assert re.search(r"has waited 2m\d*s? for approval: kubectl compaction approve logs 4d5e -n ", shown)
     assert columns_of(editor.prints("status"))[0]["COST"] == "2Mi"
-    assert "0000 is not the current plan" in editor.refused("approve", "logs", "0000")
+    mistyped = editor.refused("approve", "logs", "0000")
+    assert "No current plan has hash 0000; the current one is 4d5e. " in mistyped
+    assert f"Review: kubectl compaction plan logs -n {cluster.namespace}" in mistyped
     assert "pass the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
     declined = editor.run("approve", "logs", typed="n\n")
     assert (declined.returncode, "Approve it?" in declined.stdout) == (130, True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from compaction.api.enums import JobReason, PolicyReason
+from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError
 from compaction.planning.candidates import Candidate, GroupCandidate, LeftAlonePart
@@ -134,4 +134,4 @@ def _claiming(target: str) -> Iterator[None]:
         yield
     except LinesError as error:
         refusal = ClaimRefusal.ERROR if Path(target).is_dir() else ClaimRefusal.GONE
-        raise ClaimRefusedError(refusal, str(error), JobReason.STORE_UNREADABLE) from error
+        raise ClaimRefusedError(refusal, str(error)) from error

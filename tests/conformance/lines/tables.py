@@ -41,7 +41,7 @@ def left_out(row: LeftOut) -> Data:
 
 
 def rows_after(result: RunResult) -> Sequence[LeftOut]:
-    return result.plan.left_out
+    return result.left_out
 
 
 def summary(data: Data, plan: Plan) -> str:

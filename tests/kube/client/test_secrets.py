@@ -127,7 +127,7 @@ def test_what_is_missing_is_named_with_what_to_do(
         return absent.value, keyless.value
 
     (absent, keyless), _ = in_thread(connection, namespace, work)
-    assert str(absent) == f"Secret index: there is none in namespace {namespace}: make it, or name another one"
+    assert str(absent) == f'Secret "index" not found in namespace {namespace}. Create it or correct the name.'
     assert str(keyless).startswith("key url of Secret store: there is no such key: add the key")
     assert {reason_of(absent), reason_of(keyless)} == {PolicyReason.SECRET_MISSING}
     assert VALUE not in repr(keyless)

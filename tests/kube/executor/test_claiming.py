@@ -9,14 +9,14 @@ from typing import cast
 
 import pytest
 
-from compaction.api.enums import JobReason, WaitReason
+from compaction.api.enums import WaitReason
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
 from compaction.exceptions import (
     BlockClaimError,
     ClaimRefusal,
     ClaimRefusedError,
     CompactionError,
-    IndexUnavailableError,
+    DatabaseUnavailableError,
     LockHeldError,
     LogPathError,
     NotALogDirectoryError,
@@ -26,7 +26,6 @@ from compaction.exceptions import (
     StaleTokenError,
     TokenExhaustedError,
 )
-from compaction.kinds.segments.reasons import SegmentReason
 from compaction.kube.executor.assign import claim
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.jobs.claims import Refused
@@ -64,7 +63,7 @@ def answer(error: CompactionError | None = None, *, lease: int = 0, status: int 
 
 
 def refused(refusal: ClaimRefusal, *, wait: str = "") -> ClaimRefusedError:
-    return ClaimRefusedError(refusal, "why", "StoreUnreadable", wait)
+    return ClaimRefusedError(refusal, "why", wait)
 
 
 @pytest.mark.parametrize(("lease", "status", "token"), [(0, 0, 7), (9, 0, 10), (0, 8, 9)])
@@ -116,8 +115,7 @@ def said(claiming: Callable[[], AbstractContextManager[None]], error: Compaction
     sorted(set(IndexRefusal) - {IndexRefusal.SOURCE_CLAIMED, IndexRefusal.JOB_HELD, IndexRefusal.JOB_COMMITTED}),
 )
 def test_what_the_index_refuses_is_refused_for_ever(reason: IndexRefusal) -> None:
-    found = said(of_blocks, BlockClaimError("job-1", reason, "why"))
-    assert (found.refusal, found.failure) == (ClaimRefusal.GONE, JobReason.SOURCES_CHANGED)
+    assert said(of_blocks, BlockClaimError("job-1", reason, "why")).refusal is ClaimRefusal.GONE
 
 
 def test_a_committed_job_is_claimed_no_more_and_that_is_no_error() -> None:
@@ -131,14 +129,14 @@ def test_blocks_of_another_job_are_waited_for(reason: IndexRefusal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("claiming", "error", "refusal", "failure", "wait"),
+    ("claiming", "error", "refusal", "wait"),
     [
-        (of_blocks, IndexUnavailableError("index", "gone"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
-        (of_blocks, SecretError("s", "", "gone"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
-        (of_logs, OwnerRunningError("/a", "runs"), ClaimRefusal.BUSY, SegmentReason.OWNER_RUNNING, "OwnerRunning"),
-        (of_logs, LockHeldError("/a", "b", 1), ClaimRefusal.BUSY, SegmentReason.STORE_LOCKED, "LockHeld"),
-        (of_logs, NotALogDirectoryError("/a", "none"), ClaimRefusal.GONE, JobReason.STORE_UNREADABLE, ""),
-        (of_logs, LogPathError("/a", "no space"), ClaimRefusal.ERROR, JobReason.STORE_UNREADABLE, ""),
+        (of_blocks, DatabaseUnavailableError("index", "gone"), ClaimRefusal.ERROR, ""),
+        (of_blocks, SecretError("s", "", "gone"), ClaimRefusal.ERROR, ""),
+        (of_logs, OwnerRunningError("/a", "runs"), ClaimRefusal.BUSY, "OwnerRunning"),
+        (of_logs, LockHeldError("/a", "b", 1), ClaimRefusal.BUSY, "LockHeld"),
+        (of_logs, NotALogDirectoryError("/a", "none"), ClaimRefusal.GONE, ""),
+        (of_logs, LogPathError("/a", "no space"), ClaimRefusal.ERROR, ""),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -146,11 +144,10 @@ def test_other_errors(
     claiming: Callable[[], AbstractContextManager[None]],
     error: CompactionError,
     refusal: ClaimRefusal,
-    failure: str,
     wait: str,
 ) -> None:
     found = said(claiming, error)
-    assert (found.refusal, found.failure, found.wait, found.message) == (refusal, failure, wait, str(error))
+    assert (found.refusal, found.wait, found.message) == (refusal, wait, str(error))
 
 
 @pytest.mark.parametrize("claiming", [of_blocks, of_logs])

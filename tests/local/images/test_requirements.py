@@ -34,9 +34,9 @@ for module in sys.argv[1].split(","):
     importlib.import_module(module)
 import sqlalchemy
 sqlalchemy.create_engine("postgresql+psycopg://nowhere/index").dialect.dbapi.connect
-from compaction.stores.blocks.index.engine import open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.schema import ensure_schema
-database = open_database("sqlite://" + sys.argv[3])
+database = IndexDatabase.open("sqlite://" + sys.argv[3])
 ensure_schema(database, identity="01ARZ3NDEKTSV4RRFFQ69G5FAV")
 database.close()
 """

@@ -106,7 +106,7 @@ def test_an_index_that_is_not_there_ends_in_one_line(
     )
     assert main(["run", "-f", str(tmp_path / "away.yaml")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: index x at 127.0.0.1: ")
+    assert error.startswith('error: Index database "x" at 127.0.0.1:1 refused the connection. Check the URL in Secret ')
     assert len(error.splitlines()) == 1
     assert "hunter2" not in error
 

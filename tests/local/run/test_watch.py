@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.run.news import PLAN_PENDING, News
-from compaction.local.run.once import LocalRun
+from compaction.local.run.once import look
 from compaction.local.run.watch import LocalWatch
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.segments.rewriter import SegmentRewriter
@@ -289,8 +289,7 @@ def test_a_plan_waits_until_the_file_names_its_hash(root: Path, begin: Callable[
 def test_the_hash_is_the_one_that_a_dry_run_shows(root: Path, begin: Callable[..., Watched]) -> None:
     add_log(root, "a")
     policy = policy_of(policy_text(root, approval="Manual"))
-    dry = LocalRun(policy, store=open_store(policy.spec, holder="local"), open_runner=lambda: nullcontext())  # type: ignore[arg-type]
-    _, plan = dry.look(recover=False)
+    _, plan = look(policy, open_store(policy.spec, holder="local"))
     watched = begin(approval="Manual")
     assert watched.await_told(PLAN_PENDING).message.startswith(f"{plan.hash}: 1 job, ")
 

@@ -16,7 +16,8 @@ from compaction.stores.blocks.index.rows import MAX_LEVEL
 from compaction.stores.blocks.index.schema import VERSION_TABLE
 from compaction.stores.blocks.index.tables import METADATA, BlockState, IndexJobState, TombstoneReason
 from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.paths import MAX_PATH, MAX_SHARD, MAX_TENANT
+from compaction.stores.blocks.paths import MAX_SHARD, MAX_TENANT
+from compaction.stores.objects.paths import MAX_PATH
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "block-stores.md").read_text()

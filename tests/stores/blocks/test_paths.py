@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import InvalidTenantError
-from compaction.stores.blocks.paths import (
-    BlockPlace,
-    block_path,
-    check_path,
-    escape_tenant,
-    parse_block_path,
-    unescape_tenant,
-)
+from compaction.stores.blocks.paths import BlockPlace, block_path, escape_tenant, parse_block_path, unescape_tenant
+from compaction.stores.objects.paths import check_path
 
 ULID = "01JD0000000000000000000000"
 TENANTS = st.text(min_size=1, max_size=20)

@@ -21,7 +21,7 @@ from compaction.exceptions import (
     UnsuitableBlockError,
 )
 from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.index.engine import open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.reader import BlockReader, BlockSnapshot
 from compaction.stores.blocks.rebuild.index import rebuild_index
@@ -227,7 +227,7 @@ def test_a_snapshot_of_an_index_that_was_lost_is_no_snapshot_of_the_new_one(
     """Its versions are of another history, and those before the end of the work are parts of the store."""
     fill(block_store, range(4))
     old = BlockReader(block_store).snapshot().version
-    index = open_database(f"sqlite:///{tmp_path}/new.db")
+    index = IndexDatabase.open(f"sqlite:///{tmp_path}/new.db")
     rebuild_index(block_store.objects, index, now=block_store.now())
     reader = BlockReader(replace(block_store, index=index))
     new = reader.snapshot()

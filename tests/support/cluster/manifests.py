@@ -81,7 +81,7 @@ LOGS = "spec/store/segmentLogs"
 LOGS_FIELD = "spec.store.segmentLogs"
 WORKERS_FIELD = "spec.workers"
 PODS_ADVICE = "is for workers in pods, and launcher is process"
-DURATION_ADVICE = "write a duration such as 30s, 10m or 1h30m"
+DURATION_ADVICE = "write a duration such as 30s, 10m, 1h30m or 90d"
 QUANTITY_ADVICE = "write bytes as a whole number or with a suffix, such as 500M, 64Mi or 1Gi"
 
 CRON_ADVICE = "write five cron fields (minute, hour, day of month, month, day of week)"
@@ -128,25 +128,36 @@ WRONG_POLICIES = (
     Wrong("spec/trigger/interval", "1 minute", "spec.trigger.interval", DURATION_ADVICE),
     Wrong("spec/trigger/interval", "-5s", "spec.trigger.interval", DURATION_ADVICE),
     Wrong("spec/trigger/interval", 60, "spec.trigger.interval", "must be of type string", DURATION_ADVICE),
+    Wrong("spec/trigger/interval", "1.5d", "spec.trigger.interval", DURATION_ADVICE),
+    Wrong("spec/trigger/interval", "1h1d", "spec.trigger.interval", DURATION_ADVICE),
+    Wrong("spec/trigger/interval", "0d", "spec.trigger.interval", "must be longer than 0s"),
     Wrong("spec/trigger/cooldown", "10", "spec.trigger.cooldown", DURATION_ADVICE),
     Wrong(f"{LOGS}/thresholds", {"debtBytes": "many"}, f"{LOGS_FIELD}.thresholds.debtBytes", QUANTITY_ADVICE),
     Wrong(f"{LOGS}/thresholds", {"debtSegments": -1}, f"{LOGS_FIELD}.thresholds.debtSegments", "or equal to 0"),
     *(
         Wrong(SCHEDULE, text, SCHEDULE_FIELD, CRON_ADVICE)
         for text in (
-            "@daily",
             "0 2 * *",
             "0 2 * * * *",
-            "60 2 * * *",
-            "0 24 * * *",
-            "0 2 0 * *",
-            "0 2 * 13 *",
-            "0 2 * * 8",
             "0 2 * * MO",
             "0 2 * * *\n",
             "*/0 * * * *",
             "0 2 ? * L",
             "TZ=UTC 0 2 * * *",
+        )
+    ),
+    *(
+        Wrong(SCHEDULE, text, SCHEDULE_FIELD, advice)
+        for text, advice in (
+            ("@daily", "macros are not supported; write 0 0 * * *"),
+            ("@weekly", "macros are not supported; write 0 0 * * 0"),
+            ("@reboot", "macros are not supported; write five cron fields"),
+            ("60 2 * * *", "minute 60 is out of range 0-59"),
+            ("0 25 * * *", "hour 25 is out of range 0-23"),
+            ("0 1-4,20-240/2 * * *", "hour 240 is out of range 0-23"),
+            ("0 2 0 * *", "day of month 0 is out of range 1-31"),
+            ("0  2   1  13  *", "month 13 is out of range 1-12"),
+            ("0 2 * * 8", "day of week 8 is out of range 0-7"),
         )
     ),
     Wrong(SCHEDULE, "", SCHEDULE_FIELD, "at least 1 char", "at least 1 character"),
@@ -159,8 +170,10 @@ WRONG_POLICIES = (
         Wrong("spec/trigger/timeZone", name, "spec.trigger.timeZone", ZONE_ADVICE)
         for name in ("Local", "Mars/Phobos", "+02:00", "../etc/passwd", "America", "europe berlin")
     ),
-    Wrong("spec/trigger/windows", _windows(duration="30s"), f"{WINDOW_FIELD}.duration", "must be from 1m to 744h"),
-    Wrong("spec/trigger/windows", _windows(duration="745h"), f"{WINDOW_FIELD}.duration", "must be from 1m to 744h"),
+    Wrong("spec/trigger/windows", _windows(duration="30s"), f"{WINDOW_FIELD}.duration", "must be from 1m to 31d"),
+    Wrong("spec/trigger/windows", _windows(duration="745h"), f"{WINDOW_FIELD}.duration", "must be from 1m to 31d"),
+    Wrong("spec/trigger/windows", _windows(duration="31d1ms"), f"{WINDOW_FIELD}.duration", "must be from 1m to 31d"),
+    Wrong("spec/trigger/windows", _windows(duration="0d59s"), f"{WINDOW_FIELD}.duration", "must be from 1m to 31d"),
     Wrong("spec/trigger/windows", _windows(duration="long"), f"{WINDOW_FIELD}.duration", DURATION_ADVICE),
     Wrong("spec/trigger/windows", _windows(schedule="nightly"), f"{WINDOW_FIELD}.schedule", CRON_ADVICE),
     Wrong("spec/trigger/windows", [{"duration": "1h"}], f"{WINDOW_FIELD}.schedule", "Required value", "is required"),
@@ -338,6 +351,12 @@ WRONG_BLOCK_POLICIES = (
     Wrong(
         f"{BLOCKS}/levels",
         [*_level(maxAge="36s"), *_level(maxAge="12m"), *_level(maxAge="90s")],
+        f"{BLOCKS_FIELD}.levels",
+        "maxAge must not fall from one level to the next",
+    ),
+    Wrong(
+        f"{BLOCKS}/levels",
+        [*_level(maxAge="1d1h"), *_level(maxAge="2d"), *_level(maxAge="47h59m")],
         f"{BLOCKS_FIELD}.levels",
         "maxAge must not fall from one level to the next",
     ),

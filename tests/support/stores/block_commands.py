@@ -16,9 +16,9 @@ from ulid import ULID
 
 from compaction.cli.blocks.commands import group
 from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.stores.blocks import parquet, rows
 
 KEY = ("service", "time")

@@ -14,7 +14,7 @@ from sqlalchemy import delete, select, update
 from ulid import ULID
 
 from compaction.local.servers.postgres import PostgresServer, start_postgres
-from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA
 from compaction.stores.blocks.model import Block, RowFingerprint
@@ -47,7 +47,7 @@ def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _prepare(url: str) -> None:
-    database = open_database(url)
+    database = IndexDatabase.open(url)
     ensure_schema(database, identity=IDENTITY)
     database.close()
 
@@ -84,7 +84,7 @@ def index_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def index(index_url: str) -> Iterator[IndexDatabase]:
     """An empty index of the test's own."""
-    database = open_database(index_url)
+    database = IndexDatabase.open(index_url)
     yield database
     database.close()
 

@@ -43,9 +43,13 @@ class JobSources(ApiModel):
 
     @property
     def chosen(self) -> SourcesModel | None:
-        """The member that is set, if any is."""
-        members = (getattr(self, one.member) for one in job_members())
-        return next((one for one in members if one is not None), None)
+        """The member that is set, if any is. Loops, not generators: every reconcile asks this of every job."""
+        for store in STORES:
+            for job in store.jobs:
+                member: SourcesModel | None = getattr(self, job.member)
+                if member is not None:
+                    return member
+        return None
 
 
 class JobParameters(ApiModel):

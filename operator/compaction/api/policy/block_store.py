@@ -17,7 +17,7 @@ from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_map, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
 from compaction.api.rules import Checked, Rule
-from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity
+from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity, milliseconds_in_cel
 
 MAX_BLOCKS_PER_JOB: Final = 1000
 MAX_TENANT: Final = 256
@@ -39,7 +39,7 @@ STORE_URL: Final = (
     ),
 )
 LASTING: Final = Rule(
-    cel=f"!self.matches('{DURATION_PATTERN}') || duration(self) > duration('0s')",
+    cel=f"!self.matches('{DURATION_PATTERN}') || self.matches('[1-9]')",
     message="must be longer than 0s, such as 36s",
     holds=lambda duration: duration > 0,
 )
@@ -110,7 +110,7 @@ class BlockLevel(ApiModel):
 
 AGES_RISE: Final = Rule(
     cel=f"!self.all(level, level.maxAge.matches('{DURATION_PATTERN}')) || "
-    "self.map(level, duration(level.maxAge)).isSorted()",
+    f"self.map(level, {milliseconds_in_cel('level.maxAge')}).isSorted()",
     message="maxAge must not fall from one level to the next: blocks of a higher level would be merged before those "
     "that are still to join them",
     holds=lambda levels: all(lower.max_age <= higher.max_age for lower, higher in pairwise(levels)),
@@ -130,14 +130,14 @@ class TenantRetention(ApiModel):
     tenant: TenantName
     """Name of the tenant."""
     keep: Annotated[Duration, Checked(LASTING)]
-    """Time that data are kept, counted from the newest row of a block, such as 744h."""
+    """Time that data are kept, counted from the newest row of a block, such as 90d."""
 
 
 class RetentionSpec(ApiModel):
     """How long blocks are kept."""
 
     default: Annotated[Duration, Checked(LASTING)] | None = None
-    """Time that data of tenants without an entry of their own are kept, such as 744h. Without it, they are kept for
+    """Time that data of tenants without an entry of their own are kept, such as 90d. Without it, they are kept for
     ever."""
     tenants: Annotated[tuple[TenantRetention, ...], Field(max_length=256), list_map("tenant")] = ()
     """Tenants whose data are kept for another time."""

@@ -10,16 +10,15 @@ from pydantic import Field
 from compaction.api.base import ApiModel
 from compaction.api.crd.hints import list_atomic
 from compaction.api.enums import Approval
-from compaction.api.policy.schedule import Cron, TimeZone, Windows
+from compaction.api.policy.cron import Cron
+from compaction.api.policy.schedule import TimeZone, Windows
 from compaction.api.policy.store import StoreSpec
 from compaction.api.policy.workers import WorkersSpec
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity
 
-_IS_DURATION: Final = f"self.matches('{DURATION_PATTERN}')"
-
 POSITIVE: Final = Rule(
-    cel=f"!{_IS_DURATION} || duration(self) > duration('0s')",
+    cel=f"!self.matches('{DURATION_PATTERN}') || self.matches('[1-9]')",
     message="must be longer than 0s, such as 1m",
     holds=lambda duration: duration > 0,
 )

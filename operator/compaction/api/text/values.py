@@ -19,12 +19,21 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 MAX_DURATION_TEXT: Final = 20
-DURATION_PATTERN: Final = r"^([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))+$"
-"""With at most 20 characters nothing that matches can overflow Go's 64-bit nanoseconds (292 years)."""
+_PART: Final = "([0-9]{1,6}([.][0-9]{1,6})?(ms|s|m|h))"
+DURATION_PATTERN: Final = f"^([0-9]{{1,4}}d{_PART}*|{_PART}+)$"
+"""Whole days first, because Go knows none. With at most 20 characters nothing that matches can overflow Go's 64-bit
+nanoseconds (292 years).
+"""
 
-_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_SECONDS: Final = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600)}
-DURATION_HELP: Final = "write a duration such as 30s, 10m or 1h30m (units: h, m, s, ms)"
+_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_SECONDS: Final = {
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(24 * 3600),
+}
+DURATION_HELP: Final = "write a duration such as 30s, 10m, 1h30m or 90d (units: d, h, m, s, ms; whole days first)"
 
 MAX_QUANTITY_TEXT: Final = 32
 QUANTITY_PATTERN: Final = r"^[0-9]{1,15}([.][0-9]{1,6})?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
@@ -41,8 +50,18 @@ QUANTITY_HELP: Final = (
 )
 
 
+def milliseconds_in_cel(text: str) -> str:
+    """The expression of CEL for the milliseconds that an expression of a text, which matches the pattern, stands for.
+    CEL parses as Go does, which knows no days; of what is taken apart the API server must know how long it may be.
+    """
+    days, rest = f"int('0' + {text}.find('^[0-9]+d').find('[0-9]+'))", f"duration('0s' + {text}.find('[^d]*$'))"
+    return f"({days} * 86400000 + {rest}.getMilliseconds())"
+
+
 class Duration(float):
-    """Seconds, written like Go durations: `Duration("1m30s") == 90.0`; `.text` is what was written."""
+    """Seconds, written like Go durations, and with days: `Duration("1m30s") == 90.0`, `Duration("1d12h") == 129600.0`;
+    `.text` is what was written.
+    """
 
     text: str
 

@@ -37,7 +37,7 @@ SHOWN: Final = 1000
 
 
 class TenantDuration(click.ParamType[tuple[str, Duration]]):
-    """`tenant=744h`; the last = divides, because a tenant's name may hold one."""
+    """`tenant=90d`; the last = divides, because a tenant's name may hold one."""
 
     name = "tenant=duration"
 
@@ -46,7 +46,7 @@ class TenantDuration(click.ParamType[tuple[str, Duration]]):
             return value
         tenant, sign, period = str(value).rpartition("=")
         if not sign or not tenant:
-            self.fail("write TENANT=DURATION, such as acme=744h", param, ctx)
+            self.fail("write TENANT=DURATION, such as acme=90d", param, ctx)
         return tenant, DurationParameter().convert(period, param, ctx)
 
 
@@ -158,7 +158,7 @@ def retention(
     The periods are those of the policy (-f), or what --keep and --keep-tenant say. With --delete the blocks end at once
     for readers, whatever job they are in; their objects are deleted after the grace (`compactor blocks tombstones`).
 
-    Example: compactor blocks retention --store DIR --keep 744h --keep-tenant audit=8760h
+    Example: compactor blocks retention --store DIR --keep 90d --keep-tenant audit=365d
     """
     rule = _rule(place, keep, tenants)
     with place.open() as store:

@@ -75,7 +75,7 @@ def compact(
                 policy,
                 store=store,
                 open_runner=lambda: _threads(secrets, jobs),
-                watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+                progress=bar.note,
                 others=others,
             )
             with interrupts():

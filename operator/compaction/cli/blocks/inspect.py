@@ -22,12 +22,12 @@ from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.index.listing import BlockRecord
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.planning.rules import BlockRules
 from compaction.stores.blocks.planning.waits import BlockWait, WaitingBlock, waiting_of
 from compaction.stores.blocks.schema.book import SchemaBook
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.waiting import WaitingBlocks
+from compaction.stores.objects.store import ObjectStorage
 
 _SHOWN_COLUMNS = 40
 _SHOWN_TEXT = 120
@@ -110,7 +110,7 @@ QUARANTINED: Final = "Quarantined"
 
 def why_not_merged(store: BlockStore, record: BlockRecord, policy: CompactionPolicy | None) -> dict[str, Any] | None:
     """`reason`, `message` and, for one that waits for its time, `due`; None for a block that is live no more. Without a
-    policy the default rules count. Raises BlockIndexError, ObjectError.
+    policy the default rules count. Raises DatabaseError, ObjectError.
     """
     if record.state is not BlockState.LIVE:
         return None

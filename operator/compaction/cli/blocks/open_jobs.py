@@ -84,7 +84,7 @@ class OpenJobs:
     taking: bool = True
 
     def __call__(self) -> Mapping[str, HeldJob]:
-        """The jobs that others work on by name, each in a target of its own. Raises BlockIndexError."""
+        """The jobs that others work on by name, each in a target of its own. Raises DatabaseError."""
         held: dict[str, HeldJob] = {}
         for one in self.all():
             job = one.record
@@ -96,7 +96,7 @@ class OpenJobs:
         return held
 
     def all(self) -> tuple[OpenJob, ...]:
-        """Every open job of the store, this process's own included. Raises BlockIndexError."""
+        """Every open job of the store, this process's own included. Raises DatabaseError."""
         if self.store is None:
             return ()
         now = self.store.now()
@@ -105,14 +105,14 @@ class OpenJobs:
 
     def parked(self) -> list[str]:
         """One line for each job that holds its blocks although no process seems to work on it. Raises
-        BlockIndexError.
+        DatabaseError.
         """
         return [one.text for one in self.all() if one.parked]
 
     def tell(self, *, take_over: bool = False) -> None:
         """Say on standard error which there are; with `take_over` they are released: no process works on them any more.
 
-        Raises BlockIndexError.
+        Raises DatabaseError.
         """
         for one in self.all():
             job = one.record

@@ -24,8 +24,9 @@ from sqlalchemy.exc import ArgumentError
 from compaction.api.text.safe import printable
 from compaction.cli.errors import errors_as_exit_code
 from compaction.exceptions import NoBlockStoreError
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.blocks.unreachable import explaining
+from compaction.stores.objects.store import ObjectStorage
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import CompactionPolicy
@@ -75,12 +76,13 @@ class StorePlace:
             BlockStoreError: see `BlockStore.open`.
         """
         self.check()
-        store = BlockStore.open(self.connection, patience=PATIENCE)
-        try:
-            yield store
-        finally:
-            store.close()
-            tell_skipped(store.objects)
+        with explaining(self.connection):
+            store = BlockStore.open(self.connection, patience=PATIENCE)
+            try:
+                yield store
+            finally:
+                store.close()
+                tell_skipped(store.objects)
 
     def check(self) -> None:
         """A mistyped folder must not become a store, nor a mistyped index an empty one. Raises NoBlockStoreError."""
@@ -191,7 +193,13 @@ def _connection(store: str | None, index: str | None, options: Path | None) -> B
             "--index: everybody on this machine can read a command line, so it holds no password: put the URL into "
             f"the environment variable {INDEX_VARIABLE}"
         )
-    return BlockStoreConnection(store, index or _embedded_index(store), _options_of(options))
+    return BlockStoreConnection(
+        store,
+        index or _embedded_index(store),
+        _options_of(options),
+        options_from=str(options or ""),
+        index_from="--index" if _given("index") else INDEX_VARIABLE,
+    )
 
 
 def _options_of(file: Path | None) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from compaction.cli.blocks.open_jobs import OpenJobs
 from compaction.cli.blocks.options import PATIENCE
 from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import Secrets
 
@@ -19,5 +20,6 @@ def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProces
     """See `cli.local.tables.OpenOthers`. Raises BlockStoreError, SecretError."""
     store = policy.spec.store.block_store
     assert store is not None, "the kind is chosen by this member"
-    with closing(BlockStore.open(connection_of(store.reference, secrets), patience=PATIENCE)) as blocks:
+    connection = connection_of(store.reference, secrets)
+    with explaining(connection), closing(BlockStore.open(connection, patience=PATIENCE)) as blocks:
         yield OpenJobs(blocks, here, taking)

@@ -16,7 +16,7 @@ from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.local.run_view import show_plan
 from compaction.cli.output import OutputFormat, output_option
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run.once import WORKER, LocalRun, no_runner
+from compaction.local.run.once import WORKER, look
 from compaction.local.run.this_process import this_process
 from compaction.stores.adapter import open_store
 
@@ -39,8 +39,7 @@ def plan(context: click.Context, /, *, place: StorePlace, output: OutputFormat, 
     with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store:
         others = OpenJobs(blocks, this_process(), taking=False)
         others.tell()
-        run = LocalRun(policy, store=store, open_runner=no_runner, others=others)
-        reading, planned = run.look(recover=False)
+        reading, planned = look(policy, store, others=others)
         parked = others.parked()
     show_plan(policy, reading, planned, output)
     if parked:

@@ -15,12 +15,12 @@ from compaction.cli.blocks.options import PATIENCE, StorePlace, store_options, t
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import NoBlockStoreError
-from compaction.stores.blocks.index.engine import open_database
-from compaction.stores.blocks.objects.store import open_objects
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
 from compaction.stores.blocks.rebuild.found import Lake
 from compaction.stores.blocks.rebuild.index import RebuildProgress, Rebuilt, rebuild_index
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.objects.store import open_objects
 
 SHOWN: Final = 20
 
@@ -70,7 +70,7 @@ def rebuild(
         raise NoBlockStoreError(f"{folder}: folder not found")
     place.check()
     objects = open_objects(place.url, options=place.connection.options)
-    index = open_database(place.connection.index_url, patience=PATIENCE)
+    index = IndexDatabase.open(place.connection.index_url, patience=PATIENCE)
     try:
         with _bar() as bar:
             task = bar.add_task("reading footers", total=None)

@@ -25,11 +25,11 @@ from compaction.exceptions import (
     ObjectPathError,
 )
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
 from compaction.stores.blocks.registration.describe import Described, described
 from compaction.stores.blocks.registration.foreign import assigned_id, parquet_files
 from compaction.stores.blocks.store import DESCRIBED_AT_ONCE, BlockStore
+from compaction.stores.objects.store import ObjectStorage
 
 AT_ONCE: Final = 1000
 """Blocks in one transaction."""

@@ -97,9 +97,10 @@ def more_of(scan: ScanResult) -> dict[str, Any]:
 
 
 def rows_after(result: RunResult) -> list[LeftOut]:
-    """Why blocks got no job: by the queue's rules as of the end of the run, else as of its first plan."""
-    own = [row for row in result.plan.left_out if row.reason not in set(BlockReason)]
-    return [*own, *result.reading.left_out]
+    """Why blocks got no job: by the queue's rules as of the last scan, else as of the newest plan."""
+    blocks, own = set(BlockReason), result.left_out
+    waiting = [row for row in result.reading.left_out if row.reason in blocks]
+    return [*(row for row in own if row.reason not in blocks), *waiting]
 
 
 def undone(result: RunResult) -> list[str]:
@@ -118,7 +119,8 @@ def planned_rows(data: dict[str, Any], plan: Plan) -> list[dict[str, Any]]:
 
 def planned_job(job: PlannedJob) -> dict[str, Any]:
     """A job of a plan with exact values."""
-    work = work_of(job)
+    (group,) = job.groups
+    work = work_of(job.target, job.level, group.sources)
     return {
         "name": job.name,
         "level": work.level,
@@ -167,8 +169,7 @@ def _nothing_due(waiting: list[dict[str, Any]]) -> str:
 
 def receipt_row(job: LocalJob) -> dict[str, Any]:
     """What became of a job, with exact values."""
-    receipt, last = job.status.receipt, job.status.attempts[-1] if job.status.attempts else None
-    work = work_of(job.planned)
+    receipt, work = job.status.receipt, work_of(job.target, job.job.spec.level, job.sources)
     row: dict[str, Any] = {
         "job": job.name,
         "level": work.level,
@@ -177,9 +178,9 @@ def receipt_row(job: LocalJob) -> dict[str, Any]:
         "shard": work.shard,
         "target": job.target,
         "state": str(job.state),
-        "reason": last.reason if last is not None else "",
-        "message": last.message if last is not None else "",
-        "failure": last.reason if last is not None and job.state is not JobState.SUCCEEDED else None,
+        "reason": job.reason,
+        "message": job.message,
+        "failure": job.reason if job.state is not JobState.SUCCEEDED else None,
         "sources": list(work.sources),
         "merged": 0,
         "into": 0,

@@ -27,8 +27,8 @@ from compaction.stores.blocks.format.footer import read_footer
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.objects.store import ObjectStorage
 
 EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"
 READ_AT_ONCE: Final = 4

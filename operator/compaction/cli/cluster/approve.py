@@ -51,15 +51,17 @@ def plan_to_approve(policy: CompactionPolicy, wanted: str | None) -> PlanStatus 
 
     Raises ClusterCommandError when nothing waits for approval, or something else than `wanted` does.
     """
-    name, plan = policy.metadata.name, policy.status.plan
+    name, plan, namespace = policy.metadata.name, policy.status.plan, policy.metadata.namespace
     if policy.spec.approval is not Approval.MANUAL:
         raise ClusterCommandError(f"policy {name} carries out its plans by itself (spec.approval: Auto)")
     if plan is None or not plan.hash or plan.approval is None:
-        raise ClusterCommandError(f"policy {name}: no plan waits for approval; `compaction why {name}` tells more")
+        raise ClusterCommandError(
+            f"No plan of policy {name} waits for approval. Reason: kubectl compaction why {name} -n {namespace}"
+        )
     if wanted is not None and wanted != plan.hash:
         raise ClusterCommandError(
-            f"policy {name}: {wanted} is not the current plan, the store has changed since; it is {plan.hash} now: "
-            f"read it with `compaction plan {name}`"
+            f"No current plan has hash {wanted}; the current one is {plan.hash}. "
+            f"Review: kubectl compaction plan {name} -n {namespace}"
         )
     return plan if plan.approval is PlanApproval.PENDING else None
 

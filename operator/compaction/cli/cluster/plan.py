@@ -22,6 +22,7 @@ from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, 
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.explain.words import left_out_words
 from compaction.kinds.meaning import meaning_of
+from compaction.kinds.registry import kind_of
 
 _WORK: Final = (
     Column("job", "Job"),
@@ -114,11 +115,22 @@ def summary(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
     """The plan in one line."""
     name = f"{policy.metadata.namespace}/{policy.metadata.name}"
     if not plan.hash:
-        return f"No plan of {name} had a job yet."
+        return f"No plan of {name} had a job yet.{_not_due(policy, plan)}"
     age = f" ({format_age((now - plan.created_at).total_seconds())} ago)" if plan.created_at is not None else ""
     cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
     line = f"Plan {plan.hash} of {name}{age}: {plural(plan.jobs, 'job')}, copies {cost}, reclaims {gain}"
     return line if is_current(policy) else f"{line}; nothing of it is left to do"
+
+
+def _not_due(policy: CompactionPolicy, plan: PlanStatus) -> str:
+    """What waits for its time, and until when."""
+    waiting = [(row.due_at, row) for row in plan.left_out if row.due_at is not None]
+    if not waiting:
+        return ""
+    due, first = min(waiting, key=lambda one: one[0])
+    what = plural(sum(row.count for _, row in waiting), kind_of(policy.spec.store).nouns.source)
+    sooner = f", or when {first.missing} more have come" if first.missing else ""
+    return f" Nothing is due yet: {what} wait; next due at {format_timestamp(due)}{sooner}."
 
 
 def show_work(plan: PlanStatus) -> None:

@@ -26,7 +26,7 @@ from compaction.cli.progress_bar import ProgressBar
 from compaction.exceptions import CompactionError
 from compaction.kinds.registry import kind_of
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run.once import WORKER, LocalRun, no_runner
+from compaction.local.run.once import WORKER, LocalRun, look
 from compaction.local.run.this_process import this_process
 from compaction.stores.adapter import open_store
 from compaction.stores.processes import ThisProcess
@@ -108,8 +108,7 @@ def _dry_run(file: PolicyFile, others: Others, output: OutputFormat) -> list[str
     """What is wrong, one line for each thing."""
     policy = file.policy
     with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
-        run = LocalRun(policy, store=store, open_runner=no_runner, others=others)
-        reading, plan = run.look(recover=False)
+        reading, plan = look(policy, store, others=others)
     show_plan(policy, reading, plan, output)
     return [*(problem.message for problem in reading.problems), *others.parked()]
 
@@ -123,7 +122,7 @@ def _run(file: PolicyFile, others: Others, output: OutputFormat, here: ThisProce
                 policy,
                 store=store,
                 open_runner=lambda: spark(policy, bar, file),
-                watch=lambda job: bar.note(job.name, job.planned.cost_bytes, job.percent),
+                progress=bar.note,
                 others=others,
             )
             result = run.run()

@@ -15,6 +15,7 @@ from compaction.cli.local.tables import RunTables
 from compaction.cli.output import Column, OutputFormat, emit, print_table
 from compaction.kinds.registry import kind_of
 from compaction.local.run.job import RunResult
+from compaction.local.run.once import not_approved
 from compaction.planning.planner import Plan
 from compaction.planning.reading import ScanResult, TargetProblem
 
@@ -82,11 +83,13 @@ def problems_of(policy: CompactionPolicy, result: RunResult) -> list[str]:
     """One line per thing that is wrong, for stderr."""
     lines = [source.message for source in result.quarantined]
     named = {source.target for source in result.quarantined}
-    for job in result.failed:
-        last = job.status.attempts[-1] if job.status.attempts else None
-        if last is not None and not (last.reason == JobReason.SOURCE_CORRUPT and job.target in named):
-            lines.append(f"job {job.name}: {last.reason}: {last.message}")
+    lines += [
+        f"job {job.name}: {job.reason}: {job.message}"
+        for job in result.failed
+        if job.reason != JobReason.SOURCE_CORRUPT or job.target not in named
+    ]
     lines += [problem.message for problem in (*result.reading.problems, *result.swept.problems)]
+    lines += [not_approved(result.unapproved)] if result.unapproved else []
     return [*lines, *_tables(policy).undone(result)]
 
 

@@ -106,8 +106,8 @@ def left_out(row: LeftOut) -> dict[str, Any]:
 
 
 def rows_after(result: RunResult) -> Sequence[LeftOut]:
-    """As of the first plan: what it left out does not change while a run goes on."""
-    return result.plan.left_out
+    """As of the newest plan."""
+    return result.left_out
 
 
 def summary(data: dict[str, Any], plan: Plan) -> str:
@@ -134,16 +134,16 @@ def show_rest(data: dict[str, Any]) -> None:
 
 def receipt_row(job: LocalJob) -> dict[str, Any]:
     """What became of a job, with exact values."""
-    receipt, last = job.status.receipt, job.status.attempts[-1] if job.status.attempts else None
+    receipt, groups = job.status.receipt, len(job.parts.groups)
     row: dict[str, Any] = {
         "job": job.name,
         "target": job.target,
         "state": str(job.state),
-        "reason": last.reason if last is not None else "",
-        "message": last.message if last is not None else "",
-        "groups": len(job.planned.groups),
+        "reason": job.reason,
+        "message": job.message,
+        "groups": groups,
         "groupsCommitted": 0,
-        "done": f"0/{len(job.planned.groups)}",
+        "done": f"0/{groups}",
         "records": 0,
         "bytesBefore": 0,
         "bytesAfter": 0,
@@ -154,7 +154,7 @@ def receipt_row(job: LocalJob) -> dict[str, Any]:
     if receipt is not None:
         row |= {
             "groupsCommitted": receipt.groups_committed,
-            "done": f"{receipt.groups_committed}/{len(job.planned.groups)}",
+            "done": f"{receipt.groups_committed}/{groups}",
             "records": receipt.records,
             "bytesBefore": receipt.bytes_before,
             "bytesAfter": receipt.bytes_after,

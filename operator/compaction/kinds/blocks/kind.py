@@ -94,7 +94,8 @@ class BlockStoreKind(Kind):
 
     def work(self, job: PlannedJob, store: StoreSpec) -> Work:
         """See `Kind`."""
-        planned = work_of(job)
+        (group,) = job.groups
+        planned = work_of(job.target, job.level, group.sources)
         sources = BlockSources(
             store=_store(store).reference,
             tenant=planned.tenant,

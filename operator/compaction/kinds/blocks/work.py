@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compaction.api.text.formatting import plural
-from compaction.planning.planner import PlannedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +28,10 @@ class BlockWork:
         return self.level + 1
 
 
-def work_of(job: PlannedJob) -> BlockWork:
-    """What a planned job of a block store does."""
-    (group,) = job.groups
-    tenant, shard, _, _ = job.target.rsplit("/", 3)
-    return BlockWork(tenant=tenant, shard=int(shard), level=job.level, sources=group.sources)
+def work_of(target: str, level: int, sources: tuple[str, ...]) -> BlockWork:
+    """What a job of a block store does."""
+    tenant, shard, _, _ = target.rsplit("/", 3)
+    return BlockWork(tenant=tenant, shard=int(shard), level=level, sources=sources)
 
 
 def target_name(tenant: str, shard: int, level: int, first: str) -> str:

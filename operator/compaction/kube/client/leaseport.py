@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from compaction.api.names import COMPONENT_COORDINATOR, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
+from compaction.exceptions import NotFoundError
 from compaction.kube.client.api import LEASES, ApiCall, ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.leases.election import ElectionPort
@@ -24,10 +25,18 @@ class CoordinatorLease:
         return Lease.parse(await self.client.get(LEASES, self.name, namespace=self.namespace))
 
     async def create(self, record: LeaseRecord) -> Lease:
-        """Make it. Raises AlreadyExistsError."""
+        """Make it. Raises AlreadyExistsError, NotFoundError when its namespace does not exist."""
         labels = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_COORDINATOR}
         lease = Lease(name=self.name, namespace=self.namespace, record=record, labels=labels)
-        return Lease.parse(await self.client.create(LEASES, lease.body()))
+        try:
+            return Lease.parse(await self.client.create(LEASES, lease.body()))
+        except NotFoundError as error:
+            raise NotFoundError(
+                f'Cannot create Lease {self.name}: namespace "{self.namespace}" does not exist. '
+                "Create it or correct --namespace, or --lease-namespace where that is given.",
+                status=error.status,
+                reason=error.reason,
+            ) from None
 
     async def replace(self, lease: Lease) -> Lease:
         """Compare-and-set. Raises ConflictError."""

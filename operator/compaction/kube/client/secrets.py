@@ -19,7 +19,7 @@ from typing import Final
 
 from compaction.exceptions import ApiError, ForbiddenError, NotFoundError, SecretError
 from compaction.exceptions import SecretForbiddenError as Forbidden
-from compaction.exceptions import SecretMissingError as Missing
+from compaction.exceptions import SecretsNotFoundError as NotFound
 from compaction.kube.client.api import DEFAULT_DEADLINE, ApiClient
 from compaction.kube.client.resources import SECRETS, Obj
 from compaction.stores.secrets import check_name, text_of
@@ -59,13 +59,12 @@ class NamespaceSecrets:
         return values
 
     def _fetch(self, name: str) -> Obj:
-        where = f"namespace {self._namespace}"
         asking = self._client.get(SECRETS, name, namespace=self._namespace)
         try:
             answer = asyncio.run_coroutine_threadsafe(asking, self._loop)
             return answer.result(timeout=DEFAULT_DEADLINE + _BEYOND_DEADLINE)
         except NotFoundError:
-            raise Missing(name, "", f"there is none in {where}: make it, or name another one") from None
+            raise NotFound((name,), f"namespace {self._namespace}", "Create") from None
         except ForbiddenError:
             raise Forbidden(name, "", may_not_read(name, self._namespace)) from None
         except ApiError as error:

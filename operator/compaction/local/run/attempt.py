@@ -10,7 +10,6 @@ import structlog
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.exceptions import (
-    ClaimRefusedError,
     EngineLostError,
     InvalidAssignmentError,
     JobStoppedError,
@@ -46,15 +45,8 @@ class LocalLease:
         self._progress(percent)
 
 
-def attempt(
-    runner: JobRunner,
-    assignment: Assignment,
-    lease: LocalLease,
-    *,
-    policy: str,
-    claim: Callable[[], None] = lambda: None,
-) -> JobReport:
-    """Claim and run the job and report, as a worker would.
+def attempt(runner: JobRunner, assignment: Assignment, lease: LocalLease, *, policy: str) -> JobReport:
+    """Run the job and report, as a worker would.
 
     Raises:
         JobStoppedError, EngineLostError: it was stopped, or Spark went away; nothing can be reported.
@@ -62,12 +54,9 @@ def attempt(
     token, name = assignment.token, assignment.job_name
     with structlog.contextvars.bound_contextvars(policy=policy, job=name, token=token):
         try:
-            claim()
             return runner.run(assignment, lease)
         except StaleTokenError as error:
             return _failed(token, JobReason.STALE_TOKEN, error)
-        except ClaimRefusedError as error:
-            return _failed(token, error.failure, error)
         except InvalidAssignmentError as error:
             return _failed(token, JobReason.INVALID_JOB, error)
         except (JobStoppedError, EngineLostError):
@@ -78,5 +67,4 @@ def attempt(
 
 
 def _failed(token: int, reason: str, why: object) -> JobReport:
-    outcome = ReportOutcome.SKIPPED if reason == JobReason.SOURCES_CHANGED else ReportOutcome.FAILED
-    return JobReport(token=token, outcome=outcome, reason=reason, message=str(why))
+    return JobReport(token=token, outcome=ReportOutcome.FAILED, reason=reason, message=str(why))

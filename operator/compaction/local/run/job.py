@@ -1,62 +1,91 @@
-"""The jobs of one run without Kubernetes, and what became of them."""
+"""What became of the jobs of a run that ends."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from compaction.api.enums import JobReason, JobState
-from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus
-from compaction.api.policy.resource import QuarantinedSource
-from compaction.planning.planner import Plan, PlannedJob
+from compaction.api.enums import JobReason, JobState, PlanApproval, WaitReason
+from compaction.api.job.resource import CompactionJob, CompactionJobStatus
+from compaction.api.policy.resource import PlanStatus, QuarantinedSource
+from compaction.planning.candidates import LeftOutReason
+from compaction.planning.parts import Parts
+from compaction.planning.planner import LeftOut
 from compaction.planning.reading import ScanResult
+from compaction.reconcile.jobs.job import is_finished, refused
+from compaction.reconcile.jobs.parts import parts_of
+from compaction.reconcile.memory import ClaimProblem
+from compaction.reconcile.observations import Moment
 from compaction.stores.adapter import Swept
 
+_LOST: Final = frozenset({JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED, WaitReason.TARGET_BUSY})
+_GONE: Final = "some of its sources are not in the store any more"
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class LocalJob:
-    """One job of this run. `percent` is 0 to 100."""
+    """A job that has ended, and why it ended so."""
 
-    planned: PlannedJob
-    spec: CompactionJobSpec
-    created_at: float
-    status: CompactionJobStatus = field(default_factory=CompactionJobStatus)
-    percent: int = 0
+    job: CompactionJob
+    reason: str
+    message: str
 
     @property
     def name(self) -> str:
         """The job's name: the same for the same work on the same files."""
-        return self.planned.name
+        return self.job.metadata.name
 
     @property
     def target(self) -> str:
         """What the job's commits are to."""
-        return self.planned.target
+        return self.job.spec.target
+
+    @property
+    def parts(self) -> Parts:
+        """What the job is made of."""
+        return parts_of(self.job)
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Every source the job names."""
-        grouped = (name for group in self.planned.groups for name in group.sources)
-        return (*grouped, *(one.name for one in self.planned.obsolete))
+        return self.parts.sources
+
+    @property
+    def status(self) -> CompactionJobStatus:
+        """The job's status."""
+        return self.job.status
 
     @property
     def state(self) -> JobState:
-        """Where the job is."""
+        """Succeeded or Faulty."""
         return self.status.state
 
-    @property
-    def is_waiting(self) -> bool:
-        """True before an attempt, and between two."""
-        return self.state in (JobState.UNASSIGNED, JobState.ABANDONED)
+
+def ended(job: CompactionJob, claims: Mapping[str, ClaimProblem], *, now: Moment) -> LocalJob:
+    """The job at the end of its run. One that did not end itself, as others have it or have changed its sources, is
+    Faulty for that: with this run its object goes, too. `claims`: those that the store refused of jobs that are there.
+    """
+    status, name = job.status, job.metadata.name
+    if is_finished(status):
+        last = status.attempts[-1] if status.attempts else None
+        return LocalJob(job, *(last.reason, last.message) if last is not None else ("", ""))
+    refusal, waiting = claims.get(name), status.waiting
+    if refusal is not None:
+        reason, message = refusal.reason, refusal.message
+    else:
+        reason, message = JobReason.SOURCES_CHANGED, waiting.message if waiting is not None else _GONE
+    after = refused(status, reason=reason, message=message, now=now, generation=job.metadata.generation)
+    return LocalJob(job.model_copy(update={"status": after}), reason, message)
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run did. `plan` is the first plan, `reading` the last scan of the store. `races`: another process may do a
-    job first, and nothing is wrong then (`Kind.immutable_sources`).
+    """What a run did. `plan` is the newest plan, `reading` the last scan of the store. `races`: another process may do
+    a job first, and nothing is wrong then (`Kind.immutable_sources`).
     """
 
-    plan: Plan
+    plan: PlanStatus
     jobs: tuple[LocalJob, ...]
     reading: ScanResult
     quarantined: tuple[QuarantinedSource, ...]
@@ -65,9 +94,29 @@ class RunResult:
 
     @property
     def succeeded(self) -> bool:
-        """True when every job ended well and every target could be read."""
+        """True when every job ended well, every target could be read, and nothing waits for approval."""
         problems = (*self.reading.problems, *self.swept.problems)
-        return not problems and not self.quarantined and not self.failed
+        return not problems and not self.quarantined and not self.failed and not self.unapproved
+
+    @property
+    def unapproved(self) -> str:
+        """The hash of a plan that waits for approval, or ""."""
+        return self.plan.hash if self.plan.approval is PlanApproval.PENDING else ""
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Why the rest got no job, by the newest plan."""
+        return tuple(
+            LeftOut(
+                row.reason,
+                row.count,
+                row.example or "",
+                due=None if row.due_at is None else row.due_at.timestamp(),
+                missing=row.missing,
+            )
+            for row in self.plan.left_out
+            if row.reason != LeftOutReason.JOB_FINISHED
+        )
 
     @property
     def failed(self) -> tuple[LocalJob, ...]:
@@ -83,17 +132,10 @@ class RunResult:
         """
         if not self.races:
             return ()
-        return tuple(job for job in self.jobs if job.state is JobState.FAULTY and _reason(job) in _LOST)
+        return tuple(job for job in self.jobs if job.state is JobState.FAULTY and job.reason in _LOST)
 
     def _is_redone(self, job: LocalJob) -> bool:
         done = [other for other in self.jobs if other.state is JobState.SUCCEEDED and other.target == job.target]
         covered = {name for other in done for name in other.sources}
-        changed = _reason(job) == JobReason.SOURCES_CHANGED  # its successors have other sources
+        changed = job.reason == JobReason.SOURCES_CHANGED  # its successors have other sources
         return bool(done) and (changed or covered >= set(job.sources))
-
-
-_LOST: Final = frozenset({JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED})
-
-
-def _reason(job: LocalJob) -> str:
-    return job.status.attempts[-1].reason if job.status.attempts else ""

@@ -1,4 +1,4 @@
-"""The one worker of a local watch: an engine, started when there is work, and a thread per job that runs on it."""
+"""The one worker of a local run: an engine, started when there is work, and a thread per job that runs on it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 
 from compaction.api.job.report import JobReport
 from compaction.api.text.formatting import plural
-from compaction.exceptions import CompactionError, LaunchError
+from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.local.run.attempt import LocalLease, attempt
 from compaction.reconcile.actions import LaunchWorker, StopWorker
 from compaction.rewrite.ports import Assignment, JobRunner
@@ -51,6 +51,7 @@ class LocalWorker:
 
 class LocalWorkers:
     """Implements `kube.executor.ports.Workers`. Belongs to one thread; what the others do comes through `inbox`.
+    `failure` is why the engine did not start the last time, or is gone.
 
     Args:
         slots: how many jobs run at a time, as the policy says now.
@@ -67,6 +68,7 @@ class LocalWorkers:
         open_runner: Callable[[], AbstractContextManager[JobRunner]],
     ) -> None:
         self.worker: LocalWorker | None = None
+        self.failure: CompactionError | None = None
         self._inbox = inbox
         self._stop = stop
         self._slots = slots
@@ -82,8 +84,13 @@ class LocalWorkers:
         try:
             self._runner = self._engine.enter_context(self._open_runner())
         except CompactionError as error:
+            self.failure = error
             raise LaunchError(str(error)) from error
+        self.failure = None
         self._pool = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
+        # All threads now: the end would not wait for one in whose start an interrupt came.
+        started = threading.Barrier(slots)
+        wait([self._pool.submit(started.wait) for _ in range(slots)])
         self.worker = LocalWorker(action.name, slots, started=time.monotonic())
         self.note_need()
         return f"Spark is up, for {plural(slots, 'job')} at a time"
@@ -96,12 +103,12 @@ class LocalWorkers:
         """See `Workers`."""
         self.close()
 
-    def close(self) -> None:
-        """Close the engine; attempts that still run end first. Repeating is harmless."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Close the engine, because of an error or not; attempts that still run end first. Repeating is harmless."""
         if self._pool is not None:
             self._pool.shutdown()
         self._runner = self._pool = self.worker = None
-        self._engine.close()
+        self._engine.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
     def start(self, assignment: Assignment, *, policy: str) -> None:
         """Begin an attempt."""
@@ -113,10 +120,11 @@ class LocalWorkers:
         future = pool.submit(attempt, runner, assignment, lease, policy=policy)
         future.add_done_callback(lambda done: inbox.put(AttemptEnded(name, done)))
 
-    def note_end(self, why: str) -> None:
+    def note_end(self, error: EngineLostError) -> None:
         """The engine is gone by itself."""
+        self.failure = error
         if self.worker is not None:
-            self.worker = replace(self.worker, ended=why)
+            self.worker = replace(self.worker, ended=str(error) or "Spark went away")
 
     def note_need(self) -> None:
         """There is work now."""

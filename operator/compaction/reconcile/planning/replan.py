@@ -86,6 +86,11 @@ def plan_again(
     return plan, replace(memory, planning=replace(planning, plan=shown, jobs=None))
 
 
+def plan_of(reading: ScanResult, policy: CompactionPolicy, now: Moment) -> Plan:
+    """The plan of a store without jobs, to look into: the first one that `plan_again` would make of this scan."""
+    return _plan(reading, policy, (), Memory(), now)
+
+
 def _as_shown(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> ScanResult:
     """The scan without the targets that became due after the plan that waits for approval was made, while all of that
     plan can still be done. Sources arrive all the time: else it would be another plan after every review.
@@ -184,17 +189,17 @@ def _apart(
     return [one for one in candidates if one.target not in taken], (row,) if taken else ()
 
 
-def unplanned_targets(reading: ScanResult | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> int:
-    """How many targets would be planned if a plan were made now; 0 without a schedule: one is made at each scan."""
+def unplanned(reading: ScanResult | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> tuple[Candidate, ...]:
+    """What would be planned if a plan were made now; nothing without a schedule: one is made at each scan."""
     if reading is None or policy.spec.trigger.schedule is None:
-        return 0
+        return ()
     busy = {step.target for step in steps if not is_finished(step.status)}
     due, _ = split_due(reading.candidates, trigger_of(policy), {}, now=0.0)
     parked: dict[str, list[JobStep]] = {}
     for step in steps:
         if step.state is JobState.FAULTY:
             parked.setdefault(step.target, []).append(step)
-    return sum(candidate.target not in busy and not is_parked(candidate, parked) for candidate in due)
+    return tuple(one for one in due if one.target not in busy and not is_parked(one, parked))
 
 
 def _history(steps: Iterable[JobStep], memory: Memory) -> dict[str, TargetHistory]:

@@ -252,9 +252,11 @@ def _unreadable(facts: Facts, problems: Sequence[TargetProblem]) -> tuple[str, s
 
 def _in_quarantine(facts: Facts) -> str:
     nouns, newest = kind_of(facts.policy.spec.store).nouns, facts.quarantined[-1]
-    what = f"damaged {plural(2, nouns.source).removeprefix('2 ')}"
-    message = f"{len(facts.quarantined)} {what} are quarantined, newest {newest.target}/{newest.source}: "
-    return f"{message}{newest.message}; {nouns.ends_quarantine} to end its quarantine"
+    count, path = len(facts.quarantined), f"{newest.target}/{newest.source}"
+    which = f"{'newest ' if count > 1 else ''}{path}"
+    cause = newest.message.removeprefix(f"{path}: ") or newest.reason
+    remedy = nouns.ends_quarantine[0].upper() + nouns.ends_quarantine[1:]
+    return f"{plural(count, f'damaged {nouns.source}')} quarantined: {which} ({cause}). {remedy} to end its quarantine."
 
 
 def _explained(step: JobStep) -> bool:

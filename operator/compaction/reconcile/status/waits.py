@@ -11,10 +11,11 @@ from typing import Final
 from compaction.api.enums import WaitReason
 from compaction.api.policy.plan_status import MAX_WAITS, PlanStatus, WaitCount
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.api.text.formatting import format_work, plural
+from compaction.api.text.formatting import format_bytes, format_work, plural
 from compaction.api.text.safe import cut, printable
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
 from compaction.kinds.registry import kind_of
+from compaction.planning.candidates import Candidate
 from compaction.planning.planner import PlannedJob
 from compaction.reconcile.memory import Memory, frozen
 from compaction.reconcile.observations import Moment
@@ -58,8 +59,10 @@ def when(moment: float) -> str:
     return format_timestamp(timestamp_from_epoch(moment))
 
 
-def of_plans(policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *, unplanned: int) -> Waits:
-    """What the next plan waits for: approval, or its time. `unplanned` targets have debt that is due."""
+def of_plans(
+    policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *, unplanned: Sequence[Candidate]
+) -> Waits:
+    """What the next plan waits for: approval, or its time. `unplanned`: what is due."""
     if plan is not None and is_pending(plan):
         void = approved_hash(policy)
         named = printable(cut(void, MAX_TOLD))
@@ -69,9 +72,9 @@ def of_plans(policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *
         message = f"{what} waits for the annotation compaction.dev/approve={plan.hash}{other}"
         return {WaitReason.APPROVAL_PENDING: Wait(1, message)}
     if unplanned and clock.anchor is not None and clock.due is None:
-        after = f"the next plan is made at {when(clock.upcoming)}" if clock.upcoming is not None else "no plan follows"
-        nouns = kind_of(policy.spec.store).nouns
-        message = f"{plural(unplanned, nouns.target, nouns.targets)} with debt wait for spec.trigger.schedule: {after}"
+        after = f"next plan {when(clock.upcoming)}" if clock.upcoming is not None else "no plan follows"
+        nouns, debt = kind_of(policy.spec.store).nouns, format_bytes(sum(one.debt_bytes for one in unplanned))
+        message = f"{debt} in {plural(len(unplanned), nouns.target, nouns.targets)}; {after}"
         return {WaitReason.AWAITING_SCHEDULE: Wait(1, message)}
     return NO_WAITS
 

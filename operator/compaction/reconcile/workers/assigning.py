@@ -57,6 +57,7 @@ class Assigner:
         self.now = snapshot.now
         self.memory = memory
         self.clock = clock
+        self._tenants: dict[str, str] = {}
 
     def assign(self, steps: tuple[JobStep, ...], workers: fleet.Fleet) -> AssignmentResult:
         """Assignments and launches for the jobs as they stand after their steps."""
@@ -219,8 +220,11 @@ class Assigner:
         )
 
     def _tenant(self, step: JobStep) -> str:
-        spec = step.view.job.spec
-        return kind_of_job(spec.kind).tenant(spec, self.policy.spec.store)
+        known = self._tenants.get(step.name)
+        if known is None:
+            spec = step.view.job.spec
+            known = self._tenants[step.name] = kind_of_job(spec.kind).tenant(spec, self.policy.spec.store)
+        return known
 
     def _load(self, steps: Iterable[JobStep]) -> dict[str, TenantLoad]:
         load: dict[str, TenantLoad] = {}

@@ -28,9 +28,10 @@ from compaction.api.job.report import JobReport
 from compaction.exceptions import (
     BlockStoreError,
     CompactionError,
-    IndexUnavailableError,
+    DatabaseUnavailableError,
     ReplaceRefusedError,
     StaleTokenError,
+    StorageError,
 )
 from compaction.rewrite.attempt import RewriteAttempt
 from compaction.rewrite.blocks.job import BlockJob
@@ -68,7 +69,7 @@ _REASONS: Final = {
 class BlockAttempt(RewriteAttempt):
     """An attempt at blocks. `place`: of the objects, for tasks. `monotonic`, `sleep`: seconds."""
 
-    reported: ClassVar[tuple[type[CompactionError], ...]] = (BlockStoreError, StaleTokenError)
+    reported: ClassVar[tuple[type[CompactionError], ...]] = (BlockStoreError, StorageError, StaleTokenError)
 
     job: BlockJob
     store: BlockStore
@@ -160,7 +161,7 @@ class BlockAttempt(RewriteAttempt):
             self.lease.ensure_held()
             try:
                 self.store.replace(result)
-            except IndexUnavailableError as error:
+            except DatabaseUnavailableError as error:
                 if self.monotonic() >= give_up_at:
                     raise
                 log.warning("the commit is repeated", error=str(error))
@@ -179,7 +180,7 @@ class BlockAttempt(RewriteAttempt):
                 failure = MergeFailure(self.job.name, reason, str(error), passing=passing)
                 if reason is JobReason.VERIFICATION_FAILED:
                     self.rounds.uploads.clear()  # the evidence
-            case BlockStoreError():
+            case BlockStoreError() | StorageError():
                 failure = failure_of(error, self.job.name)
             case _:
                 raise error

@@ -17,12 +17,12 @@ from compaction.exceptions import (
     ObjectChangedError,
     ObjectMissingError,
     ObjectTruncatedError,
-    SecretError,
+    StorageError,
     UnreadableBlockError,
 )
 from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectStorage
+from compaction.stores.objects.store import ObjectStorage
 
 
 class SourceFault(StrEnum):
@@ -46,7 +46,7 @@ class Culprit:
     message: str
 
 
-def culprit_of(error: BlockStoreError | SecretError) -> Culprit | None:
+def culprit_of(error: BlockStoreError | StorageError) -> Culprit | None:
     """The object that an error is about, if it is about one as it lies there."""
     match error:
         case ObjectMissingError():
@@ -69,7 +69,7 @@ def read_source_footer(objects: ObjectStorage, block: Block) -> BlockFooter | Cu
     """
     try:
         footer = read_footer(objects, block.path)
-    except BlockStoreError as error:
+    except (BlockStoreError, StorageError) as error:
         culprit = culprit_of(error)
         if culprit is None:
             raise

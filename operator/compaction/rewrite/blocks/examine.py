@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from compaction.exceptions import BlockStoreError, SecretError
+from compaction.exceptions import BlockStoreError, StorageError
 from compaction.rewrite.blocks.culprits import Culprit, foreign, read_source_footer
 from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.task import MergeFailure, failure_of, of_culprit, opener
@@ -51,7 +51,7 @@ def run_examination(task: ExamineTask) -> Examined:
         if isinstance(footer, Culprit):
             return of_culprit(footer)
         found = read_back(source.path, opener(objects, source.path, pace))
-    except (BlockStoreError, SecretError) as error:
+    except (BlockStoreError, StorageError) as error:
         return failure_of(error, "")
     if found != source.fingerprint:
         return of_culprit(foreign(source, f"its rows are {found}, not {source.fingerprint} (rows:content)"))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from compaction.exceptions import BlockStoreError, BlockVerificationError
+from compaction.exceptions import BlockStoreError, BlockVerificationError, StorageError
 from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.task import (
     MergedPart,
@@ -36,8 +36,8 @@ from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange, key_ranges
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.model import Block, RowFingerprint
-from compaction.stores.blocks.objects.store import ObjectInfo
 from compaction.stores.blocks.paths import parse_block_path
+from compaction.stores.objects.store import ObjectInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def merge_blocks(
     """
     try:
         tasks = _tasks(work, engine.parallelism)
-    except BlockStoreError as error:
+    except (BlockStoreError, StorageError) as error:
         return MergeOutcome((), (failure_of(error, work.name),))
     results = _run(tasks, engine, lease, tag, done)
     parts = tuple(result for result in results if isinstance(result, MergedPart))

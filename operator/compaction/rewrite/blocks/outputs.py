@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
-from compaction.exceptions import BlockStoreError, UnsuitableBlockError
+from compaction.exceptions import BlockStoreError, StorageError, UnsuitableBlockError
 from compaction.rewrite.blocks.merging import BlockMerge
 from compaction.rewrite.blocks.task import MergedPart
 from compaction.stores.blocks.index.orphans import condemn, confirm_gone
@@ -70,5 +70,5 @@ def discard(store: BlockStore, paths: Iterable[str]) -> None:
         doomed = condemn(store.index, wanted, now=store.now())
         failed = dict(store.objects.delete(doomed))
         confirm_gone(store.index, [path for path in doomed if path not in failed], now=store.now())
-    except BlockStoreError as error:
+    except (BlockStoreError, StorageError) as error:
         log.warning("outputs that were not committed stay until orphans are collected", error=str(error), paths=wanted)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compaction.api.policy.block_store import BlockStoreReference
-from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from compaction.stores.secrets import DirectorySecrets, Secrets, TaskSecret, options_of
 
 

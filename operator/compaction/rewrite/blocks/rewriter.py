@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from compaction.api.job.report import JobReport
-from compaction.exceptions import BlockStoreError, SecretError
+from compaction.exceptions import BlockStoreError, StorageError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.place import objects_place
@@ -15,8 +15,9 @@ from compaction.rewrite.blocks.task import failure_of
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.stores.blocks.connecting import connection_of
-from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.blocks.unreachable import explaining
+from compaction.stores.database.engine import DEFAULT_PATIENCE
 from compaction.stores.secrets import Secrets
 
 
@@ -57,8 +58,9 @@ class BlockRewriter:
         try:
             place = objects_place(job.store, self._secrets)
             connection = connection_of(job.store, self._secrets)
-            store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
-        except (BlockStoreError, SecretError) as error:
+            with explaining(connection):
+                store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
+        except (BlockStoreError, StorageError) as error:
             return failed([failure_of(error, job.name)], (), token=token)
         try:
             return BlockAttempt(

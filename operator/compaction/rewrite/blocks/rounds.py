@@ -29,7 +29,7 @@ from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectStorage
+from compaction.stores.objects.store import ObjectStorage
 
 log = structlog.get_logger(__name__)
 

@@ -21,11 +21,11 @@ from compaction.exceptions import (
     BlockNotSortedError,
     BlockStoreError,
     BlockVerificationError,
-    IndexUnavailableError,
+    DatabaseUnavailableError,
     ObjectStoreUnavailableError,
     SchemaConflictError,
-    SecretError,
     SortKeyError,
+    StorageError,
     UnreadableBlockError,
 )
 from compaction.kinds.blocks.reasons import BlockJobReason
@@ -39,7 +39,7 @@ from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
+from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.pace import UNLIMITED, Pace
 
 
@@ -102,7 +102,7 @@ _REASONS: Final = {
     SortKeyError: JobReason.INVALID_JOB,
     BlockVerificationError: JobReason.VERIFICATION_FAILED,
 }
-_PASSING: Final = (IndexUnavailableError, ObjectStoreUnavailableError)
+_PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
 
 
 def run_merge(task: MergeTask) -> TaskResult:
@@ -112,7 +112,7 @@ def run_merge(task: MergeTask) -> TaskResult:
         return _merge(task, task.store.open(), pace)
     except BlockNotSortedError as error:
         return run_merge(replace(task, unsorted=task.unsorted | {error.block}))
-    except (BlockStoreError, SecretError) as error:
+    except (BlockStoreError, StorageError) as error:
         return failure_of(error, task.output)
     except OSError as error:
         # Of the scratch directory; those of objects and of what is read are errors of ours by now.
@@ -120,7 +120,7 @@ def run_merge(task: MergeTask) -> TaskResult:
         return MergeFailure(task.output, JobReason.STORE_UNREADABLE, f"{task.output}: scratch space: {why}")
 
 
-def failure_of(error: BlockStoreError | SecretError, output: str) -> MergeFailure:
+def failure_of(error: BlockStoreError | StorageError, output: str) -> MergeFailure:
     """The failure for an error that data and storage can cause; anything else is of the store as a whole."""
     culprit = culprit_of(error)
     if culprit is not None and culprit.path == output:

@@ -21,11 +21,12 @@ from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.block_store import BlockStoreSpec as BlockStoreSpec
 from compaction.exceptions import (
     BlockStoreError,
-    IndexUnavailableError,
+    DatabaseUnavailableError,
     InvalidAssignmentError,
     ObjectAccessError,
     ObjectStoreUnavailableError,
     SecretError,
+    StorageError,
     UnknownBlockError,
 )
 from compaction.kinds.blocks.measures import measures_of
@@ -44,6 +45,7 @@ from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
 from compaction.stores.blocks.schema.book import SchemaBook
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.cleaner import BlockCleaner
+from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.blocks.waiting import WaitingBlocks
 from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import Secrets, reason_of
@@ -52,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 PATIENCE: Final = 10.0
 """Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""
-UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, IndexUnavailableError)
+UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, DatabaseUnavailableError)
 
 
 class BlockStoreAdapter:
@@ -101,7 +103,7 @@ class BlockStoreAdapter:
             return self._unreadable(request, reason_of(error), str(error))
         except UNREACHABLE as error:
             return self._unreadable(request, PolicyReason.STORE_UNREACHABLE, str(error))
-        except BlockStoreError as error:
+        except (BlockStoreError, StorageError) as error:
             return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
 
     def _sense(self, request: SenseRequest, store: BlockStore) -> Sensed:
@@ -230,7 +232,7 @@ class BlockStoreAdapter:
         try:
             with self._store() as store:
                 swept = self._cleaner.run(store)
-        except (BlockStoreError, SecretError) as error:
+        except (BlockStoreError, StorageError) as error:
             return Swept(0, 0, (TargetProblem(self._spec.url, "SweepFailed", str(error)),), SWEEP_AGAIN)
         problems = tuple(TargetProblem(where, "SweepFailed", error) for where, error in swept.failures.items())
         return Swept(swept.deleted, swept.bytes, problems, swept.next_in)
@@ -278,17 +280,19 @@ class BlockStoreAdapter:
     def _store(self) -> Iterator[BlockStore]:
         """The store, opened again when a Secret has changed. Raises SecretError, BlockStoreError."""
         with self._opening:
-            store = self._current()
+            wanted = connection_of(self._spec.reference, self._secrets)
+            with explaining(wanted):
+                store = self._current(wanted)
             self._users += 1
         try:
-            yield store
+            with explaining(wanted):
+                yield store
         finally:
             with self._opening:
                 self._users -= 1
                 self._let_go()
 
-    def _current(self) -> BlockStore:
-        wanted = connection_of(self._spec.reference, self._secrets)
+    def _current(self, wanted: BlockStoreConnection) -> BlockStore:
         if self._opened is not None and self._opened[0] == wanted:
             return self._opened[1]
         store = BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)

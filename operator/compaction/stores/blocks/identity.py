@@ -15,7 +15,7 @@ from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectM
 from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase, head_version
 from compaction.stores.blocks.index.schema import ensure_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA
-from compaction.stores.blocks.objects.store import ObjectStorage
+from compaction.stores.objects.store import ObjectStorage
 
 IDENTITY_PATH: Final = "_compaction/identity"
 """No path of a block: `_compaction/` has two parts, a block three (and a tenant may have this name)."""
@@ -33,7 +33,7 @@ def bind(objects: ObjectStorage, index: IndexDatabase) -> str:
 
     Raises:
         IndexMismatchError: they do not belong together, or one of both was lost.
-        IndexSchemaError, IndexUnavailableError, BlockIndexError, ObjectError
+        DatabaseSchemaError, DatabaseUnavailableError, DatabaseError, ObjectError
     """
     ours = ensure_schema(index, identity=str(ULID()))
     theirs = read_identity(objects)
@@ -65,7 +65,7 @@ def begin_anew(objects: ObjectStorage, index: IndexDatabase) -> str:
 
     Raises:
         IndexMismatchError: the index is in use, of this store or of another: one that exists is never replaced.
-        IndexSchemaError, IndexUnavailableError, BlockIndexError, ObjectError
+        DatabaseSchemaError, DatabaseUnavailableError, DatabaseError, ObjectError
     """
     theirs = read_identity(objects) or _write(objects, str(ULID()))
     suffix = f"{_AFTER}{theirs[:_WORD]}"

@@ -23,6 +23,7 @@ from compaction.exceptions import (
     ObjectMissingError,
     SchemaConflictError,
     SnapshotExpiredError,
+    StorageError,
     UnsuitableBlockError,
 )
 from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, UNKNOWN, BlockFooter, read_footer, short
@@ -41,7 +42,7 @@ from compaction.stores.blocks.index.pages import blocks_at, page
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.merge.schema import unified
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectStorage
+from compaction.stores.objects.store import ObjectStorage
 
 BATCH_ROWS: Final = 1 << 16
 BUFFER_BYTES: Final = 1 << 20
@@ -73,7 +74,7 @@ class BlockReader:
         """The live blocks of this instant, or of an earlier one by its version. `start` and `end` of the filter are
         held by every row, not only by blocks.
 
-        Raises SnapshotExpiredError (for a version), IndexUnavailableError, BlockIndexError.
+        Raises SnapshotExpiredError (for a version), DatabaseUnavailableError, DatabaseError.
         """
         return BlockSnapshot(self, which, page(self.store.index, which, version=version, limit=1).version)
 
@@ -87,7 +88,7 @@ class BlockSnapshot:
     version: int
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks, by id. Raises SnapshotExpiredError, IndexUnavailableError, BlockIndexError."""
+        """The blocks, by id. Raises SnapshotExpiredError, DatabaseUnavailableError, DatabaseError."""
         return blocks_at(self.reader.store.index, self.which, version=self.version)
 
     def schema(self) -> pa.Schema:
@@ -112,7 +113,7 @@ class BlockSnapshot:
         Raises:
             SnapshotExpiredError: a block was replaced, and its object deleted, because the grace has passed since then.
             ObjectMissingError, CorruptBlockError: a live block is lost or damaged.
-            SchemaConflictError, UnsuitableBlockError, ObjectError, IndexUnavailableError, BlockIndexError
+            SchemaConflictError, UnsuitableBlockError, ObjectError, DatabaseUnavailableError, DatabaseError
         """
         target = self.schema() if schema is None else schema
         for block in self.blocks():
@@ -141,7 +142,7 @@ class BlockSnapshot:
             raise CorruptBlockError(block.path, "it is not the object that was registered: rows or bytes differ")
         return footer
 
-    def _vanished(self, block: Block) -> BlockStoreError:
+    def _vanished(self, block: Block) -> ObjectMissingError | SnapshotExpiredError:
         """Deleted because its time had come, or lost: that the index knows."""
         record = inspect(self.reader.store.index, block.id)
         if record is not None and record.state is BlockState.LIVE:
@@ -175,7 +176,7 @@ class _Rows:
                 read = names if not time or time in names else [*names, time]
                 for batch in file.iter_batches(self.reader.batch_rows, groups, columns=read, use_threads=False):
                     yield (self._cut(batch, time) if time else batch).select(names)
-        except BlockStoreError:
+        except (BlockStoreError, StorageError):
             raise
         except LIBRARY_FAILURES as error:
             raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None

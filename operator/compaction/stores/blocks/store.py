@@ -14,17 +14,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, Self
 
-from compaction.exceptions import BlockStoreError
+from compaction.exceptions import BlockStoreError, StorageError
 from compaction.stores.blocks.identity import bind
 from compaction.stores.blocks.index import claims, listing, quarantine, registering, replacing
-from compaction.stores.blocks.index.engine import DEFAULT_PATIENCE, IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter, BlockRecord, Listing
 from compaction.stores.blocks.index.quarantine import Fault, Quarantined
 from compaction.stores.blocks.index.queue import QueueChanges, QueueReading, read_changes, read_queue
 from compaction.stores.blocks.index.registering import Registered
 from compaction.stores.blocks.index.replacing import BlockReplacement, Replaced
 from compaction.stores.blocks.model import SECOND, Block
-from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
+from compaction.stores.database.engine import DEFAULT_PATIENCE
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from compaction.stores.processes import Holder
 
 DESCRIBED_AT_ONCE: Final = 8
@@ -33,11 +34,15 @@ DESCRIBED_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class BlockStoreConnection:
-    """How a store is reached. `url`: of the objects; `index_url` and `options` (credentials) never show."""
+    """How a store is reached. `url`: of the objects; `index_url` and `options` (credentials) never show. `index_from`
+    and `options_from`: where these two are written, for messages, such as `Secret index`.
+    """
 
     url: str
     index_url: str = field(repr=False)
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    options_from: str = ""
+    index_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +64,15 @@ class BlockStore:
         """Open a store; a new one is made. `patience`: seconds for which calls of the index are repeated.
 
         Raises:
-            ObjectStoreUrlError, IndexUrlError: a URL or an option cannot be used.
+            ObjectStoreUrlError, DatabaseUrlError: a URL or an option cannot be used.
             IndexMismatchError: objects and index do not belong together.
-            ObjectError, BlockIndexError: one of both cannot be reached.
+            ObjectError, DatabaseError: one of both cannot be reached.
         """
         objects = open_objects(connection.url, options=connection.options)
-        index = open_database(connection.index_url, patience=patience)
+        index = IndexDatabase.open(connection.index_url, patience=patience)
         try:
             bind(objects, index)
-        except BlockStoreError:
+        except (BlockStoreError, StorageError):
             index.close()
             raise
         return cls(objects, index, clock)

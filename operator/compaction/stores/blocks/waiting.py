@@ -35,7 +35,7 @@ class WaitingBlocks:
     def refresh(self, jobs: Iterable[HeldJob]) -> None:
         """Take in what has changed. `jobs`: all that exist and have not succeeded.
 
-        Raises BlockIndexError, and what looking up a schema raises: then nothing was taken in.
+        Raises DatabaseError, and what looking up a schema raises: then nothing was taken in.
         """
         levels = len(self._rules.levels)
         changes = read_changes(self.index, self._version, levels=levels) if self._version is not None else None
@@ -59,7 +59,7 @@ class WaitingBlocks:
         self._version = reading.version
 
     def density(self) -> Density:
-        """How many blocks readers have to open, counted when the index has changed. Raises BlockIndexError."""
+        """How many blocks readers have to open, counted when the index has changed. Raises DatabaseError."""
         if self._density[0] != self._version:
             # Counted after `refresh` has seen its version: newer, if anything, and counted again at the next change.
             self._density = self._version, density(self.index, span=self._rules.span)

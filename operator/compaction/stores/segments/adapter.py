@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from compaction.api.enums import JobReason, PolicyReason
+from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import Ownership, SegmentLogsSpec
 from compaction.api.text.safe import INT64_MAX
@@ -265,21 +265,15 @@ def claiming() -> Iterator[None]:
     try:
         yield
     except OwnerRunningError as error:
-        raise _refused(
-            ClaimRefusal.BUSY, error, SegmentReason.OWNER_RUNNING, wait=SegmentReason.OWNER_RUNNING
-        ) from error
+        raise ClaimRefusedError(ClaimRefusal.BUSY, str(error), SegmentReason.OWNER_RUNNING) from error
     except LockHeldError as error:
-        raise _refused(ClaimRefusal.BUSY, error, SegmentReason.STORE_LOCKED, wait=SegmentReason.LOCK_HELD) from error
+        raise ClaimRefusedError(ClaimRefusal.BUSY, str(error), SegmentReason.LOCK_HELD) from error
     except NotALogDirectoryError as error:
-        raise _refused(ClaimRefusal.GONE, error, JobReason.STORE_UNREADABLE) from error
+        raise ClaimRefusedError(ClaimRefusal.GONE, str(error)) from error
     except StaleTokenError:
         raise
     except SegmentLogError as error:
-        raise _refused(ClaimRefusal.ERROR, error, JobReason.STORE_UNREADABLE) from error
-
-
-def _refused(refusal: ClaimRefusal, error: SegmentLogError, failure: str, *, wait: str = "") -> ClaimRefusedError:
-    return ClaimRefusedError(refusal, str(error), failure, wait)
+        raise ClaimRefusedError(ClaimRefusal.ERROR, str(error)) from error
 
 
 def _stopped(result: SenseResult) -> Iterator[LogDebt]:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from compaction.exceptions import IndexUnavailableError
+from compaction.exceptions import DatabaseUnavailableError
 from compaction.stores.blocks.claims.heartbeat import HolderHeartbeat
 from compaction.stores.blocks.claims.holders import STRAY_CLAIM, Sign, is_parked, sign_of
 from compaction.stores.blocks.index.claims import JobRecord
@@ -77,7 +77,7 @@ def test_a_heartbeat_goes_on_over_failures_and_ends() -> None:
         if len(beats) == 4:
             enough.set()
         if len(beats) == 2:
-            raise IndexUnavailableError("index", "away")
+            raise DatabaseUnavailableError("index", "away")
 
     heartbeat = HolderHeartbeat(renew, every=0.001)
     heartbeat.start()

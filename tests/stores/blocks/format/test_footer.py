@@ -27,7 +27,7 @@ from compaction.stores.blocks.format.footer import MAX_FOOTER, Bounds, read_foot
 from compaction.stores.blocks.format.footer_shape import MAX_DEPTH
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.format.thrift import FooterError, decode
-from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.depth import examples
 from support.stores.blocks import PATH, footer_of, parquet, rows, with_footer
 
@@ -280,7 +280,7 @@ PARSE = """
 import resource, sys
 from compaction.exceptions import BlockFormatError
 from compaction.stores.blocks.format.footer import read_footer
-from compaction.stores.blocks.objects.store import open_objects
+from compaction.stores.objects.store import open_objects
 objects = open_objects(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -16,7 +16,7 @@ from compaction.stores.blocks.index.claims import (
     open_jobs,
     retire,
 )
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.quarantine import Fault, quarantine
 from compaction.stores.blocks.index.queue import read_changes, read_queue
 from compaction.stores.blocks.index.refusals import IndexRefusal
@@ -153,7 +153,7 @@ def test_levels_can_be_skipped(index: IndexDatabase) -> None:
 
 def test_one_of_many_wins_each_block(index_url: str) -> None:
     """Jobs that overlap in a ring, claimed by many at once: never two neighbours, and no one is stuck."""
-    database = open_database(index_url)
+    database = IndexDatabase.open(index_url)
     count = 8
     register(database, blocks_of(*range(count)), now=NOON)
     start = threading.Barrier(count)
@@ -161,7 +161,7 @@ def test_one_of_many_wins_each_block(index_url: str) -> None:
     reasons: list[str] = []
 
     def compete(number: int) -> None:
-        mine = open_database(index_url)
+        mine = IndexDatabase.open(index_url)
         start.wait()
         try:
             _claim(mine, f"job-{number}", 1, number, (number + 1) % count)
@@ -186,13 +186,13 @@ def test_one_of_many_wins_each_block(index_url: str) -> None:
 
 def test_one_of_many_wins_each_token(index_url: str) -> None:
     """Two coordinators that read the same high water hand out the same token: one claim holds."""
-    database = open_database(index_url)
+    database = IndexDatabase.open(index_url)
     register(database, blocks_of(1), now=NOON)
     start = threading.Barrier(6)
     won: list[int] = []
 
     def compete() -> None:
-        mine = open_database(index_url)
+        mine = IndexDatabase.open(index_url)
         start.wait()
         for _ in range(5):
             token = high_water(mine, "job") + 1

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.exceptions import BlockConflictError, UnknownBlockError
 from compaction.stores.blocks.index.claims import claim, job_record, retire
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import inspect, live_blocks
 from compaction.stores.blocks.index.orphans import (
     condemn,
@@ -140,12 +140,12 @@ class TestTombstones:
         check(index)
 
     def test_two_sweepers(self, index_url: str) -> None:
-        database = open_database(index_url)
+        database = IndexDatabase.open(index_url)
         _compacted(database, *range(30))
         counts: list[int] = []
 
         def sweep() -> None:
-            mine = open_database(index_url)
+            mine = IndexDatabase.open(index_url)
             while batch := due(mine, now=NOON, grace=0, limit=7):
                 counts.append(confirm(mine, [one.block for one in batch], now=NOON))
             mine.close()
@@ -261,19 +261,19 @@ class TestOrphans:
     @pytest.mark.parametrize("round_", range(5))
     def test_a_race_between_collector_and_writer(self, index_url: str, round_: int) -> None:
         """Either the object is a block, or it may be deleted; never both."""
-        database = open_database(index_url)
+        database = IndexDatabase.open(index_url)
         start = threading.Barrier(2)
         ends: dict[str, bool] = {}
 
         def collect() -> None:
-            mine = open_database(index_url)
+            mine = IndexDatabase.open(index_url)
             start.wait()
             ends["collected"] = bool(condemn(mine, [a_block(1).path], now=NOON))
             mine.close()
 
         thread = threading.Thread(target=collect)
         thread.start()
-        mine = open_database(index_url)
+        mine = IndexDatabase.open(index_url)
         start.wait()
         try:
             register(mine, blocks_of(1), now=NOON)

@@ -4,57 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import traceback
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from compaction.exceptions import BlockIndexError, IndexUnavailableError, IndexUrlError
-from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.exceptions import DatabaseUnavailableError
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import live_blocks, streamed
 from compaction.stores.blocks.index.registering import register
 from support.stores.block_index import NOON, a_block, blocks_of
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///x.db?mode=ro", "mysql://u:hunter2@h/d",
-        "postgresql://u:hunter2@h", "u:hunter2@h/db", "postgresql://u:hunter2@h:port/db",
-    ],
-)  # fmt: skip
-def test_urls_that_lead_to_no_index(url: str) -> None:
-    with pytest.raises(IndexUrlError) as caught:
-        open_database(url)
-    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_a_refused_login_is_no_reason_to_try_again(postgres: PostgresServer) -> None:
-    wrong = postgres.url("postgres").replace(postgres.password, "hunter2")
-    database = open_database(wrong, sleep=lambda seconds: pytest.fail("it was tried again"))
-    with pytest.raises(BlockIndexError, match="correct the Secret") as caught:
-        live_blocks(database)
-    shown = "".join(traceback.format_exception(caught.value))
-    assert "hunter2" not in shown + repr(caught.value) + database.name
-    database.close()
-
-
-def test_a_database_that_is_away_is_asked_until_the_patience_ends() -> None:
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    database = open_database(
-        "postgresql://u:hunter2@127.0.0.1:1/db?password=hunter3", patience=60, clock=lambda: now[0], sleep=sleep
-    )
-    with pytest.raises(IndexUnavailableError, match="repeating is safe") as caught:
-        live_blocks(database)
-    assert 50 < now[0] <= 60
-    assert "hunter" not in "".join(traceback.format_exception(caught.value))
-    database.close()
 
 
 def test_a_change_waits_for_the_one_before_it(index: IndexDatabase) -> None:
@@ -118,32 +77,17 @@ def test_a_change_that_fails_changes_nothing(index: IndexDatabase) -> None:
 
 def test_a_lock_that_is_never_given(tmp_path: Path, index_url: str) -> None:
     """Somebody stopped in the middle of a change (a debugger, a frozen machine): others are told, not hung."""
-    holder, database = open_database(index_url), open_database(index_url, patience=0.5, lock_seconds=0.05)
+    holder, database = IndexDatabase.open(index_url), IndexDatabase.open(index_url, patience=0.5, lock_seconds=0.05)
     with holder.engine.connect() as connection:
         if connection.dialect.name == "sqlite":
             raw = sqlite3.connect(tmp_path / "index.db", isolation_level=None)
             raw.execute("BEGIN IMMEDIATE")
         else:
             connection.execute(text("SELECT 1 FROM block_index FOR UPDATE"))
-        with pytest.raises(IndexUnavailableError):
+        with pytest.raises(DatabaseUnavailableError):
             register(database, [a_block(1)], now=NOON)
         if connection.dialect.name == "sqlite":
             raw.close()
     register(database, [a_block(1)], now=NOON)
     holder.close()
-    database.close()
-
-
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    database = open_database(f"sqlite:///{tmp_path}/missing/index.db")
-    with pytest.raises(IndexUnavailableError, match="see to the file"):
-        live_blocks(database)
-    database.close()
-
-
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
-    (tmp_path / "index.db").write_bytes(b"PAR1" * 1000)
-    database = open_database(f"sqlite:///{tmp_path}/index.db")
-    with pytest.raises(BlockIndexError, match="not a database"):
-        live_blocks(database)
     database.close()

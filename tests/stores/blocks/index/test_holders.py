@@ -28,7 +28,7 @@ def take(index: IndexDatabase, job: str, token: int, number: int, holder: Holder
 def be_silent(index: IndexDatabase, holder: Holder, seconds: int) -> None:
     """As if the last sign of life was so long ago."""
     past = update(HOLDERS).where(HOLDERS.c.holder == holder.id)
-    index.aside(lambda connection: connection.execute(past.values(renewed_at=HOLDERS.c.renewed_at - seconds * SECOND)))
+    index.write(lambda connection: connection.execute(past.values(renewed_at=HOLDERS.c.renewed_at - seconds * SECOND)))
 
 
 def holders(index: IndexDatabase) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import BlockConflictError, InvalidBlockError
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import BlockFilter, inspect, live_blocks, streamed
 from compaction.stores.blocks.index.queue import QueueDepth, read_changes, read_queue
 from compaction.stores.blocks.index.queue import depths as queue_depths
@@ -212,7 +212,7 @@ class TestQueue:
         writers, rounds = 4, 15
 
         def write(writer: int) -> None:
-            database = open_database(index_url)
+            database = IndexDatabase.open(index_url)
             for turn in range(rounds):
                 number = writer * 1000 + turn * 2
                 register(database, blocks_of(number, number + 1), now=NOON)
@@ -221,7 +221,7 @@ class TestQueue:
         threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
         for thread in threads:
             thread.start()
-        reader = open_database(index_url)
+        reader = IndexDatabase.open(index_url)
         seen: dict[str, int] = {}
         order: list[int] = []
         version = 0
@@ -245,7 +245,7 @@ def test_many_register_the_same(index_url: str) -> None:
     results = []
 
     def write() -> None:
-        database = open_database(index_url)
+        database = IndexDatabase.open(index_url)
         results.extend(register(database, blocks_of(1, 2, 3), now=NOON).new)
         database.close()
 

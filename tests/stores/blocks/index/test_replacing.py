@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from compaction.exceptions import InvalidBlockError, ReplaceRefusedError, StaleTokenError
 from compaction.stores.blocks.index.claims import claim, job_record, retire
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import inspect, live_blocks
 from compaction.stores.blocks.index.orphans import condemn, confirm_gone
 from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, quarantined
@@ -274,7 +274,7 @@ def test_an_output_that_is_being_collected(claimed: IndexDatabase) -> None:
 
 def test_one_of_many_commits(index_url: str) -> None:
     """The same result from many hands is committed once; of different ones, one."""
-    database = open_database(index_url)
+    database = IndexDatabase.open(index_url)
     register(database, SOURCES, now=NOON)
     claim(database, job="job", token=5, sources=IDS, now=NOON)
     outputs = [output_of(100 + n // 2, SOURCES) for n in range(6)]
@@ -282,7 +282,7 @@ def test_one_of_many_commits(index_url: str) -> None:
     ends: list[tuple[str, str]] = []
 
     def commit(output: Block) -> None:
-        mine = open_database(index_url)
+        mine = IndexDatabase.open(index_url)
         start.wait()
         try:
             done = replace(mine, with_fields(RESULT, outputs=(output,)), now=NOON)
@@ -305,14 +305,14 @@ def test_one_of_many_commits(index_url: str) -> None:
 
 def test_readers_see_all_sources_or_all_outputs(index_url: str) -> None:
     """Compaction after compaction under readers that never stop: at every instant the rows are all there, once."""
-    database = open_database(index_url)
+    database = IndexDatabase.open(index_url)
     register(database, blocks_of(*range(40)), now=NOON)
     whole = sum((block.fingerprint for block in live_blocks(database).blocks), RowFingerprint())
     ended = threading.Event()
     seen: list[int] = []
 
     def compact() -> None:
-        mine = open_database(index_url)
+        mine = IndexDatabase.open(index_url)
         number = 1000
         while len(live := sorted(live_blocks(mine).blocks, key=lambda block: block.level)) > 1:
             level = next(b.level for b in live if sum(b.level == other.level for other in live) > 1)

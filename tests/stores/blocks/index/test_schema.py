@@ -14,9 +14,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from compaction.exceptions import IndexSchemaError
+from compaction.exceptions import DatabaseSchemaError
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.migrations.indexes import WITH_INDEXES
 from compaction.stores.blocks.index.migrations.upgrading import migrations
@@ -78,7 +78,7 @@ def test_many_make_it_at_once(empty_url: str) -> None:
     identities: list[str] = []
 
     def make(name: str) -> None:
-        database = open_database(empty_url)
+        database = IndexDatabase.open(empty_url)
         identities.append(ensure_schema(database, identity=name))
         database.close()
 
@@ -98,7 +98,7 @@ def test_death_while_it_is_made_leaves_nothing(empty_url: str, monkeypatch: pyte
     def die(*args: object, **kwargs: object) -> None:
         raise SuddenDeath
 
-    database = open_database(empty_url)
+    database = IndexDatabase.open(empty_url)
     with monkeypatch.context() as patch:
         patch.setattr("compaction.stores.blocks.index.migrations.upgrading.insert", die)
         with pytest.raises(SuddenDeath):
@@ -110,14 +110,14 @@ def test_death_while_it_is_made_leaves_nothing(empty_url: str, monkeypatch: pyte
 def test_a_newer_schema_is_left_alone(index: IndexDatabase) -> None:
     with index.engine.begin() as connection:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(IndexSchemaError, match="newer version of this program"):
+    with pytest.raises(DatabaseSchemaError, match="newer version of this program"):
         ensure_schema(index, identity=IDENTITY)
 
 
 def test_without_a_schema_the_error_says_so(empty_url: str) -> None:
-    database = open_database(empty_url)
-    with pytest.raises(IndexSchemaError, match="holds no block index"):
+    database = IndexDatabase.open(empty_url)
+    with pytest.raises(DatabaseSchemaError, match="the tables are missing"):
         live_blocks(database)
-    with pytest.raises(IndexSchemaError, match="holds no block index"):
+    with pytest.raises(DatabaseSchemaError, match="the tables are missing"):
         register(database, blocks_of(1), now=NOON)
     database.close()

@@ -11,7 +11,7 @@ from alembic import command
 from sqlalchemy import Connection, insert, text
 
 from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.index.migrations.upgrading import migrations
 from compaction.stores.blocks.index.queue import read_queue
@@ -81,7 +81,7 @@ def test_an_index_of_an_older_program_is_brought_up_to_date(
     if kind == "postgresql":
         server = request.getfixturevalue("postgres")
         url = server.url(server.create())
-    database = open_database(url)
+    database = IndexDatabase.open(url)
 
     def older(connection: Connection) -> None:
         config = migrations()

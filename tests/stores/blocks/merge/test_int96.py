@@ -15,8 +15,8 @@ from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from compaction.stores.blocks.objects.store import open_objects
 from compaction.stores.blocks.registration.describe import describe
+from compaction.stores.objects.store import open_objects
 from support.stores.blocks import PATH
 
 SPARK: Final = {b"org.apache.spark.version": b"4.3.0"}

@@ -14,7 +14,7 @@ import pytest
 from compaction.exceptions import BlockClaimError, ObjectMissingError
 from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.index.claims import retire
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.rebuild.index import rebuild_index
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.cleaning import sweep
@@ -106,7 +106,7 @@ def fresh(connection: BlockStoreConnection, request: pytest.FixtureRequest, tmp_
     if not connection.index_url.startswith("sqlite"):
         server = request.getfixturevalue("postgres")
         url = server.url(server.create())
-    database = open_database(url)
+    database = IndexDatabase.open(url)
     yield database
     database.close()
 
@@ -124,7 +124,7 @@ def test_the_index_is_lost_at_any_moment(
         if step % 4 != 3:
             continue
         before = content(store)
-        database = fresh if step == STEPS - 1 else open_database(f"sqlite:///{tmp_path}/{step}.db")
+        database = fresh if step == STEPS - 1 else IndexDatabase.open(f"sqlite:///{tmp_path}/{step}.db")
         result = rebuild_index(store.objects, database, now=LATER)
         assert content(replace(store, index=database)) == before, f"step {step}"
         assert (result.doubts, result.unreadable) == ([], {})

@@ -16,7 +16,7 @@ from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.identity import IDENTITY_PATH, begin_anew, finish_anew, read_identity
 from compaction.stores.blocks.index.claims import claim, high_water
-from compaction.stores.blocks.index.engine import IndexDatabase, open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.tables import HEAD, BlockState
@@ -52,7 +52,7 @@ def fresh_url(connection: BlockStoreConnection, request: pytest.FixtureRequest, 
 
 @pytest.fixture
 def fresh(fresh_url: str) -> Iterator[IndexDatabase]:
-    database = open_database(fresh_url)
+    database = IndexDatabase.open(fresh_url)
     yield database
     database.close()
 

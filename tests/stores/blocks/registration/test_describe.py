@@ -14,8 +14,8 @@ from compaction.exceptions import CorruptBlockError, ObjectStoreUnavailableError
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block, RowFingerprint
-from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
 from compaction.stores.blocks.registration.describe import describe
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.blocks import PATH, footer_of, parquet, rows
 from support.stores.blocks import ULID as ID

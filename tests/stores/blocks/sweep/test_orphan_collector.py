@@ -10,7 +10,7 @@ import pytest
 from compaction.exceptions import BlockConflictError, IndexMismatchError, ReplaceRefusedError
 from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.index.claims import retire
-from compaction.stores.blocks.index.engine import open_database
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import condemn
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.orphan_collector import CLOCK_PATH, SAFETY_AGE, collect_orphans, find_orphans
@@ -145,7 +145,7 @@ def test_the_index_of_another_store_collects_nothing(store: BlockStore, age: Agi
     path = store.live().blocks[0].path
     age(store.objects, path, WEEKS)
     other = BlockStore.open(BlockStoreConnection(f"{tmp_path}/other", f"sqlite:///{tmp_path}/other.db"))
-    new = open_database(f"sqlite:///{tmp_path}/new.db")
+    new = IndexDatabase.open(f"sqlite:///{tmp_path}/new.db")
     for index in (other.index, new):
         with pytest.raises(IndexMismatchError):
             find_orphans(store.objects, index, older_than=0)

@@ -52,7 +52,7 @@ class StoreFacts:
 
 
 def look(store: BlockStore) -> StoreFacts:
-    """The store as its index knows it. Raises IndexUnavailableError, BlockIndexError."""
+    """The store as its index knows it. Raises DatabaseUnavailableError, DatabaseError."""
     aside = frozenset(one.block.id for one in store.quarantined())
     return StoreFacts(store.live().blocks, aside, summary(store.index).blocks)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import structlog
 
-from compaction.exceptions import BlockStoreError
+from compaction.exceptions import BlockStoreError, StorageError
 from compaction.stores.blocks.claims.holders import STRAY_CLAIM, Sign, sign_of
 from compaction.stores.blocks.index.claims import JobRecord
 from compaction.stores.blocks.index.holders import renew, sign_out
@@ -35,7 +35,7 @@ class BlockClaims:
     def retire_strays(self, store: BlockStore, jobs: Collection[str], *, waited: float) -> None:
         """Give up the claims of jobs that are not among `jobs`: those that were deleted while they had one would keep
         their blocks for ever, and so would those of processes that died. `waited`: microseconds since `jobs` were
-        counted. Raises BlockIndexError.
+        counted. Raises DatabaseError.
         """
         now = store.now()
         claimed = store.open_jobs()
@@ -46,7 +46,7 @@ class BlockClaims:
         self._known &= {*jobs, *(record.job for record in claimed)}
 
     def renew(self, store: BlockStore) -> None:
-        """A sign of life. Raises BlockIndexError."""
+        """A sign of life. Raises DatabaseError."""
         if self._here is not None:
             renew(store.index, self._here.holder.id)
 
@@ -56,7 +56,7 @@ class BlockClaims:
             return
         try:
             sign_out(store.index, self._here.holder.id)
-        except BlockStoreError as error:
+        except (BlockStoreError, StorageError) as error:
             log.info("the end of this process is not written down", error=str(error))
 
     def _is_stray(self, record: JobRecord, *, age: int, waited: float) -> bool:

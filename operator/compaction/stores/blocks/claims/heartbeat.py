@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from compaction.exceptions import BlockStoreError, SecretError
+from compaction.exceptions import BlockStoreError, StorageError
 
 log = structlog.get_logger(__name__)
 
@@ -49,5 +49,5 @@ class HolderHeartbeat:
         while not self._ended.wait(self._every):
             try:
                 self._renew()
-            except (BlockStoreError, SecretError) as error:
+            except (BlockStoreError, StorageError) as error:
                 log.warning("no sign of life could be given", error=str(error))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from compaction.api.enums import JobReason
-from compaction.exceptions import BlockClaimError, BlockStoreError, ClaimRefusal, ClaimRefusedError, SecretError
+from compaction.exceptions import BlockClaimError, BlockStoreError, ClaimRefusal, ClaimRefusedError, StorageError
 from compaction.stores.blocks.index.refusals import IndexRefusal
 
 
@@ -21,6 +20,6 @@ def claiming() -> Iterator[None]:
         # Those end with the job that has it; anything else will never be the job's.
         busy = error.reason in (IndexRefusal.SOURCE_CLAIMED, IndexRefusal.JOB_HELD)
         refusal = ClaimRefusal.BUSY if busy else ClaimRefusal.GONE
-        raise ClaimRefusedError(refusal, str(error), JobReason.SOURCES_CHANGED) from error
-    except (BlockStoreError, SecretError) as error:
-        raise ClaimRefusedError(ClaimRefusal.ERROR, str(error), JobReason.STORE_UNREADABLE) from error
+        raise ClaimRefusedError(refusal, str(error)) from error
+    except (BlockStoreError, StorageError) as error:
+        raise ClaimRefusedError(ClaimRefusal.ERROR, str(error)) from error

@@ -20,8 +20,8 @@ from compaction.exceptions import CorruptBlockError, UnsuitableBlockError
 from compaction.stores.blocks.format.footer_shape import Leaf, chunk, count, leaves, need, structs
 from compaction.stores.blocks.format.int96 import arrow_schema
 from compaction.stores.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
-from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.blocks.schema.ids import schema_id
+from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 
 MAGIC: Final = b"PAR1"
 ENCRYPTED: Final = b"PARE"

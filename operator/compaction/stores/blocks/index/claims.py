@@ -94,7 +94,7 @@ def claim(
     Raises:
         StaleTokenError: not larger than every token accepted for the job before.
         BlockClaimError: see `IndexRefusal`.
-        IndexUnavailableError, BlockIndexError
+        DatabaseUnavailableError, DatabaseError
     """
     wanted = tuple(sorted(sources))
     _check_form(job, token, wanted, output_level)

@@ -65,20 +65,20 @@ def sign_in(change: IndexChange, holder: Holder) -> None:
 
 
 def renew(database: IndexDatabase, holder: str) -> None:
-    """A sign of life. One that has never claimed anything needs none. Raises IndexUnavailableError, BlockIndexError."""
+    """A sign of life. One that has never claimed anything needs none. Raises DatabaseError."""
 
     def body(connection: Connection) -> None:
         mine = update(HOLDERS).where(HOLDERS.c.holder == holder)
         connection.execute(mine.values(renewed_at=_now(connection)))
 
-    database.aside(body)
+    database.write(body)
 
 
 def sign_out(database: IndexDatabase, holder: str) -> None:
     """The holder has ended; while it still has claims, it is remembered. Raises as `renew`."""
     claiming = select(JOBS.c.holder).where(JOBS.c.state == IndexJobState.CLAIMED, JOBS.c.holder == holder)
     mine = (HOLDERS.c.holder == holder) & ~claiming.exists()
-    database.aside(lambda connection: connection.execute(delete(HOLDERS).where(mine)))
+    database.write(lambda connection: connection.execute(delete(HOLDERS).where(mine)))
 
 
 def silence(connection: Connection) -> ColumnElement[Any]:

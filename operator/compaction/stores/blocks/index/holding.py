@@ -23,7 +23,7 @@ def held_claim(database: IndexDatabase, *, job: str, token: int) -> Claimed:
     Raises:
         StaleTokenError: another attempt claimed the job since.
         ReplaceRefusedError: JOB_UNKNOWN, JOB_RETIRED, JOB_COMMITTED or SOURCE_GONE, as a commit would be.
-        IndexUnavailableError, BlockIndexError
+        DatabaseUnavailableError, DatabaseError
     """
     return database.read(lambda connection: _held(connection, database.name, job, token))
 

@@ -61,7 +61,7 @@ class BlockRecord:
 
 
 def live_blocks(database: IndexDatabase, which: BlockFilter = EVERYTHING) -> Listing:
-    """The live blocks at one instant. Raises IndexUnavailableError, BlockIndexError."""
+    """The live blocks at one instant. Raises DatabaseUnavailableError, DatabaseError."""
     return database.read(
         lambda connection: Listing(head_version(connection), tuple(_blocks(connection.execute(_query(which)))))
     )

@@ -47,7 +47,7 @@ def page(
 
     Raises:
         SnapshotExpiredError: the index does not know any more what was live then, or never did.
-        IndexUnavailableError, BlockIndexError
+        DatabaseUnavailableError, DatabaseError
     """
     return database.read(lambda connection: _page(database, connection, which, version, after, limit))
 

@@ -38,7 +38,7 @@ def register(database: IndexDatabase, blocks: Sequence[Block], *, now: int) -> R
     Raises:
         InvalidBlockError: a block that cannot be one.
         BlockConflictError: an id or path that is known with another content, or an object that is being deleted.
-        IndexUnavailableError, BlockIndexError
+        DatabaseUnavailableError, DatabaseError
     """
     by_id = checked(blocks)
     if not by_id:

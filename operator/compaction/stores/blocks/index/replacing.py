@@ -83,8 +83,8 @@ def replace(database: IndexDatabase, result: BlockReplacement, *, now: int) -> R
         StaleTokenError: another attempt claimed the job since.
         ReplaceRefusedError: see `IndexRefusal`; nothing was changed.
         InvalidBlockError: an output that cannot be a block; nothing was changed.
-        IndexUnavailableError: it may have happened; repeat it with the same arguments.
-        BlockIndexError
+        DatabaseUnavailableError: it may have happened; repeat it with the same arguments.
+        DatabaseError
     """
     outputs = checked(result.outputs)
     digest = result.digest()

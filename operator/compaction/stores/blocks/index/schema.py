@@ -21,8 +21,8 @@ def ensure_schema(database: IndexDatabase, *, identity: str) -> str:
     nothing.
 
     Raises:
-        IndexSchemaError: the schema is of a newer version of this program.
-        IndexUnavailableError, BlockIndexError
+        DatabaseSchemaError: the schema is of a newer version of this program.
+        DatabaseUnavailableError, DatabaseError
     """
     if database.read(_current) != NEWEST_SCHEMA:
         database.ordered(lambda connection: _upgrade(database, connection, identity))

@@ -17,11 +17,11 @@ from compaction.exceptions import BlockFormatError, ObjectChangedError, ObjectMi
 from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import BlockPlace, parse_block_path, shard_prefix
 from compaction.stores.blocks.rebuild.lineage import Made, Relative
 from compaction.stores.blocks.registration.describe import describe_footer, said_of
 from compaction.stores.blocks.registration.foreign import OWN_FOLDER, assigned_id, is_parquet
+from compaction.stores.objects.store import ObjectStorage
 
 READ_AT_ONCE: Final = 8
 EXAMPLES: Final = 100

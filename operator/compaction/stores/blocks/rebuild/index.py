@@ -34,10 +34,10 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.index.tables import HEAD
 from compaction.stores.blocks.model import SECOND, Block
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.blocks.rebuild.found import FoundBlock, Lake, describe_found, places, read_found, survey
 from compaction.stores.blocks.rebuild.lineage import decide
+from compaction.stores.objects.store import ObjectStorage
 
 PAGE: Final = 256
 """Blocks between two reports of progress, and in one change of the index."""
@@ -92,7 +92,7 @@ def rebuild_index(
 
     Raises:
         IndexMismatchError: the index is not empty; one that exists is never replaced.
-        ObjectError, IndexUnavailableError, BlockIndexError: begin again.
+        ObjectError, DatabaseUnavailableError, DatabaseError: begin again.
     """
     word = begin_anew(objects, index)
     _raise_tokens(index, now)

@@ -21,6 +21,7 @@ from compaction.exceptions import (
     BlockStoreError,
     CorruptBlockError,
     NoBlockIdError,
+    StorageError,
     UnsuitableBlockError,
     UnsupportedColumnError,
 )
@@ -31,8 +32,6 @@ from compaction.stores.blocks.format.metadata import BlockMetadata, decode
 from compaction.stores.blocks.format.times import scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
 from compaction.stores.blocks.model import Block, RowFingerprint
-from compaction.stores.blocks.objects.reader import ObjectReader
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
 from compaction.stores.blocks.registration.order import (
     FoundOrder,
@@ -44,6 +43,8 @@ from compaction.stores.blocks.registration.order import (
     order_of_rows,
 )
 from compaction.stores.blocks.schema.classes import schema_text
+from compaction.stores.objects.reader import ObjectReader
+from compaction.stores.objects.store import ObjectStorage
 
 BATCH_ROWS: Final = 1 << 16
 
@@ -226,7 +227,7 @@ def _read(
                 high = max(edges["max"].as_py(), high) if high is not None else edges["max"].as_py()
     except UnsupportedColumnError as error:
         raise UnsuitableBlockError(path, str(error)) from None
-    except BlockStoreError:
+    except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:
         raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None

@@ -11,8 +11,9 @@ from typing import Final
 
 from ulid import ULID
 
-from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
-from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, check_path, parse_block_path
+from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path
+from compaction.stores.objects.paths import check_path
+from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 
 OWN_FOLDER: Final = "_compaction/"
 """What lies here is ours, and no block."""

@@ -40,7 +40,7 @@ class SchemaBook:
     def look_up(self, examples: Mapping[str, Sequence[str]]) -> Mapping[str, pa.Schema]:
         """The schemas by id, those excepted that nothing tells. `examples`: ids of blocks that have each.
 
-        Raises ObjectError for what is about the store as a whole, BlockIndexError.
+        Raises ObjectError for what is about the store as a whole, DatabaseError.
         """
         self._read_index([name for name in examples if name not in self._known])
         missing = {name: blocks for name, blocks in examples.items() if name not in self._known}

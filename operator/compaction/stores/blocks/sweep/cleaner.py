@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from compaction.exceptions import BlockStoreError
+from compaction.exceptions import BlockStoreError, StorageError
 from compaction.stores.adapter import SWEEP_AGAIN
 from compaction.stores.blocks.index.retention import RetentionPeriods
 from compaction.stores.blocks.index.tombstones import next_due
@@ -55,7 +55,7 @@ class BlockCleaner:
         self._orphans_due = clock() + FIRST_ORPHANS
 
     def upcoming(self, store: BlockStore) -> Upcoming:
-        """When something is due, and what is late. Raises BlockIndexError."""
+        """When something is due, and what is late. Raises DatabaseError."""
         now = self._clock()
         moments = [self._orphans_due - now]
         if self._keeps_for_a_time:
@@ -78,7 +78,7 @@ class BlockCleaner:
             self._try(store, done, self._collect)
         try:
             wait = self.upcoming(store).next_in
-        except BlockStoreError as error:
+        except (BlockStoreError, StorageError) as error:
             done.failures[store.objects.url] = str(error)
             wait = SWEEP_AGAIN
         done.next_in = max(wait, SWEEP_AGAIN) if done.failures else wait
@@ -112,5 +112,5 @@ class BlockCleaner:
     def _try(store: BlockStore, done: CleanupResult, part: Callable[[BlockStore, CleanupResult], None]) -> None:
         try:
             part(store, done)
-        except BlockStoreError as error:
+        except (BlockStoreError, StorageError) as error:
             done.failures[store.objects.url] = str(error)

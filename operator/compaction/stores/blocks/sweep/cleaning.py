@@ -25,8 +25,8 @@ from compaction.stores.blocks.index.orphans import forget_gone
 from compaction.stores.blocks.index.retention import Expired, RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import BATCH, confirm, due, failed, forget_blocks, next_due
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.objects.store import ObjectStorage
 from compaction.stores.blocks.sweep.survivors import without_survivors
+from compaction.stores.objects.store import ObjectStorage
 
 AT_ONCE: Final = 10_000
 """Blocks that one call deletes or expires at most: it is to end within minutes, and is simply called again."""
@@ -51,7 +51,7 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
     """Delete the objects of blocks that ended at least `grace` ago; of `limit` blocks at most. Repeating is harmless,
     and so are several sweepers at once.
 
-    Raises IndexUnavailableError, BlockIndexError. Failures of the object store are recorded and returned.
+    Raises DatabaseUnavailableError, DatabaseError. Failures of the object store are recorded and returned.
     """
     count = size = 0
     problems: dict[str, str] = {}

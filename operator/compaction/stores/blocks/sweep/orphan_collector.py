@@ -33,8 +33,9 @@ from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import condemn, condemned, confirm_gone, unknown_paths
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.objects.store import ObjectInfo, ObjectStorage
-from compaction.stores.blocks.paths import is_staged, parse_block_path
+from compaction.stores.blocks.paths import parse_block_path
+from compaction.stores.objects.paths import is_staged
+from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 
 SAFETY_AGE: Final = 86_400 * SECOND
 """Microseconds; a day is more than any writer needs to register what it has uploaded."""
@@ -85,7 +86,7 @@ def find_orphans(
 
     Raises:
         IndexMismatchError: the index is not that of this store, and knows nothing of it.
-        ObjectError, IndexUnavailableError, BlockIndexError
+        ObjectError, DatabaseUnavailableError, DatabaseError
     """
     if older_than < 0:
         raise ValueError("a safety age is not negative")

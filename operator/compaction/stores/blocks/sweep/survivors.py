@@ -16,14 +16,14 @@ from compaction.exceptions import ObjectError, ObjectMissingError
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.tables import TombstoneReason
 from compaction.stores.blocks.index.tombstones import BlockTombstone, Successor, successors
-from compaction.stores.blocks.objects.store import ObjectStorage
+from compaction.stores.objects.store import ObjectStorage
 
 HEADS_AT_ONCE: Final = 8
 
 
 def without_survivors(objects: ObjectStorage, index: IndexDatabase, batch: Sequence[BlockTombstone]) -> dict[str, str]:
     """Those of `batch` that must not be deleted, by id: which block that took their place is missing, or what the store
-    said when it was asked. Raises BlockIndexError.
+    said when it was asked. Raises DatabaseError.
     """
     wanted = [one.block for one in batch if one.reason is TombstoneReason.REPLACED]
     made: dict[str, tuple[Successor, ...]] = {}

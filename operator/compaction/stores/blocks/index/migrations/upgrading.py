@@ -10,7 +10,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, select
 
-from compaction.exceptions import IndexSchemaError
+from compaction.exceptions import DatabaseSchemaError
 from compaction.stores.blocks.index.tables import HEAD
 
 _SCRIPTS: Final = Path(__file__).parent
@@ -28,12 +28,12 @@ def migrations() -> Config:
 def upgrade(connection: Connection, *, current: str | None, name: str, identity: str) -> None:
     """From `current` (None: nothing is there) to the newest schema. `name`: of the index.
 
-    Raises IndexSchemaError: `current` is of a newer version of this program.
+    Raises DatabaseSchemaError: `current` is of a newer version of this program.
     """
     config = migrations()
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if current is not None and current not in known:
-        raise IndexSchemaError(
+        raise DatabaseSchemaError(
             name, f"its schema ({current}) was made by a newer version of this program: use that, or a copy"
         )
     config.attributes["connection"] = connection

@@ -39,6 +39,18 @@ _SYSTEM: Final = re.compile(r'code: (\d+),\s+kind: ([A-Za-z]+),\s+message: "([A-
 _RANGE: Final = re.compile(r"StartTooLarge|InvalidRange|range was invalid|RequestedRangeNotSatisfiable|status: 416")
 _NO_PLACE: Final = {"NoSuchBucket", "InvalidBucketName"}
 _NO_ACCESS: Final = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "ExpiredToken", "InvalidToken"}
+_CAUSES: Final = {
+    "ConnectionRefused": "connection refused",
+    "dns error": "no such host",
+    "TimedOut": "timeout",
+    "NetworkUnreachable": "network unreachable",
+    "HostUnreachable": "host unreachable",
+    "InvalidCertificate": "the certificate is not trusted",
+    "InvalidContentType": "the server does not speak TLS",
+    "Parse(": "the server does not speak HTTP",
+    "IncompleteMessage": "connection closed",
+}
+"""What stands in the text of an error without any answer, and what it means."""
 _AGAIN: Final = {
     "SlowDown",
     "RequestTimeout",
@@ -71,7 +83,7 @@ def translate(error: Exception, path: str, store: Store) -> ObjectError:
     if isinstance(error, PreconditionError):
         return ObjectChangedError(path, "was replaced while it was read")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in _NO_ACCESS or status in {401, 403}:
-        return ObjectAccessError(path, f"access was denied ({code or status or 'permission'})")
+        return ObjectAccessError(path, f"access denied ({code or status or 'permission'})")
     if _RANGE.search(text):
         return ObjectTruncatedError(path, "ends before the bytes that were asked for")
     if isinstance(error, ValueError | NotSupportedError):
@@ -85,4 +97,7 @@ def translate(error: Exception, path: str, store: Store) -> ObjectError:
     if 400 <= status < 500 and status not in {408, 409, 425, 429} and code not in _AGAIN:
         return ObjectRefusedError(path, f"the store refused ({' '.join(filter(None, (str(status), code)))})")
     answer = " ".join(filter(None, (str(status or ""), code)))
-    return ObjectStoreUnavailableError(path, f"the store answered {answer}" if answer else "no usable answer")
+    if answer:
+        return ObjectStoreUnavailableError(path, f"the store answered {answer}")
+    cause = next((f" ({cause})" for mark, cause in _CAUSES.items() if mark in text), "")
+    return ObjectStoreUnavailableError(path, f"the store gave no usable answer{cause}")

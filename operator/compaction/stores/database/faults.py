@@ -12,7 +12,13 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from compaction.exceptions import BlockIndexError, IndexSchemaError, IndexUnavailableError
+from compaction.exceptions import (
+    DatabaseError,
+    DatabaseLoginError,
+    DatabaseSchemaError,
+    DatabaseUnavailableError,
+    DatabaseUnreachableError,
+)
 
 _SQLITE_BUSY: Final = frozenset({5, 6, 15})
 """SQLITE_BUSY, LOCKED, PROTOCOL: another process holds the lock."""
@@ -25,16 +31,29 @@ output.
 """
 _REFUSED_LOGIN: Final = ("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
 """What is said about a login that will not succeed: errors of connecting have no SQLSTATE."""
+_UNREACHABLE: Final = {
+    "Connection refused": "refused the connection",
+    "failed to resolve host": "is unreachable (no such host)",
+    "could not translate host name": "is unreachable (no such host)",
+    "No route to host": "is unreachable (no route to the host)",
+    "Network is unreachable": "is unreachable (network unreachable)",
+    "connection timeout expired": "is unreachable (timeout)",
+}
+"""What is said when there is no connection, and what it means."""
 _NO_TABLE: Final = "42P01"
 
 
-def display(url: URL) -> str:
-    """An URL for messages: what it leads to, without user, password and options, any of which may be a secret."""
+def display(url: URL, holds: str) -> str:
+    """A URL for messages: what it leads to, without user, password and options, any of which may be a secret."""
     if url.get_backend_name() == "sqlite":
-        return f"index {url.database}"
+        return f"{_noun(holds)} {url.database}"
     host = url.host or url.query.get("host") or "its socket"
     place = host if isinstance(host, str) else ",".join(host)
-    return f"index {url.database} at {place}"
+    return f'{_noun(holds)} "{url.database}" at {place}{f":{url.port}" if url.port else ""}'
+
+
+def _noun(holds: str) -> str:
+    return f"{holds} database".capitalize()
 
 
 def may_succeed_again(error: SQLAlchemyError) -> bool:
@@ -59,18 +78,22 @@ def _refused(words: str) -> bool:
     return any(said in words for said in _REFUSED_LOGIN)
 
 
-def translated(error: SQLAlchemyError, index: str) -> BlockIndexError:
+def translated(error: SQLAlchemyError, database: str) -> DatabaseError:
     """The error to raise once nothing is tried any more."""
     said = str(getattr(error, "orig", None) or error).strip().splitlines()
     words = said[0] if said else type(error).__name__
     state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
     if state == _NO_TABLE or words.startswith("no such table"):
-        return IndexSchemaError(index, "the database holds no block index yet: it is made when the store is opened")
+        return DatabaseSchemaError(database, "the tables are missing: they are created when the store is opened")
     if not state and _refused(words):
-        return BlockIndexError(index, f"the database refused the login ({words}): correct the Secret")
+        return DatabaseLoginError(database, f"refused the login ({words}).")
     if code in _SQLITE_UNAVAILABLE:
-        return IndexUnavailableError(index, f"{words}: see to the file, its directory and the space on its disk")
+        return DatabaseUnavailableError(
+            database, f"cannot be used ({words}). Check the file, its directory and the space on its disk."
+        )
     if may_succeed_again(error):
-        return IndexUnavailableError(index, f"the database did not answer in time ({words}); repeating is safe")
-    return BlockIndexError(index, f"the database refused: {words}")
+        if not state and (cause := next((cause for mark, cause in _UNREACHABLE.items() if mark in words), "")):
+            return DatabaseUnreachableError(database, f"{cause}.")
+        return DatabaseUnavailableError(database, f"did not answer in time ({words}). Repeating is safe.")
+    return DatabaseError(database, f"the database refused: {words}")

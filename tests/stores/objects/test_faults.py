@@ -22,7 +22,7 @@ from compaction.exceptions import (
     ObjectStoreUrlError,
     ObjectTruncatedError,
 )
-from compaction.stores.blocks.objects.store import ObjectStorage, Retrying, open_objects
+from compaction.stores.objects.store import ObjectStorage, Retrying, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.s3 import QUICK, S3
 

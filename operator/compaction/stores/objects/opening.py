@@ -12,7 +12,7 @@ import obstore.store
 from obstore.exceptions import BaseError
 
 from compaction.exceptions import ObjectStoreUrlError
-from compaction.stores.blocks.objects.errors import Store
+from compaction.stores.objects.errors import Store
 
 REMOTE: Final = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss"})
 CLIENT: Final = frozenset(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.blocks.objects.store import ObjectStorage, open_objects
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import FaultProxy
 from support.stores.s3 import S3
 

@@ -1,4 +1,4 @@
-"""Objects in a store, through the few operations that blocks need: S3, Google, Azure by URL, or a local folder.
+"""Objects in a store, through the few operations that stores need: S3, Google, Azure by URL, or a local folder.
 
 What can be relied on: a put is all or nothing; a put that returned is durable; `if_absent` has one winner; a read gives
 exactly what was asked for or an error; a deletion of what is not there is a deletion. Failures that may pass (503,
@@ -31,11 +31,11 @@ from compaction.exceptions import (
     ObjectStoreUnavailableError,
     ObjectTruncatedError,
 )
-from compaction.stores.blocks.objects.errors import FAILURES, Store, translate
-from compaction.stores.blocks.objects.folder_listing import files_below
-from compaction.stores.blocks.objects.opening import StorageConnection, connect
-from compaction.stores.blocks.objects.reader import ObjectReader
-from compaction.stores.blocks.paths import check_path
+from compaction.stores.objects.errors import FAILURES, Store, translate
+from compaction.stores.objects.folder_listing import files_below
+from compaction.stores.objects.opening import StorageConnection, connect
+from compaction.stores.objects.paths import check_path
+from compaction.stores.objects.reader import ObjectReader
 
 DELETE_BATCH: Final = 1000
 """What one request of S3 deletes at most."""

@@ -22,8 +22,8 @@ from compaction.exceptions import (
     ObjectPathError,
     ObjectTruncatedError,
 )
-from compaction.stores.blocks.objects import store as objects_module
-from compaction.stores.blocks.objects.store import NEAR_BYTES, ObjectStorage, coalesce
+from compaction.stores.objects import store as objects_module
+from compaction.stores.objects.store import NEAR_BYTES, ObjectStorage, coalesce
 
 DATA = bytes(range(256)) * 40
 

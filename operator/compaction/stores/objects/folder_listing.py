@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from compaction.exceptions import ObjectAccessError, ObjectStoreUnavailableError
-from compaction.stores.blocks.paths import is_staged
+from compaction.stores.objects.paths import is_staged
 
 _NO_NAME: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -96,7 +96,7 @@ def _stat(root: Path, path: str, skipped: MutableMapping[str, str]) -> stat_resu
 
 def _refused(path: str, error: OSError) -> ObjectAccessError | ObjectStoreUnavailableError:
     if isinstance(error, PermissionError):
-        return ObjectAccessError(path, "access was denied (permission)")
+        return ObjectAccessError(path, "access denied (permission)")
     return ObjectStoreUnavailableError(path, f"the folder refused: {error.strerror}")
 
 
