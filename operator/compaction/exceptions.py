@@ -1040,3 +1040,72 @@ class BlockVerificationError(MergeError):
     def __str__(self) -> str:
         output, expected, found = self.args
         return f"{output}: reads back as {found}, the sources are {expected} (rows:content): nothing is committed"
+
+
+# --- staging areas: format ------------------------------------------------------------------------------------------
+
+
+class StagingStoreError(CompactionError):
+    """Base of the errors of staging areas: ranges, metaranges, messages of the key-value store."""
+
+
+class CorruptRangeError(StagingStoreError):
+    """A range or metarange is damaged: `path` names it, `offset` is the byte where the damaged part begins."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: damaged at byte {self.offset}: {self.reason}; restore the object from a copy (its content "
+            "is named by its id), no part of it is used"
+        )
+
+
+class UnsupportedRangeError(StagingStoreError):
+    """A table that may be sound, but not one that a staging area writes; `offset` is the byte that says so."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: not a range or metarange of a staging area (byte {self.offset}: {self.reason}); "
+            "name an object that lakeFS or this project wrote"
+        )
+
+
+class RangeRecordError(StagingStoreError):
+    """A record that no range can hold; nothing of its batch was written. `key` is quoted in part."""
+
+    def __init__(self, key: bytes, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        shown = f"{self.key[:80]!a}{'...' if len(self.key) > 80 else ''}"
+        return f"record {shown}: {self.reason}; pass records in strictly ascending order of their keys' bytes"
+
+
+class CorruptMessageError(StagingStoreError):
+    """A value of the key-value store that is not the message its key says; `offset` counts bytes of the value."""
+
+    def __init__(self, name: str, message: str, offset: int, reason: str) -> None:
+        super().__init__(name, message, offset, reason)
+        self.name = name
+        self.message = message
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: not a {self.message} (byte {self.offset}: {self.reason}); restore the row from a backup of "
+            "the key-value store"
+        )

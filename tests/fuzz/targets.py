@@ -8,6 +8,7 @@ from fuzz.block_targets import BLOCK_TARGETS
 from fuzz.log_targets import LOG_TARGETS
 from fuzz.object_targets import OBJECT_TARGETS
 from fuzz.segment_targets import SEGMENT_TARGETS
+from fuzz.staging_targets import STAGING_TARGETS
 from fuzz.target import Target
 
-TARGETS: Final[tuple[Target, ...]] = (*SEGMENT_TARGETS, *LOG_TARGETS, *OBJECT_TARGETS, *BLOCK_TARGETS)
+TARGETS: Final[tuple[Target, ...]] = (*SEGMENT_TARGETS, *LOG_TARGETS, *OBJECT_TARGETS, *BLOCK_TARGETS, *STAGING_TARGETS)

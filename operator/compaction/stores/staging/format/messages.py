@@ -1,0 +1,224 @@
+"""The messages that lakeFS keeps in its key-value store and in values of ranges (docs/design/staging.md#messages).
+
+Fields that this version does not know are kept in `unknown`, as they came, and are written again behind the known ones:
+a message that passes through loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, Self
+
+from compaction.exceptions import CorruptMessageError
+from compaction.stores.staging.format.wire import WireError, WireField, bytes_field, number_field, read_fields
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one field is read, given what it was before, and how it is written."""
+
+    read: Callable[[Any, WireField], Any]
+    write: Callable[[int, Any], bytes]
+
+
+def _read_map(before: Mapping[str, str], one: WireField) -> dict[str, str]:
+    key = value = ""
+    for part in read_fields(one.bytes_value()):
+        if part.number == 1:
+            key = part.text_value()
+        elif part.number == 2:
+            value = part.text_value()
+    # In place: a copy for each pair would cost the square of their number. `_decode` owns the dict.
+    found = before if isinstance(before, dict) else dict(before)
+    found[key] = value
+    return found
+
+
+def _write_map(number: int, pairs: Mapping[str, str]) -> bytes:
+    return b"".join(
+        bytes_field(number, bytes_field(1, key.encode(), always=True) + bytes_field(2, value.encode(), always=True))
+        for key, value in pairs.items()
+    )
+
+
+def _read_texts(before: list[str] | tuple[str, ...], one: WireField) -> list[str]:
+    found = before if isinstance(before, list) else list(before)
+    found.append(one.text_value())
+    return found
+
+
+def _write_texts(number: int, values: tuple[str, ...]) -> bytes:
+    return b"".join(bytes_field(number, value.encode(), always=True) for value in values)
+
+
+_TEXT: Final = _Kind(lambda _, one: one.text_value(), lambda number, value: bytes_field(number, value.encode()))
+_DATA: Final = _Kind(lambda _, one: one.bytes_value(), bytes_field)
+_SIGNED: Final = _Kind(lambda _, one: one.signed_value(), number_field)
+_UNSIGNED: Final = _Kind(lambda _, one: one.number_value(), number_field)
+_TRUTH: Final = _Kind(lambda _, one: bool(one.number_value()), number_field)
+_TEXTS: Final = _Kind(_read_texts, _write_texts)
+_MAP: Final = _Kind(_read_map, _write_map)
+
+
+def _at(number: int, kind: _Kind) -> dict[str, Any]:
+    """Of a dataclass field: its number on the wire, and its kind."""
+    return {"number": number, "kind": kind}
+
+
+@dataclass(frozen=True)
+class StagingMessage:
+    """Base of all messages. `unknown`: the fields that are not known, as bytes."""
+
+    NAME: ClassVar[str]
+    unknown: bytes = field(default=b"", kw_only=True)
+
+    @classmethod
+    def decode(cls, data: bytes, *, name: str = "value") -> Self:
+        """The message in `data`; `name` says in errors whose value it is. CorruptMessageError when there is none."""
+        try:
+            return cls._decode(data)
+        except WireError as error:
+            raise CorruptMessageError(name, cls.NAME, error.offset, error.reason) from None
+
+    @classmethod
+    def _decode(cls, data: bytes) -> Self:
+        known = {one.metadata["number"]: one for one in fields(cls) if "number" in one.metadata}
+        values: dict[str, Any] = {}
+        unknown = []
+        for one in read_fields(data):
+            found = known.get(one.number)
+            if found is None:
+                unknown.append(one.raw)
+                continue
+            before = values.get(found.name, ())
+            if before == () and found.metadata["kind"] is _MAP:
+                before = {}
+            values[found.name] = found.metadata["kind"].read(before, one)
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values, unknown=b"".join(unknown))
+
+    def encode(self) -> bytes:
+        """Known fields by number, then the unknown ones; maps in the order they have. Defaults are not written."""
+        parts = [
+            one.metadata["kind"].write(one.metadata["number"], getattr(self, one.name))
+            for one in sorted(
+                (one for one in fields(self) if "number" in one.metadata), key=lambda one: one.metadata["number"]
+            )
+        ]
+        return b"".join(parts) + self.unknown
+
+
+@dataclass(frozen=True)
+class ProtoTimestamp(StagingMessage):
+    """An instant: seconds since 1970 (UTC), and nanoseconds from 0 on."""
+
+    NAME: ClassVar[str] = "Timestamp"
+    seconds: int = field(default=0, metadata=_at(1, _SIGNED))
+    nanos: int = field(default=0, metadata=_at(2, _SIGNED))
+
+
+def _read_instant(before: Any, one: WireField) -> ProtoTimestamp:
+    """Two fields of one message are one: what both say of each part, the later of it."""
+    earlier = before.encode() if isinstance(before, ProtoTimestamp) else b""
+    try:
+        return ProtoTimestamp._decode(earlier + one.bytes_value())
+    except WireError as error:
+        raise WireError(one.offset, f"field {one.number}: {error.reason}") from None
+
+
+_INSTANT: Final = _Kind(
+    _read_instant, lambda number, value: b"" if value is None else bytes_field(number, value.encode(), always=True)
+)
+
+
+@dataclass(frozen=True)
+class BranchData(StagingMessage):
+    """A branch. `sealed_tokens` are the newest first."""
+
+    NAME: ClassVar[str] = "BranchData"
+    id: str = field(default="", metadata=_at(1, _TEXT))
+    commit_id: str = field(default="", metadata=_at(2, _TEXT))
+    staging_token: str = field(default="", metadata=_at(3, _TEXT))
+    sealed_tokens: tuple[str, ...] = field(default=(), metadata=_at(4, _TEXTS))
+    hidden: bool = field(default=False, metadata=_at(5, _TRUTH))
+
+
+@dataclass(frozen=True)
+class StagedEntryData(StagingMessage):
+    """A staged change of the object `key`: its new entry, or a tombstone."""
+
+    NAME: ClassVar[str] = "StagedEntryData"
+    key: bytes = field(default=b"", metadata=_at(1, _DATA))
+    identity: bytes = field(default=b"", metadata=_at(2, _DATA))
+    data: bytes = field(default=b"", metadata=_at(3, _DATA))
+
+    @property
+    def tombstone(self) -> bool:
+        """Whether the object was deleted: there is no identity."""
+        return not self.identity
+
+
+@dataclass(frozen=True)
+class CommitData(StagingMessage):
+    """A commit. An empty `meta_range_id` is the empty tree of a repository's first commit."""
+
+    NAME: ClassVar[str] = "CommitData"
+    id: str = field(default="", metadata=_at(1, _TEXT))
+    committer: str = field(default="", metadata=_at(2, _TEXT))
+    message: str = field(default="", metadata=_at(3, _TEXT))
+    creation_date: ProtoTimestamp = field(default=ProtoTimestamp(), metadata=_at(4, _INSTANT))
+    meta_range_id: str = field(default="", metadata=_at(5, _TEXT))
+    metadata: Mapping[str, str] = field(default_factory=dict, metadata=_at(6, _MAP))
+    parents: tuple[str, ...] = field(default=(), metadata=_at(7, _TEXTS))
+    version: int = field(default=0, metadata=_at(8, _SIGNED))
+    generation: int = field(default=0, metadata=_at(9, _SIGNED))
+
+
+@dataclass(frozen=True)
+class RepositoryData(StagingMessage):
+    """A repository. `state`: 0 active, 1 in deletion."""
+
+    NAME: ClassVar[str] = "RepositoryData"
+    id: str = field(default="", metadata=_at(1, _TEXT))
+    storage_namespace: str = field(default="", metadata=_at(2, _TEXT))
+    default_branch_id: str = field(default="", metadata=_at(3, _TEXT))
+    creation_date: ProtoTimestamp | None = field(default=None, metadata=_at(4, _INSTANT))
+    state: int = field(default=0, metadata=_at(5, _SIGNED))
+    instance_uid: str = field(default="", metadata=_at(6, _TEXT))
+    read_only: bool = field(default=False, metadata=_at(7, _TRUTH))
+    storage_id: str = field(default="", metadata=_at(8, _TEXT))
+
+
+@dataclass(frozen=True)
+class TagData(StagingMessage):
+    """A tag."""
+
+    NAME: ClassVar[str] = "TagData"
+    id: str = field(default="", metadata=_at(1, _TEXT))
+    commit_id: str = field(default="", metadata=_at(2, _TEXT))
+
+
+@dataclass(frozen=True)
+class RangeData(StagingMessage):
+    """What a metarange says of a range: its keys' bounds, both included, bytes (estimated) and records."""
+
+    NAME: ClassVar[str] = "RangeData"
+    min_key: bytes = field(default=b"", metadata=_at(1, _DATA))
+    max_key: bytes = field(default=b"", metadata=_at(2, _DATA))
+    estimated_size: int = field(default=0, metadata=_at(3, _UNSIGNED))
+    count: int = field(default=0, metadata=_at(4, _SIGNED))
+
+
+@dataclass(frozen=True)
+class CatalogEntry(StagingMessage):
+    """An object: the data of a range's value. `address_type`: 1 relative to the storage namespace, 2 a full address."""
+
+    NAME: ClassVar[str] = "Entry"
+    address: str = field(default="", metadata=_at(1, _TEXT))
+    last_modified: ProtoTimestamp | None = field(default=None, metadata=_at(2, _INSTANT))
+    size: int = field(default=0, metadata=_at(3, _SIGNED))
+    e_tag: str = field(default="", metadata=_at(4, _TEXT))
+    metadata: Mapping[str, str] = field(default_factory=dict, metadata=_at(5, _MAP))
+    address_type: int = field(default=0, metadata=_at(6, _SIGNED))
+    content_type: str = field(default="", metadata=_at(7, _TEXT))
