@@ -1109,3 +1109,41 @@ class CorruptMessageError(StagingStoreError):
             f"{self.name}: not a {self.message} (byte {self.offset}: {self.reason}); restore the row from a backup of "
             "the key-value store"
         )
+
+
+# --- staging areas: key-value store, tree ---------------------------------------------------------------------------
+
+
+class KeyValueArgumentError(StagingStoreError):
+    """A partition, key or value that a key-value store cannot hold; nothing was written."""
+
+
+class PredicateFailedError(StagingStoreError):
+    """A row is not as it was expected to be: another writer came first. Nothing was written; read the row again."""
+
+    def __init__(self, partition: str, key: bytes) -> None:
+        super().__init__(partition, key)
+        self.partition = partition
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"{self.partition}: {self.key[:80]!a} was changed by another writer: nothing was written; retry"
+
+
+class NoChangesError(StagingStoreError):
+    """A commit or merge would change nothing."""
+
+
+class MergeConflictError(StagingStoreError):
+    """Both sides of a merge changed the same keys differently. `keys`: the first few of them."""
+
+    def __init__(self, keys: tuple[bytes, ...]) -> None:
+        super().__init__(keys)
+        self.keys = keys
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key[:80]!a}" for key in self.keys)
+        return (
+            f"both sides changed {shown} differently; resolve the conflict, or choose a strategy: source-wins, "
+            "dest-wins"
+        )

@@ -1,0 +1,84 @@
+"""What staging areas ask of a key-value store: values under two keys, compare and swap, and scans in order.
+
+There are no transactions over several rows, and a scan is not a snapshot: each of its pages is read by itself
+(docs/design/staging.md#key-value-store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum, auto
+from typing import Protocol, TypeAlias
+
+Pair: TypeAlias = tuple[bytes, bytes]
+"""A key and its value."""
+
+
+class Presence(Enum):
+    """What `set_if` expects of a key when it is not a value."""
+
+    ABSENT = auto()
+    PRESENT = auto()
+
+
+Expected: TypeAlias = Presence | bytes
+"""A value stands for exactly these bytes: those that were read, never those of a message that was encoded again."""
+
+
+class KeyValueStore(Protocol):
+    """Rows of partitions. May be used by many threads.
+
+    A partition is text, a key and a value are bytes; an empty partition or key is refused with KeyValueArgumentError,
+    as is a key or a value of more than `MAX_VALUE_BYTES`. Every method raises DatabaseError when the store cannot be
+    used.
+    """
+
+    @property
+    def name(self) -> str:
+        """For messages; no password is in it."""
+        ...
+
+    def get(self, partition: str, key: bytes) -> bytes | None:
+        """The value, None when the key is not there."""
+        ...
+
+    def set(self, partition: str, key: bytes, value: bytes) -> None:
+        """Write a row, whatever was there."""
+        ...
+
+    def set_if(self, partition: str, key: bytes, value: bytes, expected: Expected) -> None:
+        """Write a row if the key is as expected at this moment.
+
+        An answer that was lost is no success: when the row may have been written by an earlier try of this very call,
+        it is read, and a row with exactly `value` counts as written.
+
+        Raises:
+            PredicateFailedError: it is not as expected; nothing was written.
+        """
+        ...
+
+    def delete(self, partition: str, key: bytes) -> None:
+        """Delete a row; one that is not there counts as deleted."""
+        ...
+
+    def set_many(self, partition: str, rows: Sequence[Pair]) -> None:
+        """Write rows of one partition, later ones over earlier ones of the same key. All of them, or none."""
+        ...
+
+    def delete_many(self, partition: str, keys: Sequence[bytes]) -> None:
+        """Delete rows of one partition. All of them, or none."""
+        ...
+
+    def scan(
+        self, partition: str, start: bytes = b"", stop: bytes | None = None, *, page: int = 1000
+    ) -> Iterator[list[Pair]]:
+        """Rows with start <= key < stop (None: to the end) in the order of the keys' bytes, in pages with at least one.
+
+        `page`: rows of the first page; each following one has twice as many, up to a limit. Rows that are written or
+        deleted meanwhile may be seen or not.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        ...
