@@ -15,7 +15,7 @@ from compaction.stores.staging.format.wire import WireError, WireField, bytes_fi
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class FieldKind:
     """How one field is read, given what it was before, and how it is written."""
 
     read: Callable[[Any, WireField], Any]
@@ -52,16 +52,16 @@ def _write_texts(number: int, values: tuple[str, ...]) -> bytes:
     return b"".join(bytes_field(number, value.encode(), always=True) for value in values)
 
 
-_TEXT: Final = _Kind(lambda _, one: one.text_value(), lambda number, value: bytes_field(number, value.encode()))
-_DATA: Final = _Kind(lambda _, one: one.bytes_value(), bytes_field)
-_SIGNED: Final = _Kind(lambda _, one: one.signed_value(), number_field)
-_UNSIGNED: Final = _Kind(lambda _, one: one.number_value(), number_field)
-_TRUTH: Final = _Kind(lambda _, one: bool(one.number_value()), number_field)
-_TEXTS: Final = _Kind(_read_texts, _write_texts)
-_MAP: Final = _Kind(_read_map, _write_map)
+TEXT: Final = FieldKind(lambda _, one: one.text_value(), lambda number, value: bytes_field(number, value.encode()))
+DATA: Final = FieldKind(lambda _, one: one.bytes_value(), bytes_field)
+SIGNED: Final = FieldKind(lambda _, one: one.signed_value(), number_field)
+UNSIGNED: Final = FieldKind(lambda _, one: one.number_value(), number_field)
+TRUTH: Final = FieldKind(lambda _, one: bool(one.number_value()), number_field)
+TEXTS: Final = FieldKind(_read_texts, _write_texts)
+MAP: Final = FieldKind(_read_map, _write_map)
 
 
-def _at(number: int, kind: _Kind) -> dict[str, Any]:
+def wire_at(number: int, kind: FieldKind) -> dict[str, Any]:
     """Of a dataclass field: its number on the wire, and its kind."""
     return {"number": number, "kind": kind}
 
@@ -92,7 +92,7 @@ class StagingMessage:
                 unknown.append(one.raw)
                 continue
             before = values.get(found.name, ())
-            if before == () and found.metadata["kind"] is _MAP:
+            if before == () and found.metadata["kind"] is MAP:
                 before = {}
             values[found.name] = found.metadata["kind"].read(before, one)
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
@@ -114,8 +114,8 @@ class ProtoTimestamp(StagingMessage):
     """An instant: seconds since 1970 (UTC), and nanoseconds from 0 on."""
 
     NAME: ClassVar[str] = "Timestamp"
-    seconds: int = field(default=0, metadata=_at(1, _SIGNED))
-    nanos: int = field(default=0, metadata=_at(2, _SIGNED))
+    seconds: int = field(default=0, metadata=wire_at(1, SIGNED))
+    nanos: int = field(default=0, metadata=wire_at(2, SIGNED))
 
 
 def _read_instant(before: Any, one: WireField) -> ProtoTimestamp:
@@ -127,7 +127,7 @@ def _read_instant(before: Any, one: WireField) -> ProtoTimestamp:
         raise WireError(one.offset, f"field {one.number}: {error.reason}") from None
 
 
-_INSTANT: Final = _Kind(
+INSTANT: Final = FieldKind(
     _read_instant, lambda number, value: b"" if value is None else bytes_field(number, value.encode(), always=True)
 )
 
@@ -137,11 +137,11 @@ class BranchData(StagingMessage):
     """A branch. `sealed_tokens` are the newest first."""
 
     NAME: ClassVar[str] = "BranchData"
-    id: str = field(default="", metadata=_at(1, _TEXT))
-    commit_id: str = field(default="", metadata=_at(2, _TEXT))
-    staging_token: str = field(default="", metadata=_at(3, _TEXT))
-    sealed_tokens: tuple[str, ...] = field(default=(), metadata=_at(4, _TEXTS))
-    hidden: bool = field(default=False, metadata=_at(5, _TRUTH))
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    commit_id: str = field(default="", metadata=wire_at(2, TEXT))
+    staging_token: str = field(default="", metadata=wire_at(3, TEXT))
+    sealed_tokens: tuple[str, ...] = field(default=(), metadata=wire_at(4, TEXTS))
+    hidden: bool = field(default=False, metadata=wire_at(5, TRUTH))
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ class StagedEntryData(StagingMessage):
     """A staged change of the object `key`: its new entry, or a tombstone."""
 
     NAME: ClassVar[str] = "StagedEntryData"
-    key: bytes = field(default=b"", metadata=_at(1, _DATA))
-    identity: bytes = field(default=b"", metadata=_at(2, _DATA))
-    data: bytes = field(default=b"", metadata=_at(3, _DATA))
+    key: bytes = field(default=b"", metadata=wire_at(1, DATA))
+    identity: bytes = field(default=b"", metadata=wire_at(2, DATA))
+    data: bytes = field(default=b"", metadata=wire_at(3, DATA))
 
     @property
     def tombstone(self) -> bool:
@@ -164,15 +164,15 @@ class CommitData(StagingMessage):
     """A commit. An empty `meta_range_id` is the empty tree of a repository's first commit."""
 
     NAME: ClassVar[str] = "CommitData"
-    id: str = field(default="", metadata=_at(1, _TEXT))
-    committer: str = field(default="", metadata=_at(2, _TEXT))
-    message: str = field(default="", metadata=_at(3, _TEXT))
-    creation_date: ProtoTimestamp = field(default=ProtoTimestamp(), metadata=_at(4, _INSTANT))
-    meta_range_id: str = field(default="", metadata=_at(5, _TEXT))
-    metadata: Mapping[str, str] = field(default_factory=dict, metadata=_at(6, _MAP))
-    parents: tuple[str, ...] = field(default=(), metadata=_at(7, _TEXTS))
-    version: int = field(default=0, metadata=_at(8, _SIGNED))
-    generation: int = field(default=0, metadata=_at(9, _SIGNED))
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    committer: str = field(default="", metadata=wire_at(2, TEXT))
+    message: str = field(default="", metadata=wire_at(3, TEXT))
+    creation_date: ProtoTimestamp = field(default=ProtoTimestamp(), metadata=wire_at(4, INSTANT))
+    meta_range_id: str = field(default="", metadata=wire_at(5, TEXT))
+    metadata: Mapping[str, str] = field(default_factory=dict, metadata=wire_at(6, MAP))
+    parents: tuple[str, ...] = field(default=(), metadata=wire_at(7, TEXTS))
+    version: int = field(default=0, metadata=wire_at(8, SIGNED))
+    generation: int = field(default=0, metadata=wire_at(9, SIGNED))
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,14 @@ class RepositoryData(StagingMessage):
     """A repository. `state`: 0 active, 1 in deletion."""
 
     NAME: ClassVar[str] = "RepositoryData"
-    id: str = field(default="", metadata=_at(1, _TEXT))
-    storage_namespace: str = field(default="", metadata=_at(2, _TEXT))
-    default_branch_id: str = field(default="", metadata=_at(3, _TEXT))
-    creation_date: ProtoTimestamp | None = field(default=None, metadata=_at(4, _INSTANT))
-    state: int = field(default=0, metadata=_at(5, _SIGNED))
-    instance_uid: str = field(default="", metadata=_at(6, _TEXT))
-    read_only: bool = field(default=False, metadata=_at(7, _TRUTH))
-    storage_id: str = field(default="", metadata=_at(8, _TEXT))
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    storage_namespace: str = field(default="", metadata=wire_at(2, TEXT))
+    default_branch_id: str = field(default="", metadata=wire_at(3, TEXT))
+    creation_date: ProtoTimestamp | None = field(default=None, metadata=wire_at(4, INSTANT))
+    state: int = field(default=0, metadata=wire_at(5, SIGNED))
+    instance_uid: str = field(default="", metadata=wire_at(6, TEXT))
+    read_only: bool = field(default=False, metadata=wire_at(7, TRUTH))
+    storage_id: str = field(default="", metadata=wire_at(8, TEXT))
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class TagData(StagingMessage):
     """A tag."""
 
     NAME: ClassVar[str] = "TagData"
-    id: str = field(default="", metadata=_at(1, _TEXT))
-    commit_id: str = field(default="", metadata=_at(2, _TEXT))
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    commit_id: str = field(default="", metadata=wire_at(2, TEXT))
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ class RangeData(StagingMessage):
     """What a metarange says of a range: its keys' bounds, both included, bytes (estimated) and records."""
 
     NAME: ClassVar[str] = "RangeData"
-    min_key: bytes = field(default=b"", metadata=_at(1, _DATA))
-    max_key: bytes = field(default=b"", metadata=_at(2, _DATA))
-    estimated_size: int = field(default=0, metadata=_at(3, _UNSIGNED))
-    count: int = field(default=0, metadata=_at(4, _SIGNED))
+    min_key: bytes = field(default=b"", metadata=wire_at(1, DATA))
+    max_key: bytes = field(default=b"", metadata=wire_at(2, DATA))
+    estimated_size: int = field(default=0, metadata=wire_at(3, UNSIGNED))
+    count: int = field(default=0, metadata=wire_at(4, SIGNED))
 
 
 @dataclass(frozen=True)
@@ -215,10 +215,10 @@ class CatalogEntry(StagingMessage):
     """An object: the data of a range's value. `address_type`: 1 relative to the storage namespace, 2 a full address."""
 
     NAME: ClassVar[str] = "Entry"
-    address: str = field(default="", metadata=_at(1, _TEXT))
-    last_modified: ProtoTimestamp | None = field(default=None, metadata=_at(2, _INSTANT))
-    size: int = field(default=0, metadata=_at(3, _SIGNED))
-    e_tag: str = field(default="", metadata=_at(4, _TEXT))
-    metadata: Mapping[str, str] = field(default_factory=dict, metadata=_at(5, _MAP))
-    address_type: int = field(default=0, metadata=_at(6, _SIGNED))
-    content_type: str = field(default="", metadata=_at(7, _TEXT))
+    address: str = field(default="", metadata=wire_at(1, TEXT))
+    last_modified: ProtoTimestamp | None = field(default=None, metadata=wire_at(2, INSTANT))
+    size: int = field(default=0, metadata=wire_at(3, SIGNED))
+    e_tag: str = field(default="", metadata=wire_at(4, TEXT))
+    metadata: Mapping[str, str] = field(default_factory=dict, metadata=wire_at(5, MAP))
+    address_type: int = field(default=0, metadata=wire_at(6, SIGNED))
+    content_type: str = field(default="", metadata=wire_at(7, TEXT))
