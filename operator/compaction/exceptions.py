@@ -1147,3 +1147,141 @@ class MergeConflictError(StagingStoreError):
             f"both sides changed {shown} differently; resolve the conflict, or choose a strategy: source-wins, "
             "dest-wins"
         )
+
+
+# --- staging areas: references and flows ----------------------------------------------------------------------------
+
+
+class StagingNameError(StagingStoreError):
+    """A name that no repository, branch, tag or reference has."""
+
+    def __init__(self, what: str, name: str, reason: str) -> None:
+        super().__init__(what, name, reason)
+        self.name = name
+
+    def __str__(self) -> str:
+        what, name, reason = self.args
+        return f"{name[:80]!r} is not the name of a {what}: {reason}"
+
+
+class UnknownRefError(StagingStoreError):
+    """There is no such repository, branch, tag, commit or reference."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(what, name)
+        self.what = what
+        self.name = name
+
+    def __str__(self) -> str:
+        return f'{self.what} "{self.name}" not found'
+
+
+class RefExistsError(StagingStoreError):
+    """There is a repository, branch or tag of this name already."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(what, name)
+        self.what = what
+        self.name = name
+
+    def __str__(self) -> str:
+        return f'{self.what} "{self.name}" already exists'
+
+
+class ForeignRepositoryError(StagingStoreError):
+    """A repository that another system keeps: it would lose the compacted base of a branch with its next change."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f'repository "{self.name}" was created by another system, which would drop compacted changes of its '
+            "branches: merge its sealed tokens (spec.store.stagingArea.lakefs), or create a repository here"
+        )
+
+
+class RepositoryReadOnlyError(StagingStoreError):
+    """A change of a repository that is read-only."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f'repository "{self.name}" is read-only: nothing was changed'
+
+
+class SchemaVersionError(StagingStoreError):
+    """A key-value store whose layout has another version than the one that is known, or none."""
+
+    def __init__(self, store: str, found: bytes | None, known: int) -> None:
+        super().__init__(store, found, known)
+
+    def __str__(self) -> str:
+        store, found, known = self.args
+        has = "has no layout of a staging area" if found is None else f"has version {found[:20]!a} of the layout"
+        return f"{store} {has}, version {known} is known: name the store of a staging area of that version"
+
+
+class TooManyTriesError(StagingStoreError):
+    """Others changed the branch during every try. Nothing is lost: a change that was written is there, or is not."""
+
+    def __init__(self, branch: str, doing: str, tries: int) -> None:
+        super().__init__(branch, doing, tries)
+
+    def __str__(self) -> str:
+        branch, doing, tries = self.args
+        return f'branch "{branch}" was changed by others during each of {tries} tries to {doing}: retry'
+
+
+class UncommittedChangesError(StagingStoreError):
+    """What replaces the content of a branch needs a branch without uncommitted changes."""
+
+    def __init__(self, branch: str) -> None:
+        super().__init__(branch)
+        self.branch = branch
+
+    def __str__(self) -> str:
+        return f'branch "{self.branch}" has uncommitted changes: commit or reset them first'
+
+
+class ConditionFailedError(StagingStoreError):
+    """The object is not as a conditional write expects it."""
+
+    def __init__(self, key: bytes, expected: str) -> None:
+        super().__init__(key, expected)
+        self.key = key
+
+    def __str__(self) -> str:
+        key, expected = self.args
+        return f"{key[:80]!a}: {expected}: nothing was written"
+
+
+class HookRefusedError(StagingStoreError):
+    """A hook refused a commit or merge. The branch has its changes still."""
+
+    def __init__(self, branch: str, reason: str) -> None:
+        super().__init__(branch, reason)
+        self.branch = branch
+
+    def __str__(self) -> str:
+        branch, reason = self.args
+        return f'branch "{branch}": a hook refused the commit: {reason}'
+
+
+class ProtectedBranchError(StagingStoreError):
+    """A change that a protected branch does not allow."""
+
+    def __init__(self, branch: str, action: str) -> None:
+        super().__init__(branch, action)
+        self.branch = branch
+
+    def __str__(self) -> str:
+        branch, action = self.args
+        return f'branch "{branch}" is protected: {action} is not allowed'
+
+
+class InvalidBatchError(StagingStoreError):
+    """A batch that is larger than one call takes; nothing of it was done."""
