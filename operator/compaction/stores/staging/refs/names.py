@@ -22,7 +22,8 @@ REPOSITORY_KEYS: Final = "repos/"
 BRANCH_KEYS: Final = "branches/"
 COMMIT_KEYS: Final = "commits/"
 TAG_KEYS: Final = "tags/"
-CLEANUP_PARTITION: Final = "cleanup-tokens"
+JOURNAL_PARTITION: Final = "staging-journal"
+"""Not lakeFS's queue `cleanup-tokens`: a server of lakeFS deletes what is in there at once, in use or not."""
 
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}", re.ASCII)
 _REFERENCE: Final = re.compile(r"\w[-\w]{0,255}", re.ASCII)

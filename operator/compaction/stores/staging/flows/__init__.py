@@ -1,0 +1,1 @@
+"""What people and programs do with a repository: read, write, commit, merge, reset (docs/design/staging.md#flows)."""

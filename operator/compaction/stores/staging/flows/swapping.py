@@ -1,0 +1,74 @@
+"""Changes of a branch's record: journal, swap, and the tries it takes (docs/design/staging.md#swaps).
+
+Tokens that a swap takes off a branch are journalled before it: a crash in between leaves tokens that are in use and in
+the journal, never some that nothing knows. The sweep drops those that no branch uses, after the grace.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from compaction.exceptions import PredicateFailedError, TooManyTriesError
+from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.journal import journal
+from compaction.stores.staging.flows.views import is_clean, view_of
+from compaction.stores.staging.refs.branches import Branch
+from compaction.stores.staging.refs.names import new_token
+from compaction.stores.staging.refs.records import BranchRecord
+
+SWAP_TRIES: Final = 10
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 5.0
+
+
+def swapped(
+    area: Area, name: str, doing: str, change: Callable[[Branch], BranchRecord | None], *, tries: int = SWAP_TRIES
+) -> Branch:
+    """Swap the record of a branch for what `change` makes of it; all of `change` again when another came first.
+
+    None: nothing has to be changed. Tokens that the new record has no more are journalled.
+
+    Raises:
+        UnknownRefError, TooManyTriesError, and what `change` raises
+    """
+    for attempt in range(tries):
+        branch = area.branches.get(name)
+        record = change(branch)
+        if record is None:
+            return branch
+        journal(area, _gone(branch.record, record))
+        try:
+            return area.branches.swap(branch, record)
+        except PredicateFailedError:
+            area.sleep(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
+    raise TooManyTriesError(name, doing, tries)
+
+
+def seal(area: Area, name: str) -> Branch:
+    """Seal the staging token, so that what was written before is in tokens that no writer is acknowledged in. An empty
+    one stays: a commit that is refused again and again leaves no tokens behind.
+    """
+
+    def sealed(branch: Branch) -> BranchRecord | None:
+        if not area.tokens.has_rows(branch.record.staging_token):
+            return None
+        return branch.record.sealed(fresh_token(area, branch))
+
+    return swapped(area, name, "seal its changes", sealed)
+
+
+def has_changes(area: Area, branch: Branch, *, sealed_only: bool = False) -> bool:
+    """Whether a branch shows anything that its commit does not."""
+    return not is_clean(area, view_of(area, branch, sealed_only=sealed_only))
+
+
+def fresh_token(area: Area, branch: Branch) -> str:
+    """A new staging token of a branch."""
+    return new_token(area.repository.name, branch.name)
+
+
+def _gone(before: BranchRecord, after: BranchRecord) -> Iterable[str]:
+    kept = set(after.tokens)
+    return [token for token in before.tokens if token not in kept]

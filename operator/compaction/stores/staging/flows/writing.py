@@ -1,0 +1,190 @@
+"""Writing: what is acknowledged was in the staging token before that was sealed (docs/design/staging.md#writing).
+
+Each change reads the branch, writes into its staging token, and reads the branch again: only when the token is still
+the staging token is the change acknowledged, else it is made again in the new one. So whoever scans a sealed token
+sees all acknowledged changes, and what comes late into a sealed token was never acknowledged.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.exceptions import (
+    ConditionFailedError,
+    InvalidBatchError,
+    PredicateFailedError,
+    RangeRecordError,
+    TooManyTriesError,
+)
+from compaction.stores.staging.changes import TOMBSTONE
+from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.views import View, still_holds, view_of
+from compaction.stores.staging.format.framing import split_value
+from compaction.stores.staging.refs.branches import Branch
+
+WRITE_TRIES: Final = 3
+MOST_DELETED: Final = 1000
+"""Keys of one batch."""
+_PAUSE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a conditional write expects: the identity that the branch shows for the key, None for a key that it does
+    not show.
+    """
+
+    identity: bytes | None
+
+    def holds(self, shown: bytes | None) -> bool:
+        """Whether the value that the branch shows is the expected one."""
+        return (None if shown is None else split_value(shown)[0]) == self.identity
+
+    def __str__(self) -> str:
+        return "it exists" if self.identity is None else "it is not the object that was expected"
+
+
+class Writer:
+    """Writes to branches of one repository. Values are framed; a key has at least one byte.
+
+    Every method raises UnknownRefError, RepositoryReadOnlyError, TooManyTriesError (sealed during each of three tries:
+    the change may or may not be there), KeyValueArgumentError and DatabaseError.
+    """
+
+    def __init__(self, area: Area) -> None:
+        self._area = area
+        self._tokens = area.tokens
+
+    def set(self, branch: str, key: bytes, value: bytes) -> None:
+        """Write a record. RangeRecordError: its value has no identity."""
+        self.set_many(branch, [(key, value)])
+
+    def set_many(self, branch: str, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write records; those that a failed call wrote may be there."""
+        for key, value in records:
+            _check_value(key, value)
+
+        def write(found: Branch) -> bool:
+            self._stage(found.record.staging_token, records)
+            return False
+
+        self._acknowledged(branch, "write", write)
+
+    def set_if(self, branch: str, key: bytes, value: bytes, condition: Condition) -> None:
+        """Write a record if the branch shows what is expected at that moment.
+
+        Raises:
+            ConditionFailedError: it does not; nothing was written.
+        """
+        _check_value(key, value)
+        written: set[str] = set()
+
+        def write(found: Branch) -> bool:
+            token = found.record.staging_token
+            row = self._tokens.row(token, key)
+            view = view_of(self._area, found)
+            shown, source = self._shown(view, key)
+            # A try of this very call that came too late is in a token that was sealed: it is no writer of its own.
+            mine = source in written and shown == value
+            if not mine and not condition.holds(shown):
+                raise ConditionFailedError(key, f"{condition} on branch {branch}")
+            written.add(token)
+            self._tokens.set_if(token, key, value, row)
+            self._area.counters.count(token, writes=1, tombstones=0, bytes=len(key) + len(value))
+            return True
+
+        self._acknowledged(branch, "write", write)
+
+    def delete(self, branch: str, key: bytes) -> None:
+        """Delete a record; one that is not there counts as deleted."""
+        self.delete_many(branch, [key])
+
+    def delete_many(self, branch: str, keys: Sequence[bytes]) -> None:
+        """Delete up to 1,000 records. InvalidBatchError for more of them."""
+        if len(keys) > MOST_DELETED:
+            raise InvalidBatchError(f"{len(keys)} keys in one batch: delete at most {MOST_DELETED} at a time")
+
+        def write(found: Branch) -> bool:
+            view = view_of(self._area, found)
+            chosen = [key for key in dict.fromkeys(keys) if self._needs_tombstone(view, key)]
+            self._stage(found.record.staging_token, [(key, TOMBSTONE) for key in chosen])
+            return len(chosen) < len(keys)
+
+        self._acknowledged(branch, "delete", write)
+
+    def restore(self, branch: str, key: bytes) -> None:
+        """Make the branch show of a key what its commit does."""
+
+        def write(found: Branch) -> bool:
+            view = view_of(self._area, found)
+            committed = self._area.ranges.get(view.head_id, key)
+            shown, _ = self._shown(view, key)
+            if shown != committed:
+                self._stage(found.record.staging_token, [(key, TOMBSTONE if committed is None else committed)])
+            return True
+
+        self._acknowledged(branch, "reset", write)
+
+    def _needs_tombstone(self, view: View, key: bytes) -> bool:
+        """Whether a deletion has to be written into the staging token.
+
+        A tombstone in a sealed token is no reason to write none: it may have come too late for whoever has scanned
+        that token already, perhaps in an earlier try of this very deletion (docs/design/staging.md#a-lost-deletion).
+        """
+        newest, *sealed = view.tokens
+        staged = self._tokens.get(newest, key)
+        if staged is not None:
+            return staged != TOMBSTONE
+        if any(self._tokens.get(token, key) is not None for token in sealed):
+            return True
+        return self._area.ranges.get(view.metarange_id, key) is not None
+
+    def _shown(self, view: View, key: bytes) -> tuple[bytes | None, str]:
+        """What a view shows of a key, and the token it is in ("" for the metarange)."""
+        for token in view.tokens:
+            value = self._tokens.get(token, key)
+            if value is not None:
+                return (None if value == TOMBSTONE else value), token
+        return self._area.ranges.get(view.metarange_id, key), ""
+
+    def _stage(self, token: str, changes: Sequence[tuple[bytes, bytes]]) -> None:
+        if not changes:
+            return
+        self._tokens.set_many(token, changes)
+        self._area.counters.count(
+            token,
+            writes=len(changes),
+            tombstones=sum(value == TOMBSTONE for _, value in changes),
+            bytes=sum(len(key) + len(value) for key, value in changes),
+        )
+
+    def _acknowledged(self, name: str, doing: str, write: Callable[[Branch], bool]) -> None:
+        """Run `write` until the branch it was given is still the branch. `write` returns whether it decided anything
+        by what it read below the staging token: then that has to be there still too.
+        """
+        self._area.repository.check_writable()
+        for attempt in range(WRITE_TRIES):
+            before = self._area.branches.get(name)
+            try:
+                relied = write(before)
+            except PredicateFailedError:
+                # Another writer changed the row: what the branch shows has to be read again.
+                self._pause(attempt)
+                continue
+            now = self._area.branches.get(name).record
+            same_token = now.staging_token == before.record.staging_token
+            if same_token and (not relied or still_holds(before.record, now)):
+                return
+            self._pause(attempt)
+        raise TooManyTriesError(name, doing, WRITE_TRIES)
+
+    def _pause(self, attempt: int) -> None:
+        self._area.sleep(random.uniform(0.5, 1.0) * _PAUSE * 2**attempt)
+
+
+def _check_value(key: bytes, value: bytes) -> None:
+    if value == TOMBSTONE or not split_value(value)[0]:
+        raise RangeRecordError(key, "its value has no identity")
