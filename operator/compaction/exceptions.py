@@ -1285,3 +1285,29 @@ class ProtectedBranchError(StagingStoreError):
 
 class InvalidBatchError(StagingStoreError):
     """A batch that is larger than one call takes; nothing of it was done."""
+
+
+class WorkOutdatedError(StagingStoreError):
+    """A branch has other tokens or trees than a compaction was planned for: somebody committed, merged or reset."""
+
+    def __init__(self, branch: str) -> None:
+        super().__init__(branch)
+        self.branch = branch
+
+    def __str__(self) -> str:
+        return f"{self.branch}: the branch has changed since the plan was made: nothing was committed; plan again"
+
+
+class RewriteProofError(StagingStoreError):
+    """What was written does not read back as what the branch shows; nothing is committed. Says both fingerprints."""
+
+    def __init__(self, branch: str, expected: str, found: str) -> None:
+        super().__init__(branch, expected, found)
+        self.branch = branch
+
+    def __str__(self) -> str:
+        branch, expected, found = self.args
+        return (
+            f"{branch}: the ranges that were written read back as {found}, the branch shows {expected} "
+            "(records:content): nothing is committed"
+        )

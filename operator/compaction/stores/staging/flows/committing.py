@@ -9,6 +9,7 @@ from typing import Final
 
 from compaction.exceptions import NoChangesError, ProtectedBranchError, UncommittedChangesError
 from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.marks import pin
 from compaction.stores.staging.flows.swapping import has_changes, seal, swapped
 from compaction.stores.staging.flows.views import view_of
 from compaction.stores.staging.format.messages import CommitData
@@ -67,8 +68,13 @@ class Committer:
         self._area.repository.check_writable()
         if self._protected(name):
             raise ProtectedBranchError(name, "committing")
-        if tree is not None:
+        if tree is None:
+            return self._commit(name, draft, allow_empty, None)
+        with pin(self._area, tree):
             self._area.ranges.check(tree)
+            return self._commit(name, draft, allow_empty, tree)
+
+    def _commit(self, name: str, draft: Draft, allow_empty: bool, tree: str | None) -> CommitData:
         seal(self._area, name)
         made: list[CommitData] = []
 

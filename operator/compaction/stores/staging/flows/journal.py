@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.format.messages import SIGNED, TEXT, StagingMessage, wire_at
 from compaction.stores.staging.kv.port import KeyValueStore
 from compaction.stores.staging.refs.names import JOURNAL_PARTITION
+
+
+DROPPING: Final = -1
+"""`unused_since` of a token whose rows are being deleted: no branch gets it any more."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,15 @@ def journal(area: Area, tokens: Iterable[str]) -> None:
     ]
     if rows:
         area.kv.set_many(JOURNAL_PARTITION, rows)
+
+
+def was_dropped(area: Area, tokens: Iterable[str]) -> bool:
+    """Whether the sweep had begun to delete one of the tokens before a branch got it."""
+    for token in tokens:
+        row = area.kv.get(JOURNAL_PARTITION, token.encode())
+        if row is not None and JournalledToken.decode(row, name=f"journal of token {token}").unused_since == DROPPING:
+            return True
+    return False
 
 
 def journalled(kv: KeyValueStore) -> Iterator[JournalledToken]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.journal import journal
+from compaction.stores.staging.flows.journal import journal, was_dropped
 from compaction.stores.staging.flows.swapping import fresh_token, swapped
 from compaction.stores.staging.flows.views import after_prefix, diff_since, view_of
 from compaction.stores.staging.flows.writing import Writer
@@ -52,7 +52,9 @@ class Resetter:
                 found.record.sealed(fresh_token(self._area, found)), sealed_tokens=(token, *found.record.tokens)
             )
 
-        swapped(self._area, branch, "reset", reverted)
+        while was_dropped(self._area, swapped(self._area, branch, "reset", reverted).record.sealed_tokens[:1]):
+            # The sweep found the token unused for the whole grace: this reset took longer than that.
+            continue
 
     def _write_back(self, branch: Branch, prefix: bytes, token: str) -> int:
         """Write into a token what takes back the changes below a prefix; how many."""

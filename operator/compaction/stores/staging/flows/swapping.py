@@ -13,6 +13,7 @@ from typing import Final
 from compaction.exceptions import PredicateFailedError, TooManyTriesError
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.journal import journal
+from compaction.stores.staging.flows.marks import marked_objects, names_any
 from compaction.stores.staging.flows.views import is_clean, view_of
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.names import new_token
@@ -26,7 +27,8 @@ _LONGEST_PAUSE: Final = 5.0
 def swapped(
     area: Area, name: str, doing: str, change: Callable[[Branch], BranchRecord | None], *, tries: int = SWAP_TRIES
 ) -> Branch:
-    """Swap the record of a branch for what `change` makes of it; all of `change` again when another came first.
+    """Swap the record of a branch for what `change` makes of it; all of `change` again when another came first, or
+    when the sweep is about to delete a part of the tree that the record would name.
 
     None: nothing has to be changed. Tokens that the new record has no more are journalled.
 
@@ -39,10 +41,12 @@ def swapped(
         if record is None:
             return branch
         journal(area, _gone(branch.record, record))
-        try:
-            return area.branches.swap(branch, record)
-        except PredicateFailedError:
-            area.sleep(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
+        if not _swept(area, branch.record, record):
+            try:
+                return area.branches.swap(branch, record)
+            except PredicateFailedError:
+                pass
+        area.sleep(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
     raise TooManyTriesError(name, doing, tries)
 
 
@@ -67,6 +71,17 @@ def has_changes(area: Area, branch: Branch, *, sealed_only: bool = False) -> boo
 def fresh_token(area: Area, branch: Branch) -> str:
     """A new staging token of a branch."""
     return new_token(area.repository.name, branch.name)
+
+
+def _swept(area: Area, before: BranchRecord, after: BranchRecord) -> bool:
+    """Whether an object of a tree that the branch gets is marked by the sweep, which then may delete what was just
+    written under the same id. One that is written after the mark is new for the sweep, and stays.
+    """
+    trees = [after.compacted_base] if after.compacted_base != before.compacted_base else []
+    if after.commit_id != before.commit_id:
+        trees.append(area.commits.get(after.commit_id).meta_range_id)
+    marked = marked_objects(area.kv, area.repository.partition) if any(trees) else frozenset()
+    return bool(marked) and any(tree and names_any(area.ranges, tree, marked) for tree in trees)
 
 
 def _gone(before: BranchRecord, after: BranchRecord) -> Iterable[str]:

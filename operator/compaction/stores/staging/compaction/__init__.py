@@ -1,0 +1,1 @@
+"""Compaction of a branch: claim, rewrite, proof, swap (docs/design/staging.md#compaction)."""

@@ -1,0 +1,86 @@
+"""Deletes ranges and metaranges that no commit and no branch leads to, after the grace.
+
+docs/design/staging.md#sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from compaction.exceptions import ObjectMissingError
+from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.marks import mark, marked_objects, pinned, unmark
+
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SweptObjects:
+    """How many objects and bytes were deleted; `unreached`: those that no tree has and that wait for the grace."""
+
+    objects: int
+    bytes: int
+    unreached: int
+
+
+def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
+    """Delete objects that no tree of the repository has and that were written more than `grace` seconds ago.
+
+    Trees are those of all commits, also of such that no branch leads to, and the compacted bases. Objects are listed
+    before the trees are read: what is written later is in no list. A tree that cannot be read stops the sweep, because
+    it is not known what it has: nothing is deleted then.
+
+    Raises CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
+    """
+    found = {one.id: one for one in area.ranges.every()}
+    reached = reachable(area)
+    now = area.clock()
+    unreached = [one for one in found.values() if one.id not in reached]
+    due = [one.id for one in unreached if _age(one.modified, now) > grace]
+    objects = size = 0
+    for begin in range(0, len(due), BATCH):
+        names = due[begin : begin + BATCH]
+        mark(area.kv, area.repository.partition, names)
+        kept = frozenset(_with_ranges(area, pinned(area)))
+        gone = [name for name in names if name not in kept and _still_old(area, name, grace)]
+        deleted = area.ranges.delete(gone)
+        objects += len(deleted)
+        size += sum(found[name].size for name in deleted)
+        unmark(area.kv, area.repository.partition, names)
+    _unmark_leftovers(area)
+    return SweptObjects(objects, size, len(unreached) - objects)
+
+
+def reachable(area: Area) -> frozenset[str]:
+    """The ids of all objects that a commit or a compacted base of the repository has."""
+    trees = {commit.meta_range_id for commit in area.commits.every()} | pinned(area)
+    trees |= {branch.record.compacted_base for branch in area.branches.every()}
+    return frozenset(_with_ranges(area, trees - {""}))
+
+
+def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
+    for tree in trees:
+        yield tree
+        for one in area.ranges.ranges(tree):
+            yield one.id
+
+
+def _still_old(area: Area, name: str, grace: float) -> bool:
+    """Whether nobody has written the object since: its mark is there, so a writer that comes now waits."""
+    try:
+        return _age(area.ranges.modified(name), area.clock()) > grace
+    except ObjectMissingError:
+        return False
+
+
+def _unmark_leftovers(area: Area) -> None:
+    """Marks of a sweep that was killed: what they stand for is deleted, or was not."""
+    left = marked_objects(area.kv, area.repository.partition)
+    if left:
+        unmark(area.kv, area.repository.partition, sorted(left))
+
+
+def _age(modified: datetime, now: float) -> float:
+    return now - modified.astimezone(UTC).timestamp()
