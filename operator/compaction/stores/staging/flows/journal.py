@@ -14,7 +14,6 @@ from compaction.stores.staging.format.messages import SIGNED, TEXT, StagingMessa
 from compaction.stores.staging.kv.port import KeyValueStore
 from compaction.stores.staging.refs.names import JOURNAL_PARTITION
 
-
 DROPPING: Final = -1
 """`unused_since` of a token whose rows are being deleted: no branch gets it any more."""
 

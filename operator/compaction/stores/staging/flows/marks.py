@@ -15,7 +15,6 @@ from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.kv.port import KeyValueStore
 from compaction.stores.staging.tree.storage import RangeStorage
 
-
 LONGEST_PIN: Final = 86_400.0
 """Seconds."""
 

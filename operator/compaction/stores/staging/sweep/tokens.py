@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compaction.exceptions import PredicateFailedError
 from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.journal import DROPPING, JournalledToken, journalled
+from compaction.stores.staging.flows.journal import DROPPING, JournalledToken
 from compaction.stores.staging.refs.names import JOURNAL_PARTITION
 
 
