@@ -25,6 +25,7 @@ pytest_plugins = (
     "support.faults.aged",
     "support.stores.block_index",
     "support.stores.block_stores",
+    "support.stores.key_values",
 )
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,6 +15,7 @@ from compaction.exceptions import ObjectStoreUnavailableError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.place import objects_place
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage
 from support.faults.index_faults import Death, Fault, Interrupted, When
@@ -24,7 +25,7 @@ from support.stores.block_stores import fill
 
 
 @dataclass
-class Mortal(Interrupted):
+class Mortal(Interrupted[IndexDatabase]):
     """As `Interrupted`, for requests to objects too. After the death every further call dies as well, so that nothing
     tidies up. A connection that is LOST is an answer that is lost: the request was carried out.
     """

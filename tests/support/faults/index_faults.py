@@ -1,6 +1,6 @@
-"""A process or a connection that dies at one statement of the index: every statement and commit counted, one the last.
+"""A process or a connection that dies at one statement of a database: every statement and commit counted, one the last.
 
-The way in is SQLAlchemy's dialect, below everything that the index does: what it sees are the errors of the driver.
+The way in is SQLAlchemy's dialect, below everything that a store does: what it sees are the errors of the driver.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 from unittest.mock import patch
 
 from sqlalchemy import event
 
-from compaction.stores.blocks.index.engine import IndexDatabase
+from compaction.stores.database.engine import Database
 from support.depth import each_call
+
+D = TypeVar("D", bound=Database)
 
 
 class Death(BaseException):
@@ -38,17 +40,17 @@ class When(Enum):
 
 
 @dataclass
-class Interrupted(AbstractContextManager["Interrupted"]):
+class Interrupted(AbstractContextManager["Interrupted[D]"], Generic[D]):
     """Interrupts call number `at` (0-based) of all databases given, once; without `at` it only counts (`calls`)."""
 
-    database: IndexDatabase
+    database: D
     at: int | None = None
     when: When = When.BEFORE
     fault: Fault = Fault.DEATH
     calls: list[str] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
 
-    def __enter__(self) -> Interrupted:
+    def __enter__(self) -> Interrupted[D]:
         engine = self.database.engine
         for name in ("do_execute", "do_executemany", "do_execute_no_params"):
             listener = self._statement(name)

@@ -42,6 +42,8 @@ class Database:
 
     holds: ClassVar[str] = "store"
     """What is in it, for messages and for the name of its connections."""
+    no_tables: ClassVar[str] = "they are created when the store is opened"
+    """What to do when its tables are missing, for messages."""
 
     @classmethod
     def open(
@@ -107,7 +109,7 @@ class Database:
             with self._readers.begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise translated(error, self.name) from error
+            raise translated(error, self.name, self.no_tables) from error
 
     def write(self, body: Callable[[Connection], T]) -> T:
         """Run `body` as one transaction: all of it happens, or nothing. It may run more than once, also after a commit
@@ -149,7 +151,7 @@ class Database:
                 return once()
             except SQLAlchemyError as error:
                 if not may_succeed_again(error) or self._clock() + wait >= until:
-                    raise translated(error, self.name) from error
+                    raise translated(error, self.name, self.no_tables) from error
             self._sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, _LONGEST_WAIT)
 

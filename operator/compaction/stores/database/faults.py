@@ -78,14 +78,14 @@ def _refused(words: str) -> bool:
     return any(said in words for said in _REFUSED_LOGIN)
 
 
-def translated(error: SQLAlchemyError, database: str) -> DatabaseError:
-    """The error to raise once nothing is tried any more."""
+def translated(error: SQLAlchemyError, database: str, no_tables: str) -> DatabaseError:
+    """The error to raise once nothing is tried any more. `no_tables`: what to do when the tables are missing."""
     said = str(getattr(error, "orig", None) or error).strip().splitlines()
     words = said[0] if said else type(error).__name__
     state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
     if state == _NO_TABLE or words.startswith("no such table"):
-        return DatabaseSchemaError(database, "the tables are missing: they are created when the store is opened")
+        return DatabaseSchemaError(database, f"the tables are missing: {no_tables}")
     if not state and _refused(words):
         return DatabaseLoginError(database, f"refused the login ({words}).")
     if code in _SQLITE_UNAVAILABLE:

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
+
+MAX_VALUE_BYTES: Final = 64 << 20
+MAX_KEY_BYTES: Final = 2600
+"""Of a partition and a key together: PostgreSQL indexes at most 2,704 bytes of a row, its own headers included."""
 
 Pair: TypeAlias = tuple[bytes, bytes]
 """A key and its value."""
@@ -29,8 +33,8 @@ class KeyValueStore(Protocol):
     """Rows of partitions. May be used by many threads.
 
     A partition is text, a key and a value are bytes; an empty partition or key is refused with KeyValueArgumentError,
-    as is a key or a value of more than `MAX_VALUE_BYTES`. Every method raises DatabaseError when the store cannot be
-    used.
+    as is a row to write that exceeds `MAX_KEY_BYTES` or `MAX_VALUE_BYTES`. Every method raises DatabaseError when the
+    store cannot be used.
     """
 
     @property

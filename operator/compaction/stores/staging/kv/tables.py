@@ -1,0 +1,135 @@
+"""The one table of a key-value store: what creates it, and the statements on it.
+
+PostgreSQL has lakeFS's layout: hash-partitioned by the partition key into 100 children, created under the lock that
+its servers take, so either may come first. SQLite keeps the rows in the tree of the primary key
+(docs/design/staging.md#key-value-store).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, Engine, TextClause, text
+
+from compaction.exceptions import DatabaseSchemaError, KeyValueArgumentError
+
+TABLE: Final = "kv"
+CHILDREN: Final = 100
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+"""PostgreSQL cuts names off after 63 bytes, and a child's has up to three more."""
+_COLUMNS: Final = ("partition_key", "key", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatements:
+    """Parameters are p, k, v (partition, key, value), `old`, `stop`, `page`; of `upserts` and `deletions` on
+    PostgreSQL, k and v are arrays, on SQLite they are executed for many rows.
+    """
+
+    get: TextClause
+    upsert: TextClause
+    add: TextClause
+    update: TextClause
+    swap: TextClause
+    delete: TextClause
+    upserts: TextClause
+    deletions: TextClause
+    scans: tuple[tuple[TextClause, TextClause], tuple[TextClause, TextClause]]
+    """By whether the first key is excluded, and whether there is a `stop`."""
+
+
+class KeyValueTable:
+    """The table `name` of an engine. Raises KeyValueArgumentError for other names than `_NAME` has."""
+
+    def __init__(self, engine: Engine, name: str = TABLE) -> None:
+        if not _NAME.fullmatch(name):
+            raise KeyValueArgumentError(
+                f"table {name[:80]!a}: choose a name of up to 60 letters, digits, underscores, dots and hyphens"
+            )
+        self.name = name
+        self._quote = engine.dialect.identifier_preparer.quote
+        self._postgres = engine.dialect.name == "postgresql"
+        self.statements = self._statements(self._quote(name))
+
+    def _statements(self, table: str) -> RowStatements:
+        conflict = "ON CONFLICT (partition_key, key) DO"
+        columns = f"{table} ({', '.join(_COLUMNS)})"
+        row = "partition_key = :p AND key = :k"
+        upsert = f"INSERT INTO {columns} VALUES (:p, :k, :v) {conflict} UPDATE SET value = excluded.value"
+        upserts, deletions = upsert, f"DELETE FROM {table} WHERE {row}"
+        if self._postgres:
+            upserts = (
+                f"INSERT INTO {columns} SELECT :p, k, v"
+                " FROM unnest(CAST(:k AS bytea[]), CAST(:v AS bytea[])) AS rows(k, v)"
+                f" {conflict} UPDATE SET value = excluded.value"
+            )
+            deletions = f"DELETE FROM {table} WHERE partition_key = :p AND key = ANY(CAST(:k AS bytea[]))"
+
+        def scan(first: str, stop: str) -> TextClause:
+            bounds = f"partition_key = :p AND key {first} :k{stop}"
+            return text(f"SELECT key, value FROM {table} WHERE {bounds} ORDER BY key LIMIT :page")
+
+        return RowStatements(
+            get=text(f"SELECT value FROM {table} WHERE {row}"),
+            upsert=text(upsert),
+            add=text(f"INSERT INTO {columns} VALUES (:p, :k, :v) {conflict} NOTHING"),
+            update=text(f"UPDATE {table} SET value = :v WHERE {row}"),
+            swap=text(f"UPDATE {table} SET value = :v WHERE {row} AND value = :old"),
+            delete=text(f"DELETE FROM {table} WHERE {row}"),
+            upserts=text(upserts),
+            deletions=text(deletions),
+            scans=(
+                (scan(">=", ""), scan(">=", " AND key < :stop")),
+                (scan(">", ""), scan(">", " AND key < :stop")),
+            ),
+        )
+
+    def create(self, connection: Connection, database: str) -> None:
+        """Create what is missing; nothing that exists is changed. DatabaseSchemaError when a table of this name is no
+        key-value store.
+        """
+        if self._postgres:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": self._setup_lock()})
+        first, *rest = self._postgres_layout() if self._postgres else self._sqlite_layout()
+        connection.exec_driver_sql(first)
+        found = list(connection.exec_driver_sql(f"SELECT * FROM {self._quote(self.name)} LIMIT 0").keys())
+        if found != list(_COLUMNS):
+            raise DatabaseSchemaError(
+                database,
+                f'table "{self.name}" is no key-value store (its columns are {", ".join(found)}): choose another name',
+            )
+        for statement in rest:
+            connection.exec_driver_sql(statement)
+
+    def _setup_lock(self) -> int:
+        """The number that lakeFS locks while it creates its table: FNV-1a of 32 bits."""
+        value = 0x811C9DC5
+        for byte in f"lakefs:{self.name}".encode():
+            value = (value ^ byte) * 0x01000193 % (1 << 32)
+        return value
+
+    def _sqlite_layout(self) -> Iterator[str]:
+        columns = ", ".join(f"{column} BLOB NOT NULL" for column in _COLUMNS)
+        table = self._quote(self.name)
+        yield f"CREATE TABLE IF NOT EXISTS {table} ({columns}, PRIMARY KEY (partition_key, key)) WITHOUT ROWID"
+
+    def _postgres_layout(self) -> Iterator[str]:
+        columns = ", ".join(f"{column} BYTEA NOT NULL" for column in _COLUMNS)
+        table = self._quote(self.name)
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {table} ({columns}, PRIMARY KEY (partition_key, key))"
+            " PARTITION BY HASH (partition_key)"
+        )
+        for child in range(CHILDREN):
+            name = self._quote(f"{self.name}_{child}")
+            yield (
+                f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF {table}"
+                f" FOR VALUES WITH (MODULUS {CHILDREN}, REMAINDER {child})"
+            )
+        # For people: keys as text.
+        keys = ", ".join(f"encode({column}, 'escape') AS {column}" for column in _COLUMNS[:2])
+        view = self._quote(f"{self.name}_v")
+        yield f"CREATE OR REPLACE VIEW {view} AS SELECT {keys}, value FROM {table}"

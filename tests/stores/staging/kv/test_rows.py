@@ -1,0 +1,240 @@
+"""What a key-value store promises of single rows, of many, and of scans; the same of both databases."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import DatabaseSchemaError, KeyValueArgumentError, PredicateFailedError
+from compaction.stores.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES, Presence
+from compaction.stores.staging.kv.sql import LARGEST_PAGE, SqlKeyValueStore, open_key_value_store
+from support.stores.key_values import rows_of
+
+KEYS = [
+    b"\x00",
+    b"\x00\x00",
+    b"a",
+    b"a\x00",
+    b"a/b",
+    b"b",
+    b"\xc3\x28",
+    b"\xfe\xff",
+    b"\xff",
+    b"\xff\xff",
+    b"\xff\xff\x00",
+]
+
+
+def test_rows_are_read_as_they_were_written(kv: SqlKeyValueStore) -> None:
+    assert kv.get("p", b"k") is None
+    for value in (b"v", b"", b"\x00\xff" * 9, os.urandom(300_000)):
+        kv.set("p", b"k", value)
+        assert kv.get("p", b"k") == value
+
+
+def test_partitions_do_not_see_each_other(kv: SqlKeyValueStore) -> None:
+    names = ["p", "P", "p/", "pp", "p\x00", "\u00fc", "\udcff\udc00".replace("\udc00", "x"), "repo-main:4f0c"]
+    for number, name in enumerate(names):
+        kv.set(name, b"k", b"%d" % number)
+    for number, name in enumerate(names):
+        assert rows_of(kv, name) == [(b"k", b"%d" % number)]
+    kv.delete(names[0], b"k")
+    assert [kv.get(name, b"k") is None for name in names] == [True] + [False] * 7
+
+
+def test_a_name_that_is_not_unicode_keeps_its_bytes(kv: SqlKeyValueStore) -> None:
+    name = b"caf\xe9".decode(errors="surrogateescape")
+    kv.set(name, b"k", b"v")
+    assert kv.get(name, b"k") == b"v"
+    assert kv.get("caf\u00e9", b"k") is None
+
+
+def test_deletion_is_idempotent(kv: SqlKeyValueStore) -> None:
+    kv.delete("nowhere", b"k")
+    kv.set("p", b"k", b"v")
+    kv.delete("p", b"other")
+    assert kv.get("p", b"k") == b"v"
+    kv.delete("p", b"k")
+    kv.delete("p", b"k")
+    assert kv.get("p", b"k") is None
+
+
+def test_writes_under_a_condition(kv: SqlKeyValueStore) -> None:
+    with pytest.raises(PredicateFailedError):
+        kv.set_if("p", b"k", b"1", Presence.PRESENT)
+    with pytest.raises(PredicateFailedError):
+        kv.set_if("p", b"k", b"1", b"0")
+    with pytest.raises(PredicateFailedError):
+        kv.set_if("p", b"k", b"1", b"")
+    assert kv.get("p", b"k") is None
+    kv.set_if("p", b"k", b"1", Presence.ABSENT)
+    with pytest.raises(PredicateFailedError) as caught:
+        kv.set_if("p", b"k", b"1", Presence.ABSENT)
+    assert (caught.value.partition, caught.value.key) == ("p", b"k")
+    kv.set_if("p", b"k", b"2", b"1")
+    for stale in (b"1", b"", b"2\x00"):
+        with pytest.raises(PredicateFailedError):
+            kv.set_if("p", b"k", b"3", stale)
+    assert kv.get("p", b"k") == b"2"
+    kv.set_if("p", b"k", b"", Presence.PRESENT)
+    kv.set_if("p", b"k", b"4", b"")
+    kv.set_if("p", b"k", b"4", b"4")
+    assert kv.get("p", b"k") == b"4"
+
+
+def test_scans_are_in_the_order_of_bytes(kv: SqlKeyValueStore) -> None:
+    kv.set_many("p", [(key, key[::-1]) for key in reversed(KEYS)])
+    kv.set("q", b"a", b"other")
+    assert rows_of(kv, "p") == [(key, key[::-1]) for key in sorted(KEYS)]
+    for start in (b"", *KEYS, b"a0", b"\xff\xff\xff"):
+        for stop in (None, b"", *KEYS, b"a0", b"\xff\xff\xff"):
+            expected = [key for key in sorted(KEYS) if start <= key and (stop is None or key < stop)]
+            assert [key for key, _ in rows_of(kv, "p", start, stop)] == expected
+    assert rows_of(kv, "nothing") == []
+
+
+@pytest.mark.parametrize("page", [1, 2, 7, 1000, 10**9])
+def test_pages_double_up_to_a_limit(kv: SqlKeyValueStore, page: int) -> None:
+    rows = [(b"%06d" % number, b"") for number in range(25_000 if page > 100 else 40)]
+    kv.set_many("p", rows)
+    pages = list(kv.scan("p", page=page))
+    assert [row for one in pages for row in one] == rows
+    size = min(page, LARGEST_PAGE)
+    for one in pages[:-1]:
+        assert len(one) == size
+        size = min(2 * size, LARGEST_PAGE)
+    assert 0 < len(pages[-1]) <= size
+
+
+def test_large_rows_make_small_pages(kv: SqlKeyValueStore) -> None:
+    kv.set_many("p", [(b"%02d" % number, bytes(2 << 20)) for number in range(9)])
+    assert [len(page) for page in kv.scan("p", page=3)] == [3, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_scan_after_a_deleted_tail(kv: SqlKeyValueStore) -> None:
+    kv.set_many("p", [(b"%d" % number, b"") for number in range(9)])
+    kv.delete_many("p", [b"7", b"8", b"8", b"never"])
+    assert [key for key, _ in rows_of(kv, "p", b"5")] == [b"5", b"6"]
+    assert rows_of(kv, "p", b"7") == []
+
+
+def test_many_rows_are_written_over_what_is_there(kv: SqlKeyValueStore) -> None:
+    kv.set_many("p", [(b"b", b"old"), (b"c", b"kept")])
+    kv.set_many("p", [(b"b", b"1"), (b"a", b"1"), (b"b", b"2")])
+    assert rows_of(kv, "p") == [(b"a", b"1"), (b"b", b"2"), (b"c", b"kept")]
+    kv.set_many("p", [])
+    kv.delete_many("p", [])
+    kv.delete_many("p", [b"c", b"a"])
+    assert rows_of(kv, "p") == [(b"b", b"2")]
+
+
+def test_many_rows_are_written_in_chunks(kv: SqlKeyValueStore) -> None:
+    rows = [(b"%06d" % number, b"%d" % number) for number in range(12_345)]
+    kv.set_many("p", rows)
+    assert rows_of(kv, "p") == rows
+    kv.delete_many("p", [key for key, _ in rows[1:]])
+    assert rows_of(kv, "p") == rows[:1]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_deleting_what_a_scan_shows(kv: SqlKeyValueStore, same: bool) -> None:
+    for partition in ("p", "q"):
+        kv.set_many(partition, [(b"%02d" % number, b"") for number in range(50)])
+    seen = []
+    for page in kv.scan("p", page=4):
+        seen += [key for key, _ in page]
+        kv.delete_many("p" if same else "q", [key for key, _ in page])
+    assert seen == [b"%02d" % number for number in range(50)]
+    assert rows_of(kv, "p" if same else "q") == []
+
+
+def test_a_page_is_read_when_it_is_asked_for(kv: SqlKeyValueStore) -> None:
+    """A scan is no snapshot: what is written ahead of it is seen, what is deleted ahead is not."""
+    kv.set_many("p", [(b"a", b""), (b"b", b""), (b"d", b"")])
+    scan = kv.scan("p", page=1)
+    assert next(scan) == [(b"a", b"")]
+    kv.delete("p", b"b")
+    kv.set("p", b"c", b"new")
+    kv.set("p", b"0", b"behind")
+    assert [row for page in scan for row in page] == [(b"c", b"new"), (b"d", b"")]
+
+
+@pytest.mark.parametrize("partition", ["", "\ud800", b"p"])
+def test_partitions_that_are_refused(kv: SqlKeyValueStore, partition: str) -> None:
+    with pytest.raises(KeyValueArgumentError, match="partition"):
+        kv.get(partition, b"k")
+    with pytest.raises(KeyValueArgumentError, match="partition"):
+        next(kv.scan(partition))
+    with pytest.raises(KeyValueArgumentError, match="partition"):
+        kv.set_many(partition, [])
+
+
+@pytest.mark.parametrize("key", [b"", "k", None])
+def test_keys_that_are_refused(kv: SqlKeyValueStore, key: bytes) -> None:
+    for call in (
+        lambda: kv.get("repo-main", key),
+        lambda: kv.set("repo-main", key, b""),
+        lambda: kv.set_if("repo-main", key, b"", Presence.ABSENT),
+        lambda: kv.delete("repo-main", key),
+        lambda: kv.set_many("repo-main", [(key, b"")]),
+        lambda: kv.delete_many("repo-main", [key]),
+    ):
+        with pytest.raises(KeyValueArgumentError, match="repo-main"):
+            call()
+
+
+def test_rows_that_are_refused(kv: SqlKeyValueStore) -> None:
+    value: bytes
+    for value in ("text", None, bytes(MAX_VALUE_BYTES + 1)):  # type: ignore[assignment]
+        with pytest.raises(KeyValueArgumentError, match="repo-main: key b'some/key': its value"):
+            kv.set("repo-main", b"some/key", value)
+        with pytest.raises(KeyValueArgumentError):
+            kv.set_many("repo-main", [(b"a", b""), (b"some/key", value)])
+    assert rows_of(kv, "repo-main") == []
+    with pytest.raises(ValueError, match="page of 0"):
+        next(kv.scan("p", page=0))
+
+
+def test_the_longest_key_is_indexed(kv: SqlKeyValueStore) -> None:
+    """Random bytes: PostgreSQL compresses others before it counts them."""
+    key = os.urandom(MAX_KEY_BYTES - 1)
+    kv.set("p", key, b"v")
+    assert rows_of(kv, "p") == [(key, b"v")]
+    with pytest.raises(KeyValueArgumentError, match=r"p: key .*\.\.\.: its 2600 bytes"):
+        kv.set("p", key + b"x", b"v")
+    assert kv.get("p", key + b"x") is None
+
+
+def test_a_store_without_its_table_says_what_to_do(tmp_path: Path) -> None:
+    store = open_key_value_store(f"sqlite:///{tmp_path}/kv.db")
+    with pytest.raises(DatabaseSchemaError, match="create the key-value store"):
+        store.get("p", b"k")
+    store.migrate()
+    store.migrate()
+    store.set("p", b"k", b"v")
+    store.migrate()
+    assert store.get("p", b"k") == b"v"
+    store.close()
+
+
+def test_stores_of_several_tables(kv: SqlKeyValueStore) -> None:
+    other = SqlKeyValueStore(kv.database, table="Other-table.v2")
+    other.migrate()
+    kv.set("p", b"k", b"1")
+    other.set("p", b"k", b"2")
+    assert (kv.get("p", b"k"), other.get("p", b"k")) == (b"1", b"2")
+    other.delete("p", b"k")
+    for name in ("", "x" * 61, "a\x00b", 'a"b', "a:b", "a%sb"):
+        with pytest.raises(KeyValueArgumentError, match="table"):
+            SqlKeyValueStore(kv.database, table=name)
+
+
+def test_a_table_of_another_shape_is_left_alone(kv: SqlKeyValueStore) -> None:
+    kv.database.ordered(lambda connection: connection.exec_driver_sql("CREATE TABLE people (name TEXT)") and None)
+    try:
+        with pytest.raises(DatabaseSchemaError, match=r'"people" is no key-value store \(its columns are name\)'):
+            SqlKeyValueStore(kv.database, table="people").migrate()
+    finally:
+        kv.database.ordered(lambda connection: connection.exec_driver_sql("DROP TABLE people") and None)

@@ -1,0 +1,56 @@
+"""Key-value stores for tests: the fixtures `kv_url` and `kv` (each test runs on SQLite and PostgreSQL)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.local.servers.postgres import PostgresServer
+from compaction.stores.staging.kv.port import KeyValueStore, Pair
+from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+
+
+@pytest.fixture(scope="session")
+def postgres_kv(postgres: PostgresServer) -> str:
+    """The name of a database with a key-value store."""
+    name = postgres.create()
+    store = open_key_value_store(postgres.url(name))
+    store.migrate()
+    store.close()
+    return name
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def kv_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty key-value store of the test's own."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/kv.db"
+        store = open_key_value_store(url)
+        store.migrate()
+        store.close()
+        yield url
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    name: str = request.getfixturevalue("postgres_kv")
+    yield server.url(name)
+    server.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "DELETE FROM kv",
+        database=name,
+    )
+
+
+@pytest.fixture
+def kv(kv_url: str) -> Iterator[SqlKeyValueStore]:
+    """An empty key-value store of the test's own."""
+    store = open_key_value_store(kv_url)
+    yield store
+    store.close()
+
+
+def rows_of(store: KeyValueStore, partition: str, start: bytes = b"", stop: bytes | None = None) -> list[Pair]:
+    """All rows of a scan, with pages small enough that there are several."""
+    return [row for page in store.scan(partition, start, stop, page=3) for row in page]
