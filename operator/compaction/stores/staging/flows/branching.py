@@ -11,8 +11,8 @@ from compaction.stores.staging.flows.journal import journal
 from compaction.stores.staging.flows.swapping import swapped
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.commits import FIRST_MESSAGE
-from compaction.stores.staging.refs.names import new_token
 from compaction.stores.staging.refs.records import BranchRecord
+from compaction.stores.staging.staged.tokens import new_token
 
 
 class Brancher:

@@ -10,10 +10,10 @@ from compaction.stores.staging.changes import TOMBSTONE
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.committing import Draft
 from compaction.stores.staging.flows.merging import Merger
-from compaction.stores.staging.flows.views import after_prefix
 from compaction.stores.staging.format.columns import BINARY, RecordColumns
 from compaction.stores.staging.format.messages import CommitData
 from compaction.stores.staging.staged.layers import layered
+from compaction.stores.staging.staged.tokens import after_prefix
 from compaction.stores.staging.tree.applying import apply
 
 

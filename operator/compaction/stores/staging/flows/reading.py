@@ -11,13 +11,13 @@ from compaction.stores.staging.changes import TOMBSTONE
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.views import (
     View,
-    after_prefix,
     diff_since,
     effective,
     read_consistently,
 )
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import split_value
+from compaction.stores.staging.staged.tokens import after_prefix
 from compaction.stores.staging.tree.diffing import Difference
 
 MOST_LISTED: Final = 1000

@@ -7,10 +7,11 @@ from dataclasses import replace
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.journal import journal, was_dropped
 from compaction.stores.staging.flows.swapping import fresh_token, swapped
-from compaction.stores.staging.flows.views import after_prefix, diff_since, view_of
+from compaction.stores.staging.flows.views import diff_since, view_of
 from compaction.stores.staging.flows.writing import Writer
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.records import BranchRecord
+from compaction.stores.staging.staged.tokens import after_prefix
 
 
 class Resetter:
@@ -62,7 +63,7 @@ class Resetter:
         count = 0
         for batch in diff_since(self._area, view.head_id, view, prefix, after_prefix(prefix)):
             changes = batch.reverted()
-            self._area.tokens.set_many(token, changes.pairs())
+            self._area.tokens.set_many(token, changes)
             count += len(changes)
-        self._area.counters.count(token, writes=count, tombstones=0, bytes=0)
+        self._area.counters.count(token, writes=count)
         return count

@@ -16,8 +16,8 @@ from compaction.stores.staging.flows.journal import journal
 from compaction.stores.staging.flows.marks import marked_objects, names_any
 from compaction.stores.staging.flows.views import is_clean, view_of
 from compaction.stores.staging.refs.branches import Branch
-from compaction.stores.staging.refs.names import new_token
 from compaction.stores.staging.refs.records import BranchRecord
+from compaction.stores.staging.staged.tokens import new_token
 
 SWAP_TRIES: Final = 10
 _FIRST_PAUSE: Final = 0.02

@@ -111,9 +111,3 @@ def diff_since(
 def is_clean(area: Area, view: View) -> bool:
     """Whether a view shows nothing that its commit does not."""
     return next(diff_since(area, view.head_id, view), None) is None
-
-
-def after_prefix(prefix: bytes) -> bytes | None:
-    """The first key behind all that begin with `prefix`; None: there is none."""
-    cut = prefix.rstrip(b"\xff")
-    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

@@ -19,10 +19,12 @@ from compaction.exceptions import (
     RangeRecordError,
     TooManyTriesError,
 )
-from compaction.stores.staging.changes import TOMBSTONE
+from compaction.stores.staging.changes import TOMBSTONE, tombstones
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.views import View, still_holds, view_of
+from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import split_value
+from compaction.stores.staging.kv.port import Presence
 from compaction.stores.staging.refs.branches import Branch
 
 WRITE_TRIES: Final = 3
@@ -84,7 +86,7 @@ class Writer:
 
         def write(found: Branch) -> bool:
             token = found.record.staging_token
-            row = self._tokens.row(token, key)
+            row = self._tokens.read(token, key)
             view = view_of(self._area, found)
             shown, source = self._shown(view, key)
             # A try of this very call that came too late is in a token that was sealed: it is no writer of its own.
@@ -92,8 +94,8 @@ class Writer:
             if not mine and not condition.holds(shown):
                 raise ConditionFailedError(key, f"{condition} on branch {branch}")
             written.add(token)
-            self._tokens.set_if(token, key, value, row)
-            self._area.counters.count(token, writes=1, tombstones=0, bytes=len(key) + len(value))
+            self._tokens.set_if(token, key, value, Presence.ABSENT if row is None else row.raw)
+            self._area.counters.count(token, writes=1, nbytes=len(key) + len(value))
             return True
 
         self._acknowledged(branch, "write", write)
@@ -153,13 +155,9 @@ class Writer:
     def _stage(self, token: str, changes: Sequence[tuple[bytes, bytes]]) -> None:
         if not changes:
             return
-        self._tokens.set_many(token, changes)
-        self._area.counters.count(
-            token,
-            writes=len(changes),
-            tombstones=sum(value == TOMBSTONE for _, value in changes),
-            bytes=sum(len(key) + len(value) for key, value in changes),
-        )
+        rows = RecordColumns.of(sorted(dict(changes).items()))
+        self._tokens.set_many(token, rows)
+        self._area.counters.count(token, writes=len(rows), tombstones=int(tombstones(rows).sum()), nbytes=rows.nbytes)
 
     def _acknowledged(self, name: str, doing: str, write: Callable[[Branch], bool]) -> None:
         """Run `write` until the branch it was given is still the branch. `write` returns whether it decided anything

@@ -9,7 +9,6 @@ import base64
 import os
 import re
 import time
-import uuid
 from typing import Final
 
 from compaction.exceptions import StagingNameError
@@ -53,11 +52,6 @@ def _check_reference(what: str, name: str) -> str:
     if not _REFERENCE.fullmatch(name):
         raise StagingNameError(what, name, "use up to 256 letters, digits, underscores and hyphens, no hyphen first")
     return name
-
-
-def new_token(repository: str, branch: str) -> str:
-    """The name of a staging token that was never used: `<repository>-<branch>:<uuid>`."""
-    return f"{repository}-{branch}:{uuid.uuid4()}"
 
 
 def new_instance_uid() -> str:

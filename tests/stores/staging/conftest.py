@@ -1,0 +1,28 @@
+"""Repositories over both key-value stores, SQLite with a folder and PostgreSQL with S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compaction.stores.staging.tree.storage import RangeStorage
+
+from compaction.stores.objects.store import open_objects
+from compaction.stores.staging.kv.sql import SqlKeyValueStore
+from support.stores.s3 import S3
+from support.stores.staging_repos import SMALL_RANGES, StagingRepo
+
+
+@pytest.fixture
+def ranges(request: pytest.FixtureRequest, kv_url: str, tmp_path: Path) -> RangeStorage:
+    """Small ranges beside the key-value store: in a folder for SQLite, on S3 for PostgreSQL."""
+    if kv_url.startswith("sqlite"):
+        return RangeStorage(open_objects(str(tmp_path / "objects")), rule=SMALL_RANGES)
+    server: S3 = request.getfixturevalue("s3")
+    return RangeStorage(server.open(f"{server.bucket()}/example"), rule=SMALL_RANGES)
+
+
+@pytest.fixture
+def repo(kv: SqlKeyValueStore, ranges: RangeStorage) -> StagingRepo:
+    """A repository with a branch `main` on the empty tree."""
+    return StagingRepo(kv, ranges)
