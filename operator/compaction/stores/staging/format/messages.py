@@ -66,6 +66,11 @@ def wire_at(number: int, kind: FieldKind) -> dict[str, Any]:
     return {"number": number, "kind": kind}
 
 
+def count_field(number: int) -> Any:
+    """A field of a message that another module defines: a number from 0 on; absent for 0."""
+    return field(default=0, metadata=_at(number, _UNSIGNED))
+
+
 @dataclass(frozen=True)
 class StagingMessage:
     """Base of all messages. `unknown`: the fields that are not known, as bytes."""

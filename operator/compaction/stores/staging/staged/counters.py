@@ -40,7 +40,7 @@ class Counts(StagingMessage):
     tombstones: int = count_field(2)
     nbytes: int = count_field(3)
 
-    def plus(self, other: Counts) -> Counts:
+    def __add__(self, other: Counts) -> Counts:
         """The sum."""
         return Counts(self.writes + other.writes, self.tombstones + other.tombstones, self.nbytes + other.nbytes)
 
@@ -83,7 +83,7 @@ class TokenCounters:
                 check_row(PARTITION, partition_bytes(PARTITION), key, b"")
                 self._rows[token] = key
                 self._totals[token] = Counts()
-            self._totals[token] = self._totals[token].plus(Counts(writes, tombstones, nbytes))
+            self._totals[token] += Counts(writes, tombstones, nbytes)
             first = not self._dirty
             if first:
                 self._since = self._clock()
@@ -153,7 +153,7 @@ class TokenCounters:
                 token = key.rpartition(b"\0")[0].decode(errors="surrogateescape")
                 if token in inside:
                     counts = Counts.decode(value, name=f"{PARTITION}: row {key[:200]!a}")
-                    found[token] = found.get(token, Counts()).plus(counts)
+                    found[token] = found.get(token, Counts()) + counts
         return found
 
     def forget(self, token: str) -> None:
@@ -174,7 +174,7 @@ class TokenCounters:
             return counted
         counts = Counts()
         for changes in StagedTokens(self._kv).changes(token):
-            counts = counts.plus(Counts(len(changes), int(tombstones(changes).sum()), changes.nbytes))
+            counts += Counts(len(changes), int(tombstones(changes).sum()), changes.nbytes)
         if counts.writes:
             try:
                 self._kv.set_if(PARTITION, _key(token, PRIMED), counts.encode(), Presence.ABSENT)
