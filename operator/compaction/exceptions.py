@@ -1065,6 +1065,23 @@ class CorruptRangeError(StagingStoreError):
         )
 
 
+class MissingRangeError(StagingStoreError):
+    """A range or metarange is not in the object storage. `metarange`: the one that lists it, "" for a metarange."""
+
+    def __init__(self, table: str, path: str, metarange: str) -> None:
+        super().__init__(table, path, metarange)
+        self.table = table
+        self.path = path
+        self.metarange = metarange
+
+    def __str__(self) -> str:
+        listed = f", which metarange {self.metarange} lists," if self.metarange else ""
+        return (
+            f"{self.path}: the object{listed} does not exist; restore it from a copy (its content is named by its id), "
+            "or reset the branch to a commit whose ranges exist"
+        )
+
+
 class UnsupportedRangeError(StagingStoreError):
     """A table that may be sound, but not one that a staging area writes; `offset` is the byte that says so."""
 

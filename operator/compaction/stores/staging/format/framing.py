@@ -81,13 +81,24 @@ def frame_values(parts: ValueColumns) -> Any:
 
 def split_values(records: RecordColumns) -> ValueColumns:
     """Identities and data of all values. RangeRecordError names the first record whose value has no such parts."""
-    offsets, data = offsets_of(records.values), data_of(records.values)
-    # A number at the very end is read whole: the padding ends it, and it does not fit into the value.
-    used = np.concatenate((data[offsets[0] : offsets[-1]], np.zeros(LONGEST32 + 1, dtype=np.uint8)))
-    begins, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    used, begins, ends = _bounds(records)
     first, first_end = _parts(records, used, begins, ends)
     second, second_end = _parts(records, used, first_end, ends)
     return ValueColumns(pieces_of(used, first, first_end), pieces_of(used, second, second_end))
+
+
+def identities_of(records: RecordColumns) -> Any:
+    """The identities of all values alone, as a large_binary array. RangeRecordError as of `split_values`."""
+    used, begins, ends = _bounds(records)
+    return pieces_of(used, *_parts(records, used, begins, ends))
+
+
+def _bounds(records: RecordColumns) -> tuple[Any, I64, I64]:
+    """The bytes of all values, where each begins and where it ends."""
+    offsets, data = offsets_of(records.values), data_of(records.values)
+    # A number at the very end is read whole: the padding ends it, and it does not fit into the value.
+    used = np.concatenate((data[offsets[0] : offsets[-1]], np.zeros(LONGEST32 + 1, dtype=np.uint8)))
+    return used, offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
 
 
 def _parts(records: RecordColumns, data: Any, at: I64, ends: I64) -> tuple[I64, I64]:

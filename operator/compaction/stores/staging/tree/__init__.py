@@ -1,1 +1,5 @@
-"""Committed trees: what a metarange holds, and how one is made from another (docs/design/staging.md#trees)."""
+"""Committed trees of staging areas: metaranges and their ranges in an object storage, and what makes new ones of them.
+
+`storage` reads and writes; `applying` puts staged changes over a tree, as one stretch after the other or, for Spark, as
+the parts that `stretches` cuts; `diffing` and `merging` compare trees. docs/design/staging.md#trees.
+"""
