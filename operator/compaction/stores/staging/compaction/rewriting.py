@@ -13,6 +13,7 @@ from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.views import View, effective
 from compaction.stores.staging.format.columns import RecordColumns
+from compaction.stores.staging.format.ranges import TableKind
 from compaction.stores.staging.staged.layers import layered
 from compaction.stores.staging.tree.applying import Applied, apply
 from compaction.stores.staging.tree.fingerprint import ContentFingerprint
@@ -51,7 +52,7 @@ def rewrite(area: Area, work: BranchWork) -> Rewritten:
     is found by the sweep.
     """
     view = base_view(area, work)
-    applied = apply(area.ranges, view.metarange_id, staged_changes(area, work), allow_empty=True)
+    applied = apply(area.ranges, view.metarange_id, staged_changes(area, work), allow_empty=True, keep_equal=False)
     return prove(area, work, applied)
 
 
@@ -62,7 +63,9 @@ def prove(area: Area, work: BranchWork, applied: Applied) -> Rewritten:
         before.add(batch)
     for batch in area.ranges.records(applied.metarange_id):
         after.add(batch)
-    area.ranges.check_id(applied.metarange_id)
+    found = area.ranges.content_id(applied.metarange_id, TableKind.METARANGES)
+    if found != applied.metarange_id:
+        raise RewriteProofError(f"{work.repository}/{work.branch}", applied.metarange_id, found)
     if before.text() != after.text():
         raise RewriteProofError(f"{work.repository}/{work.branch}", before.text(), after.text())
     return Rewritten(applied, before.text(), after.text())

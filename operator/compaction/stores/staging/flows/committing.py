@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from dataclasses import dataclass, field
 
 from compaction.exceptions import NoChangesError, ProtectedBranchError, UncommittedChangesError
 from compaction.stores.staging.flows.area import Area
@@ -19,8 +17,6 @@ from compaction.stores.staging.staged.layers import layered
 from compaction.stores.staging.tree.applying import apply
 from compaction.stores.staging.tree.diffing import diff
 
-NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -28,7 +24,7 @@ class Draft:
 
     committer: str
     message: str
-    metadata: Mapping[str, str] = NO_METADATA
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

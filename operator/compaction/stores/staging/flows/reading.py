@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -13,12 +12,12 @@ from compaction.stores.staging.flows.views import (
     View,
     diff_since,
     effective,
+    first_at,
     read_consistently,
 )
-from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import split_value
 from compaction.stores.staging.staged.tokens import after_prefix
-from compaction.stores.staging.tree.diffing import Difference
+from compaction.stores.staging.tree.diffing import DiffKind
 
 MOST_LISTED: Final = 1000
 _PASSED: Final = 2
@@ -39,6 +38,16 @@ class Page:
 
     entries: tuple[Listed, ...]
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key that differs. A value that is not there is None."""
+
+    key: bytes
+    kind: DiffKind
+    left: bytes | None
+    right: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,11 @@ class Reader:
         def read(view: View) -> DiffPage:
             found: list[Difference] = []
             for batch in diff_since(self._area, view.head_id if left is None else left, view, start, stop):
-                found += batch.slice(0, amount + 1 - len(found)).differences()
+                wanted = min(len(batch), amount + 1 - len(found))
+                found += [
+                    Difference(key, kind, old or None, new or None)
+                    for key, kind, old, new in batch.slice(0, wanted).rows()
+                ]
                 if len(found) > amount:
                     return DiffPage(tuple(found[:amount]), True)
             return DiffPage(tuple(found), False)
@@ -136,7 +149,7 @@ class Reader:
             floor = None
             passed = 0
             for batch in stream:
-                at = _first_at(batch, floor or b"")
+                at = first_at(batch.keys, floor or b"")
                 passed = passed + 1 if at == len(batch) else 0
                 while at < len(batch):
                     key = batch.keys[at].as_py()
@@ -150,7 +163,7 @@ class Reader:
                     floor = after_prefix(common)
                     if floor is None:
                         return
-                    at = _first_at(batch, floor, at)
+                    at = first_at(batch.keys, floor, at)
                 if passed >= _PASSED:
                     break
             else:
@@ -164,8 +177,3 @@ def _behind(after: bytes, prefix: bytes, delimiter: bytes) -> bytes:
     if delimiter and after.startswith(prefix) and after.endswith(delimiter) and len(after) > len(prefix):
         return after_prefix(after) or after + b"\0"
     return after + b"\0"
-
-
-def _first_at(batch: RecordColumns, key: bytes, begin: int = 0) -> int:
-    """The number of the first record whose key is not less than `key`."""
-    return bisect_left(range(len(batch)), key, lo=begin, key=lambda row: batch.keys[row].as_py())

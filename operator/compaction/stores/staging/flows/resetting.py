@@ -62,7 +62,7 @@ class Resetter:
         view = view_of(self._area, branch)
         count = 0
         for batch in diff_since(self._area, view.head_id, view, prefix, after_prefix(prefix)):
-            changes = batch.reverted()
+            changes = batch.reverted
             self._area.tokens.set_many(token, changes)
             count += len(changes)
         self._area.counters.count(token, writes=count)

@@ -6,9 +6,10 @@ removed meanwhile may have lost rows under its feet, so it starts over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from compaction.exceptions import TooManyTriesError
 from compaction.stores.staging.changes import rows_where, tombstones
@@ -17,7 +18,7 @@ from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.records import BranchRecord
 from compaction.stores.staging.staged.layers import layered
-from compaction.stores.staging.tree.diffing import DiffColumns, as_changes, diff, diff_changes
+from compaction.stores.staging.tree.diffing import DiffColumns, diff, diff_changes
 
 T = TypeVar("T")
 READ_TRIES: Final = 10
@@ -92,10 +93,24 @@ def changes_since(
 
     A key of a token hides what the compacted base did to it, also where both say the same.
     """
-    layers = [area.tokens.changes(token, start, stop) for token in view.tokens]
+    layers: list[Iterable[RecordColumns]] = [area.tokens.changes(token, start, stop) for token in view.tokens]
     if view.metarange_id != metarange_id:
-        layers.append(as_changes(diff(area.ranges, metarange_id, view.metarange_id, start, stop)))
-    return layered(layers)
+        layers.append(one.changes for one in diff(area.ranges, metarange_id, view.metarange_id, start))
+    return _until(stop, layered(layers))
+
+
+def _until(stop: bytes | None, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
+    """The records before `stop`."""
+    for batch in batches:
+        end = len(batch) if stop is None else first_at(batch.keys, stop)
+        yield batch.slice(0, end)
+        if end < len(batch):
+            return
+
+
+def first_at(keys: Any, key: bytes, begin: int = 0) -> int:
+    """The number of the first key, of keys in order (a large_binary array), that is not less than `key`."""
+    return bisect_left(range(len(keys)), key, lo=begin, key=lambda row: keys[row].as_py())
 
 
 def diff_since(

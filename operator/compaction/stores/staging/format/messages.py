@@ -68,7 +68,7 @@ def wire_at(number: int, kind: FieldKind) -> dict[str, Any]:
 
 def count_field(number: int) -> Any:
     """A field of a message that another module defines: a number from 0 on; absent for 0."""
-    return field(default=0, metadata=_at(number, _UNSIGNED))
+    return field(default=0, metadata=wire_at(number, UNSIGNED))
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,10 @@ class StagedTokens:
         """Stage many changes: all of them, or none."""
         self.kv.set_many(token, encode_rows(changes))
 
+    def has_rows(self, token: str) -> bool:
+        """Whether anything is staged in a token."""
+        return next(iter(self.kv.scan(token, page=1)), None) is not None
+
     def remove(self, token: str, key: bytes) -> None:
         """Delete the row of an object: below it counts what older tokens say."""
         self.kv.delete(token, key)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from compaction.exceptions import ObjectMissingError
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.marks import mark, marked_objects, pinned, unmark
 
@@ -34,11 +33,11 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
 
     Raises CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
     """
-    found = {one.id: one for one in area.ranges.every()}
+    found = {one.path: one for one in area.ranges.stored()}
     reached = reachable(area)
     now = area.clock()
-    unreached = [one for one in found.values() if one.id not in reached]
-    due = [one.id for one in unreached if _age(one.modified, now) > grace]
+    unreached = [one for one in found.values() if one.path not in reached]
+    due = [one.path for one in unreached if _age(one.modified, now) > grace]
     objects = size = 0
     for begin in range(0, len(due), BATCH):
         names = due[begin : begin + BATCH]
@@ -69,10 +68,8 @@ def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
 
 def _still_old(area: Area, name: str, grace: float) -> bool:
     """Whether nobody has written the object since: its mark is there, so a writer that comes now waits."""
-    try:
-        return _age(area.ranges.modified(name), area.clock()) > grace
-    except ObjectMissingError:
-        return False
+    modified = area.ranges.modified(name)
+    return modified is not None and _age(modified, area.clock()) > grace
 
 
 def _unmark_leftovers(area: Area) -> None:

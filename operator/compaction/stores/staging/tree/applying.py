@@ -71,26 +71,36 @@ class TreeRanges:
 
 
 def apply(
-    storage: RangeStorage, base_id: str, changes: Iterable[RecordColumns], *, allow_empty: bool = False
+    storage: RangeStorage,
+    base_id: str,
+    changes: Iterable[RecordColumns],
+    *,
+    allow_empty: bool = False,
+    keep_equal: bool = True,
 ) -> Applied:
     """Put changes over the tree `base_id` ("": without records), and write the tree of both.
 
     Changes come in batches, in strictly ascending order of their keys; memory is one batch of them and of the base,
     and the list of ranges. NoChangesError when nothing differs, unless `allow_empty`; RangeRecordError when keys do
     not ascend; and what `storage` raises.
+
+    keep_equal: of a base record and a change with the same identity the base record stays, as in a commit; without it
+        the change is taken, so that the tree shows exactly what the changes over the base do.
     """
     counter = _Counter()
-    tree = write_records(storage, _items(storage, base_id, Upcoming(changes), counter))
+    tree = write_records(storage, _items(storage, base_id, Upcoming(changes), counter, keep_equal))
     if not counter.counts.total and not allow_empty:
         raise NoChangesError("nothing differs from the base: no tree was written; stage changes, or allow none")
     return Applied(storage.write_metarange(tree.every), counter.counts, tree.written, tree.reused)
 
 
-def write_part(storage: RangeStorage, part: Part, changes: Iterable[RecordColumns]) -> PartResult:
+def write_part(
+    storage: RangeStorage, part: Part, changes: Iterable[RecordColumns], *, keep_equal: bool = True
+) -> PartResult:
     """Write the ranges of one part of a plan. `changes`: those between its bounds. Raises what `apply` raises."""
     counter, content = _Counter(), ContentFingerprint()
     base = chain.from_iterable(storage.range_records(info, part.start, part.stop) for info in part.ranges)
-    merged = counter.counted(merge_changes(base, _within(part, changes)))
+    merged = counter.counted(merge_changes(base, _within(part, changes), keep_equal=keep_equal))
     ranges = tuple(write_ranges(_noted(merged, content), storage.sink, storage.rule))
     return PartResult(ranges, counter.counts, content.text())
 
@@ -101,7 +111,7 @@ def read_back(storage: RangeStorage, ranges: Iterable[RangeInfo]) -> str:
 
 
 def merge_changes(
-    base: Iterable[RecordColumns], changes: Iterable[RecordColumns]
+    base: Iterable[RecordColumns], changes: Iterable[RecordColumns], *, keep_equal: bool = True
 ) -> Iterator[tuple[RecordColumns, ChangeCounts]]:
     """What changes over a base give, piece by piece, and how many records of each piece differ from the base.
 
@@ -118,10 +128,11 @@ def merge_changes(
         deleted[has_new] = tombstones(new)
         live = has_new & ~deleted
         same = same_identities(old, np.where(live, old_rows, ABSENT), new, new_rows)
-        kept, taken = has_old & (~has_new | same), live & ~same
+        equal = same if keep_equal else np.zeros_like(same)
+        kept, taken = has_old & (~has_new | equal), live & ~equal
         counts = ChangeCounts(
             added=int((taken & ~has_old).sum()),
-            changed=int((taken & has_old).sum()),
+            changed=int((taken & has_old & ~same).sum()),
             removed=int((deleted & has_old).sum()),
         )
         rows = np.where(kept, old_rows, ABSENT), np.where(taken, new_rows, ABSENT)
@@ -161,13 +172,13 @@ class _Counter:
 
 
 def _items(
-    storage: RangeStorage, base_id: str, upcoming: Upcoming, counter: _Counter
+    storage: RangeStorage, base_id: str, upcoming: Upcoming, counter: _Counter, keep_equal: bool
 ) -> Iterator[RangeInfo | Iterator[RecordColumns]]:
     """The ranges of the base that no change touches, and the records of the others under their changes."""
     for info in storage.ranges(base_id):
         if is_entered(info, upcoming.first()):
             records = storage.range_records(info, metarange=base_id)
-            yield counter.counted(merge_changes(records, upcoming.until(info.max_key)))
+            yield counter.counted(merge_changes(records, upcoming.until(info.max_key), keep_equal=keep_equal))
         else:
             yield info
     yield counter.counted(merge_changes((), upcoming.until(None)))

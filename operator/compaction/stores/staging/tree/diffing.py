@@ -45,6 +45,16 @@ class DiffColumns:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def changes(self) -> RecordColumns:
+        """What makes the right side of the left one."""
+        return RecordColumns(self.keys, self.right)
+
+    @property
+    def reverted(self) -> RecordColumns:
+        """What makes the left side of the right one."""
+        return RecordColumns(self.keys, self.left)
+
     def slice(self, begin: int, end: int) -> DiffColumns:
         """Rows `begin` to `end`, without a copy."""
         size = end - begin

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, cast
 
 from compaction.exceptions import CorruptRangeError, MissingRangeError, ObjectMissingError, ObjectTruncatedError
-from compaction.stores.objects.store import ObjectStorage
+from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.staging.format.breaks import BreakRule
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.ranges import (
@@ -134,6 +135,32 @@ class RangeStorage:
             if batch.keys[0].as_py() < info.min_key or batch.keys[-1].as_py() > info.max_key:
                 raise CorruptRangeError(name, 0, "it has keys outside the bounds that its metarange lists")
             yield batch
+
+    def check(self, metarange: str) -> None:
+        """Open a tree and each of its ranges: MissingRangeError or CorruptRangeError when one cannot be used."""
+        for info in self.ranges(metarange):
+            self.open(info.id, metarange=metarange)
+
+    def stored(self) -> Iterator[ObjectInfo]:
+        """All objects of the namespace that may be ranges or metaranges, in no order; `path` is the id."""
+        for info in self.objects.list(self._folder.rstrip("/")):
+            name = info.path.removeprefix(self._folder)
+            if _ID.fullmatch(name):
+                yield replace(info, path=name)
+
+    def modified(self, table: str) -> datetime | None:
+        """When an object was written last; None: there is none."""
+        try:
+            return self.objects.head(self.path(table)).modified
+        except ObjectMissingError:
+            return None
+
+    def delete(self, tables: Sequence[str]) -> list[str]:
+        """Delete objects; the ids of those that are gone."""
+        failed = {path for path, _ in self.objects.delete([self.path(table) for table in tables])}
+        for table in tables:
+            self.forget(table)
+        return [table for table in tables if self.path(table) not in failed]
 
     def sink(self) -> RangeSink:
         """Where a range is written whose id is known at its end. What is never stored leaves nothing behind."""
