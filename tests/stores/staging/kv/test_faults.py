@@ -144,6 +144,29 @@ def test_scans_while_rows_come_and_go(kv_url: str) -> None:
     writer.close()
 
 
+WRITES = [name for name, (_, rows) in CALLS.items() if name not in {"get", "scan", "add"}]
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_lock_that_is_never_given(kv: SqlKeyValueStore, kv_url: str, name: str) -> None:
+    """A writer that stopped in the middle of a transaction: others report it, and do not hang."""
+    kv.set_many("p", [(b"a", b"1"), (b"b", b"2")])
+    database = KeyValueDatabase.open(kv_url, patience=0.3, lock_seconds=0.05)
+    store = SqlKeyValueStore(database)
+    with kv.database.engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.execute(text("SELECT 1 FROM kv WHERE partition_key = 'p' FOR UPDATE"))
+        with pytest.raises(DatabaseUnavailableError, match="did not answer in time"):
+            CALLS[name][0](store)
+        assert rows_of(store, "p") == [(b"a", b"1"), (b"b", b"2")]
+    CALLS[name][0](store)
+    assert rows_of(store, "p") == CALLS[name][1]
+    store.close()
+
+
 def test_a_backend_that_is_killed_while_a_write_waits(postgres: PostgresServer, postgres_kv: str) -> None:
     url = postgres.url(postgres_kv)
     holder, store = open_key_value_store(url), open_key_value_store(url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -14,12 +14,21 @@ from compaction.stores.staging.format.framing import frame_value
 from compaction.stores.staging.format.messages import StagedEntryData
 from compaction.stores.staging.format.varints import encode_varint
 from compaction.stores.staging.format.wire import bytes_field, number_field
+from compaction.stores.staging.staged import rows as module
 from compaction.stores.staging.staged.rows import decode_row, decode_rows, encode_row, encode_rows
 
 KEYS = st.binary(min_size=1, max_size=6) | st.binary(min_size=127, max_size=129)
 DATA = st.binary(max_size=4) | st.binary(min_size=126, max_size=130) | st.just(bytes(20_000))
 VALUES = st.just(b"") | st.builds(frame_value, st.binary(min_size=1, max_size=40), DATA)
 CHANGES = st.dictionaries(KEYS, VALUES, max_size=12).map(lambda rows: sorted(rows.items()))
+
+
+@pytest.fixture(autouse=True, scope="module", params=[1, module.FEW])
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways for the few rows of these tests: by the column, and one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "FEW", request.param)
+        yield
 
 
 @given(CHANGES)

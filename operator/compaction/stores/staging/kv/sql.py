@@ -38,6 +38,7 @@ class KeyValueDatabase(Database):
 
     def __init__(self, engine: Engine, **settings: Any) -> None:
         super().__init__(engine, **settings)
+        self.lock_seconds: float = settings["lock_seconds"]
         self._alone = self._writers
         if self._postgres:
             self._alone = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -82,7 +83,7 @@ class SqlKeyValueStore:
     def __init__(self, database: KeyValueDatabase, *, table: str = TABLE) -> None:
         self.database = database
         self._postgres = database.engine.dialect.name == "postgresql"
-        self._table = KeyValueTable(database.engine, table)
+        self._table = KeyValueTable(database.engine, table, database.lock_seconds)
         self._sql = self._table.statements
 
     @property

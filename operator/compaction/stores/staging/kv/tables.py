@@ -42,9 +42,11 @@ class RowStatements:
 
 
 class KeyValueTable:
-    """The table `name` of an engine. Raises KeyValueArgumentError for other names than `_NAME` has."""
+    """The table `name` of an engine; `lock_seconds`: how long a statement waits for writers before it. Raises
+    KeyValueArgumentError for other names than `_NAME` has.
+    """
 
-    def __init__(self, engine: Engine, name: str = TABLE) -> None:
+    def __init__(self, engine: Engine, name: str, lock_seconds: float) -> None:
         if not _NAME.fullmatch(name):
             raise KeyValueArgumentError(
                 f"table {name[:80]!a}: choose a name of up to 60 letters, digits, underscores, dots and hyphens"
@@ -52,13 +54,18 @@ class KeyValueTable:
         self.name = name
         self._quote = engine.dialect.identifier_preparer.quote
         self._postgres = engine.dialect.name == "postgresql"
-        self.statements = self._statements(self._quote(name))
+        self.statements = self._statements(self._quote(name), f"{lock_seconds * 1000:.0f}ms")
 
-    def _statements(self, table: str) -> RowStatements:
+    def _statements(self, table: str, limit: str) -> RowStatements:
         conflict = "ON CONFLICT (partition_key, key) DO"
         columns = f"{table} ({', '.join(_COLUMNS)})"
         row = "partition_key = :p AND key = :k"
-        upsert = f"INSERT INTO {columns} VALUES (:p, :k, :v) {conflict} UPDATE SET value = excluded.value"
+        source, beside, using = "VALUES (:p, :k, :v)", "", ""
+        if self._postgres:
+            # A statement alone limits its own wait for locks: it is evaluated before a row is locked.
+            limited = f"(SELECT set_config('lock_timeout', '{limit}', true)) AS limits"
+            source, beside, using = f"SELECT :p, :k, :v FROM {limited}", f"FROM {limited} ", f"USING {limited} "
+        upsert = f"INSERT INTO {columns} {source} {conflict} UPDATE SET value = excluded.value"
         upserts, deletions = upsert, f"DELETE FROM {table} WHERE {row}"
         if self._postgres:
             upserts = (
@@ -75,10 +82,10 @@ class KeyValueTable:
         return RowStatements(
             get=text(f"SELECT value FROM {table} WHERE {row}"),
             upsert=text(upsert),
-            add=text(f"INSERT INTO {columns} VALUES (:p, :k, :v) {conflict} NOTHING"),
-            update=text(f"UPDATE {table} SET value = :v WHERE {row}"),
-            swap=text(f"UPDATE {table} SET value = :v WHERE {row} AND value = :old"),
-            delete=text(f"DELETE FROM {table} WHERE {row}"),
+            add=text(f"INSERT INTO {columns} {source} {conflict} NOTHING"),
+            update=text(f"UPDATE {table} SET value = :v {beside}WHERE {row}"),
+            swap=text(f"UPDATE {table} SET value = :v {beside}WHERE {row} AND value = :old"),
+            delete=text(f"DELETE FROM {table} {using}WHERE {row}"),
             upserts=text(upserts),
             deletions=text(deletions),
             scans=(

@@ -18,7 +18,6 @@ from compaction.exceptions import CorruptMessageError, KeyValueArgumentError
 from compaction.stores.staging.changes import TOMBSTONE, rows_where, tombstones
 from compaction.stores.staging.format.columns import (
     BINARY,
-    EMPTY_COLUMNS,
     I64,
     U8,
     RecordColumns,
@@ -44,6 +43,8 @@ from compaction.stores.staging.kv.port import Pair
 _KEY, _IDENTITY, _DATA = b"\x0a", b"\x12", b"\x1a"
 """How fields 1, 2 and 3 begin when they are bytes."""
 _PADDING: Final = LONGEST32 + 2
+FEW: Final = 16
+"""Rows that are decoded faster one by one."""
 
 
 def encode_row(key: bytes, value: bytes) -> bytes:
@@ -108,8 +109,8 @@ def _no_identity(key: bytes) -> KeyValueArgumentError:
 
 def decode_rows(token: str, rows: Sequence[Pair]) -> RecordColumns:
     """The changes in a page of rows, in their order. CorruptMessageError names token and key."""
-    if not rows:
-        return EMPTY_COLUMNS
+    if len(rows) < FEW:
+        return RecordColumns.of((key, decode_row(token, key, row)) for key, row in rows)
     keys = pa.array([key for key, _ in rows], BINARY)
     messages = pa.array([row for _, row in rows], BINARY)
     places = _Places.of(messages)
