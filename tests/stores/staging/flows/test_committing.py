@@ -73,7 +73,7 @@ def test_a_store_that_fails_leaves_the_branch(repo: StagingRepo, monkeypatch: py
     before = repo.area.branches.get("main").record
 
     def fail(*args: object, **kwargs: object) -> None:
-        raise MissingRangeError("a range", "a tree")
+        raise MissingRangeError("tree", "range", "metarange")
 
     for owner, name in ((repo.area.ranges, "sink"), (repo.area.commits, "add")):
         with monkeypatch.context() as patched:

@@ -159,7 +159,7 @@ class TestConditions:
         assert repo.get("k") == "theirs"
 
     def test_a_merge_brings_the_key_meanwhile(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The condition held before the merge; it replaces the content, so it replaces the staging token too."""
+        """The condition held before the merge; the writer finds another commit when it reads the branch again."""
         repo.brancher.create("other", "main")
         repo.set("k", "merged", "other")
         repo.committer.commit("other", DRAFT)
@@ -175,6 +175,12 @@ class TestConditions:
         monkeypatch.setattr(StagedTokens, "set_if", write)
         with pytest.raises(ConditionFailedError):
             repo.writer.set_if("main", b"k", framed("mine"), ABSENT)
+        assert (repo.get("k"), repo.uncommitted()) == ("merged", {})
+
+    def test_a_commit_takes_the_first_try_along(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+        after_writes(repo, monkeypatch, lambda: repo.committer.commit("main", DRAFT), 1, method="set_if")
+        repo.writer.set_if("main", b"k", framed("mine"), ABSENT)
+        assert (repo.get("k"), repo.uncommitted()) == ("mine", {})
 
 
 class TestDelete:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from compaction.exceptions import NoChangesError, StagingNameError, UncommittedChangesError, UnknownRefError
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.committing import Committer, Draft, Proposal
-from compaction.stores.staging.flows.swapping import fresh_token, has_changes, seal, swapped
+from compaction.stores.staging.flows.swapping import has_changes, seal, swapped
 from compaction.stores.staging.format.messages import CommitData
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.records import BranchRecord
@@ -90,8 +90,8 @@ class Merger:
         return self._swap(name, doing, next_commit)
 
     def _swap(self, name: str, doing: str, next_commit: Callable[[CommitData], CommitData]) -> CommitData:
-        """Replace the content of a branch. What is written meanwhile stays on top of it, in a token that is sealed
-        with the swap: a conditional write that has read the old content is not acknowledged.
+        """Replace the content of a branch. What is written meanwhile stays on top of it; a conditional write that has
+        read the old content finds another commit when it reads the branch again.
         """
         self._area.repository.check_writable()
         if has_changes(self._area, self._area.branches.get(name)):
@@ -103,8 +103,7 @@ class Merger:
             if has_changes(self._area, branch, sealed_only=True):
                 raise UncommittedChangesError(name)
             made.append(next_commit(self._area.commits.get(branch.record.commit_id)))
-            cleared = branch.record.cleared(made[-1].id)
-            return cleared.sealed(fresh_token(self._area, branch))
+            return branch.record.cleared(made[-1].id)
 
         swapped(self._area, name, doing, content)
         return made[-1]

@@ -26,6 +26,7 @@ from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import split_value
 from compaction.stores.staging.kv.port import Presence
 from compaction.stores.staging.refs.branches import Branch
+from compaction.stores.staging.staged.rows import encode_row
 
 WRITE_TRIES: Final = 3
 MOST_DELETED: Final = 1000
@@ -82,20 +83,22 @@ class Writer:
             ConditionFailedError: it does not; nothing was written.
         """
         _check_value(key, value)
-        written: set[str] = set()
+        mine = encode_row(key, value)
+        own: set[str] = set()
 
         def write(found: Branch) -> bool:
-            token = found.record.staging_token
-            row = self._tokens.read(token, key)
-            view = view_of(self._area, found)
-            shown, source = self._shown(view, key)
-            # A try of this very call that came too late is in a token that was sealed: it is no writer of its own.
-            mine = source in written and shown == value
-            if not mine and not condition.holds(shown):
+            view, token = view_of(self._area, found), found.record.staging_token
+            below, source = self._shown(view, key, but=(mine, own))
+            if own and not source and below == value:
+                return True  # a commit or a compaction took the earlier try along
+            if not condition.holds(below):
+                self._take_back(view, key, below, mine, own)
                 raise ConditionFailedError(key, f"{condition} on branch {branch}")
-            written.add(token)
-            self._tokens.set_if(token, key, value, Presence.ABSENT if row is None else row.raw)
-            self._area.counters.count(token, writes=1, nbytes=len(key) + len(value))
+            row = self._tokens.read(token, key)
+            if row is None or row.raw != mine or token not in own:
+                self._tokens.set_if(token, key, value, Presence.ABSENT if row is None else row.raw)
+                own.add(token)
+                self._area.counters.count(token, writes=1, nbytes=len(key) + len(value))
             return True
 
         self._acknowledged(branch, "write", write)
@@ -144,13 +147,24 @@ class Writer:
             return True
         return self._area.ranges.get(view.metarange_id, key) is not None
 
-    def _shown(self, view: View, key: bytes) -> tuple[bytes | None, str]:
-        """What a view shows of a key, and the token it is in ("" for the metarange)."""
+    def _shown(self, view: View, key: bytes, *, but: tuple[bytes, set[str]] = (b"", set())) -> tuple[bytes | None, str]:
+        """What a view shows of a key, and the token it is in ("" for the metarange). `but`: a row, and tokens in which
+        it counts as absent.
+        """
+        row, tokens = but
         for token in view.tokens:
-            value = self._tokens.get(token, key)
-            if value is not None:
-                return (None if value == TOMBSTONE else value), token
+            found = self._tokens.read(token, key)
+            if found is not None and not (token in tokens and found.raw == row):
+                return (None if found.value == TOMBSTONE else found.value), token
         return self._area.ranges.get(view.metarange_id, key), ""
+
+    def _take_back(self, view: View, key: bytes, below: bytes | None, row: bytes, own: set[str]) -> None:
+        """Earlier tries of a conditional write were made before another writer came: write over them what is below."""
+        for token in own.intersection(view.tokens):
+            try:
+                self._tokens.set_if(token, key, TOMBSTONE if below is None else below, row)
+            except PredicateFailedError:
+                continue  # somebody else has written over it
 
     def _stage(self, token: str, changes: Sequence[tuple[bytes, bytes]]) -> None:
         if not changes:
