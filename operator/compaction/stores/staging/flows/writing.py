@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from compaction.exceptions import (
     ConditionFailedError,
@@ -28,10 +28,12 @@ from compaction.stores.staging.kv.port import Presence
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.staged.rows import encode_row
 
+Tokens: TypeAlias = set[str]
 WRITE_TRIES: Final = 3
 MOST_DELETED: Final = 1000
 """Keys of one batch."""
 _PAUSE: Final = 0.02
+NOTHING: Final = (b"", frozenset[str]())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,11 @@ class Writer:
         """
         _check_value(key, value)
         mine = encode_row(key, value)
-        own: set[str] = set()
+        own: Tokens = set()
 
         def write(found: Branch) -> bool:
             view, token = view_of(self._area, found), found.record.staging_token
-            below, source = self._shown(view, key, but=(mine, own))
+            below, source = self._shown(view, key, but=(mine, frozenset(own)))
             if own and not source and below == value:
                 return True  # a commit or a compaction took the earlier try along
             if not condition.holds(below):
@@ -147,7 +149,9 @@ class Writer:
             return True
         return self._area.ranges.get(view.metarange_id, key) is not None
 
-    def _shown(self, view: View, key: bytes, *, but: tuple[bytes, set[str]] = (b"", set())) -> tuple[bytes | None, str]:
+    def _shown(
+        self, view: View, key: bytes, *, but: tuple[bytes, frozenset[str]] = NOTHING
+    ) -> tuple[bytes | None, str]:
         """What a view shows of a key, and the token it is in ("" for the metarange). `but`: a row, and tokens in which
         it counts as absent.
         """
@@ -158,7 +162,7 @@ class Writer:
                 return (None if found.value == TOMBSTONE else found.value), token
         return self._area.ranges.get(view.metarange_id, key), ""
 
-    def _take_back(self, view: View, key: bytes, below: bytes | None, row: bytes, own: set[str]) -> None:
+    def _take_back(self, view: View, key: bytes, below: bytes | None, row: bytes, own: Tokens) -> None:
         """Earlier tries of a conditional write were made before another writer came: write over them what is below."""
         for token in own.intersection(view.tokens):
             try:
