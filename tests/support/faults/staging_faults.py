@@ -1,0 +1,59 @@
+"""A key-value store and an object storage that end the process, as far as the code can tell, at one of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+KV_CALLS = ("get", "set", "set_if", "delete", "set_many", "delete_many", "scan")
+OBJECT_CALLS = ("put", "delete", "head", "get_range", "list")
+
+
+class When(Enum):
+    """Whether the call of the crash was made."""
+
+    BEFORE = auto()
+    AFTER = auto()
+
+
+class Killed(BaseException):
+    """The process ends here. No error of the program: nothing handles it."""
+
+
+class Fate:
+    """Notes the names of calls, and ends everything at the call number `at` (None: never) and at each one after it."""
+
+    def __init__(self, at: int | None = None, when: When = When.BEFORE) -> None:
+        self.names: list[str] = []
+        self.at = at
+        self.when = when
+
+    def guard(self, target: Any, names: tuple[str, ...]) -> Any:
+        """A stand-in for `target` whose calls count."""
+        return _Guarded(self, target, names)
+
+    def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that counts."""
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            number = len(self.names)
+            self.names.append(name)
+            if self.at is None or number < self.at:
+                return call(*args, **kwargs)
+            if number == self.at and self.when is When.AFTER:
+                result = call(*args, **kwargs)
+                # A scan has not begun before its first page.
+                next(iter(result), None) if hasattr(result, "__next__") else None
+            raise Killed
+
+        return guarded
+
+
+class _Guarded:
+    def __init__(self, fate: Fate, target: Any, names: tuple[str, ...]) -> None:
+        self._fate, self._target, self._names = fate, target, names
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        return self._fate.around(name, found) if name in self._names else found
