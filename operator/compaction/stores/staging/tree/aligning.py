@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.exceptions import RangeRecordError
+from compaction.stores.staging.changes import rows_where
 from compaction.stores.staging.format.columns import EMPTY_COLUMNS, I64, RecordColumns, concatenated
 from compaction.stores.staging.format.framing import identities_of
 
@@ -77,9 +78,14 @@ def same_identities(one: RecordColumns, one_rows: I64, other: RecordColumns, oth
     """Whether the values in these rows, pair by pair, have the same identity; false where one of them is `ABSENT`."""
     same = np.zeros(one_rows.size, dtype=np.bool_)
     both = np.flatnonzero((one_rows != ABSENT) & (other_rows != ABSENT))
-    if both.size:
-        left, right = taken(one, one_rows[both]), taken(other, other_rows[both])
-        same[both] = _flags(pc.equal(identities_of(left), identities_of(right)))
+    if not both.size:
+        return same
+    left, right = taken(one, one_rows[both]), taken(other, other_rows[both])
+    alike = _flags(pc.equal(left.values, right.values))
+    if not alike.all():
+        left, right = rows_where(left, ~alike), rows_where(right, ~alike)
+        alike[~alike] = _flags(pc.equal(identities_of(left), identities_of(right)))
+    same[both] = alike
     return same
 
 
