@@ -1305,7 +1305,7 @@ class InvalidBatchError(StagingStoreError):
 
 
 class WorkOutdatedError(StagingStoreError):
-    """A branch has other tokens or trees than a compaction was planned for: somebody committed, merged or reset."""
+    """A branch has other tokens or trees than a compaction was planned for: it was committed, merged or reset."""
 
     def __init__(self, branch: str) -> None:
         super().__init__(branch)

@@ -106,7 +106,7 @@ def test_nothing_to_commit(repo: StagingRepo) -> None:
 
 
 def test_commits_that_are_refused_pile_up_no_tokens(repo: StagingRepo) -> None:
-    """The reference seals a token at each of them (docs/design/staging.md#commits)."""
+    """The reference seals a token at each of them (docs/design/staging-areas.md#commits)."""
     repo.put({"a": "1"}, staging={"a": "1"})
     for _ in range(5):
         with pytest.raises(NoChangesError):

@@ -237,7 +237,7 @@ class TestDelete:
 
         The key is in the staging token alone. A commit seals it and scans it; then the tombstone comes into the sealed
         token; the second try finds that tombstone and nothing below. Were it content with that, the commit would bring
-        the record back (docs/design/staging.md#a-lost-deletion).
+        the record back (docs/design/staging-areas.md#a-lost-deletion).
         """
         repo.set("k", "1")
         swap = type(repo.area.branches).swap

@@ -28,6 +28,7 @@ from compaction.stores.staging.format.table_reader import TableReader
 from support.depth import examples
 from support.stores.plain_tables import PlainTableWriter
 from support.stores.staging_tables import ANY_RECORDS, SHAPES, Record, numbered, records_of, table
+from support.stores.staging_trees import fnv
 
 RANGE_IDS = {
     0: "5105eaf20d56aa444d5402b4eab9d952aecff97791980db9141ca8e2590ce149",
@@ -37,14 +38,6 @@ RANGE_IDS = {
     5000: "c6782425b0d459135305c191cc479d8e9099f70a0da513d7645b67557c756e62",
     40000: "2995638001ae5e003c0e632cd7b9a1d85eabd5d8157346834d55843fe018356e",
 }
-
-
-def fnv(key: bytes) -> int:
-    """FNV-1a, 64 bits."""
-    found = 0xCBF29CE484222325
-    for byte in key:
-        found = (found ^ byte) * 0x100000001B3 % 2**64
-    return found
 
 
 class Stored(io.BytesIO):

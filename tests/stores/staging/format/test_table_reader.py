@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptRangeError, StagingStoreError, UnsupportedRangeError
+from compaction.stores.staging.format import table_reader
 from compaction.stores.staging.format.properties import FOOTER_BYTES
 from compaction.stores.staging.format.sealing import masked_checksum
 from compaction.stores.staging.format.sources import BytesSource, FileSource
@@ -47,6 +48,17 @@ def test_any_records_are_read_from_any_key_to_any_other(
     for key, value in records:
         assert reader.get(key) == value
     assert reader.get(start) == dict(records).get(start)
+
+
+@pytest.mark.parametrize("sifted", [0, 64 << 10], ids=["large blocks", "small blocks"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_single_records_of_every_shape(shape: str, sifted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "SIFTED_BYTES", sifted)
+    records = dict(SHAPES[shape])
+    reader = opened(table(SHAPES[shape]))
+    for key in list(records)[:: max(1, len(records) // 150)]:
+        for other in (key, key + b"\0", key[:-1], key + b"\xff"):
+            assert reader.get(other) == records.get(other)
 
 
 def test_a_seek_in_two_levels_of_index_reads_little(tmp_path: Path) -> None:

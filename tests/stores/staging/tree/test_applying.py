@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from compaction.exceptions import NoChangesError, ObjectStoreUnavailableError, RangeRecordError
 from compaction.stores.staging.format.breaks import BreakRule
 from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.ranges import RangeInfo
+from compaction.stores.staging.format.ranges import RangeInfo, RangeWriter, write_ranges
 from compaction.stores.staging.tree.applying import (
     Applied,
     ChangeCounts,
@@ -37,6 +38,7 @@ from support.stores.staging_trees import (
     batches,
     changed_content,
     content_of,
+    fnv,
     groups_of,
     open_tree_storage,
     plainly_applied,
@@ -45,6 +47,8 @@ from support.stores.staging_trees import (
     write_content,
     write_groups,
 )
+
+VALUE = valued("v", bytes(range(200)))
 
 
 @pytest.fixture
@@ -265,7 +269,42 @@ def test_parts_are_of_about_the_wanted_size(storage: RangeStorage) -> None:
     assert len(sizes) > 5
     assert all(200_000 <= size < 230_000 for size in sizes[:-1])
     # Where a range has a least size, its end depends on what comes before: nothing is cut.
-    assert len(list(plan_parts(storage.ranges(base_id), batches(changes), BreakRule(1, raggedness=50)))) == 2
+    rule = BreakRule(1, raggedness=50)
+    assert len(list(plan_parts(storage.ranges(base_id), batches(changes), rule, part_bytes=1))) == 2
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+def test_nothing_is_cut_at_a_key_that_is_deleted(tmp_path: Path, step: int) -> None:
+    """All last keys of ranges are: what is left becomes one range."""
+    storage = open_tree_storage(tmp_path, BreakRule(raggedness=20))
+    base_id = write_content(storage, {b"%04d" % number: valued("old") for number in range(400)})
+    lasts = [info.max_key for info in storage.ranges(base_id)][:-1]
+    assert len(lasts) > 5
+    changes = dict.fromkeys(lasts, b"") | {b"0399": valued("new")}
+    plan = list(plan_parts(storage.ranges(base_id), batches(changes, step), storage.rule, part_bytes=1))
+    (part,) = plan
+    assert isinstance(part, Part)
+    (info,) = write_part(storage, part, batches(changes, step)).ranges
+    assert storage.write_metarange([info]) == apply(storage, base_id, batches(changes)).metarange_id
+
+
+def test_nothing_is_cut_behind_a_range_without_records(tmp_path: Path) -> None:
+    """Its bounds are no keys, so no range ends there."""
+    storage = open_tree_storage(tmp_path, BreakRule(raggedness=7))
+    keys = [b"%03d" % number for number in range(100)]
+    at = next(
+        place for place in range(1, 99) if [fnv(key) % 7 == 0 for key in keys[place - 1 : place + 2]] == [0, 1, 0]
+    )
+    sink = storage.sink()
+    empty = RangeWriter(sink).finish()
+    sink.store(empty)
+    nothing = RangeInfo(empty.id, keys[at], keys[at], 0, 100)
+    groups = [{keys[at - 1]: valued("old")}, {keys[at + 1]: valued("old")}]
+    base_id = storage.write_metarange([*storage.ranges(write_groups(storage, groups)), nothing])
+    changes = {keys[at - 1]: valued("new"), keys[at - 1] + b"-": b"", keys[at + 1]: valued("new")}
+    (part,) = plan_parts(storage.ranges(base_id), batches(changes), storage.rule, part_bytes=1)
+    assert isinstance(part, Part)
+    assert [info.count for info in write_part(storage, part, batches(changes)).ranges] == [2]
 
 
 def test_a_part_takes_its_own_changes_only(storage: RangeStorage) -> None:
@@ -295,3 +334,24 @@ def test_the_effective_view_is_what_is_read_back(storage: RangeStorage) -> None:
     result = apply(storage, base_id, batches(changes))
     assert fingerprint(storage.records(result.metarange_id)) == view
     assert read_back(storage, storage.ranges(result.metarange_id)) == view
+
+
+def test_memory_is_that_of_some_batches(storage: RangeStorage) -> None:
+    """Of a tree of 70 MB, all of which is rewritten."""
+    count = 300_000
+    most = 0
+
+    def rows(step: int) -> Iterator[RecordColumns]:
+        nonlocal most
+        for begin in range(0, count, 10_000):
+            numbers = range(begin, begin + 10_000, step)
+            keys = pa.array([b"k/%012d" % number for number in numbers], pa.large_binary())
+            values = pa.array([VALUE + b"%012d" % number for number in numbers], pa.large_binary())
+            most = max(most, pa.total_allocated_bytes())
+            yield RecordColumns(keys, values)
+
+    base_id = storage.write_metarange(write_ranges(rows(1), storage.sink, BreakRule(raggedness=20_000)))
+    before = most = pa.total_allocated_bytes()
+    result = apply(storage, base_id, rows(100), allow_empty=True)
+    assert (result.counts.total, result.reused) == (0, 0)
+    assert most - before < 40 << 20

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compaction.exceptions import MissingRangeError
 from compaction.stores.staging.format.breaks import BreakRule
 from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.tree.aligning import newest_first
+from compaction.stores.staging.staged.layers import layered
 from compaction.stores.staging.tree.applying import apply
 from compaction.stores.staging.tree.diffing import DiffColumns, DiffKind, diff, diff_changes, union_diffs
 from compaction.stores.staging.tree.storage import RangeStorage
@@ -181,5 +181,5 @@ def test_the_newest_layer_wins(layers: list[Changes], step: int) -> None:
     expected: dict[bytes, bytes] = {}
     for layer in reversed(layers):
         expected |= layer
-    found: list[RecordColumns] = list(newest_first([batches(layer, step) for layer in layers]))
+    found: list[RecordColumns] = list(layered([batches(layer, step) for layer in layers]))
     assert [pair for one in found for pair in one.pairs()] == sorted(expected.items())

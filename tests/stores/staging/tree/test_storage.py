@@ -150,11 +150,39 @@ def test_reading_from_any_key_on(
         assert storage.get(tree, key) == content.get(key)
 
 
-def test_long_lists_of_ranges_are_not_kept(storage: RangeStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "LISTED", 2)
+@pytest.mark.parametrize("cache_bytes", [0, 1000, 1 << 20])
+@pytest.mark.parametrize("listed", [2, 1000])
+def test_lists_of_ranges_that_are_too_long_to_be_kept(
+    storage: RangeStorage, listed: int, cache_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "LISTED", listed)
     tree = three(storage)
-    assert [info.max_key for info in storage.ranges(tree, b"c")] == [b"n", b"y"]
-    assert [storage.get(tree, key) for key in (b"a", b"c", b"m", b"y", b"z")] == [A, None, A, A, None]
+    storage = RangeStorage(storage.objects, cache_bytes=cache_bytes)
+    for _ in range(2):
+        assert [info.max_key for info in storage.ranges(tree, b"c")] == [b"n", b"y"]
+        assert [storage.get(tree, key) for key in (b"a", b"c", b"m", b"y", b"z")] == [A, None, A, A, None]
+    assert [info and info.max_key for info in (storage.lookup(tree, key) for key in (b"a", b"c", b"y"))] == [
+        b"b",
+        None,
+        b"y",
+    ]
+    assert storage.lookup("", b"a") is None
+
+
+def test_a_lookup_in_a_long_list_reads_little(storage: RangeStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "LISTED", 100)
+    infos = [RangeInfo("0" * 64, b"%06d" % number, b"%06d" % number, 1, 1) for number in range(20_000)]
+    tree = storage.write_metarange(infos)
+    fetched: list[int] = []
+    read = storage.objects.get_range
+
+    def counted(path: str, start: int, length: int, *, etag: str = "") -> bytes:
+        fetched.append(length)
+        return read(path, start, length, etag=etag)
+
+    monkeypatch.setattr(storage.objects, "get_range", counted)
+    assert storage.lookup(tree, b"012345") == infos[12_345]
+    assert sum(fetched) < 50_000
 
 
 def test_overlapping_ranges_have_no_metarange(storage: RangeStorage) -> None:

@@ -1,1 +1,1 @@
-"""Compaction of a branch: claim, rewrite, proof, swap (docs/design/staging.md#compaction)."""
+"""Compaction of a branch: claim, rewrite, proof, swap (docs/design/staging-areas.md#compaction)."""

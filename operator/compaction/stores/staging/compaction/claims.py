@@ -1,4 +1,4 @@
-"""Claims: which job may swap the base of a branch, with which fencing token (docs/design/staging.md#claims)."""
+"""Claims: which job may swap the base of a branch, with which fencing token (docs/design/staging-areas.md#claims)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def retire(area: Area, branch: str, job: str) -> None:
 
 
 def high_water_of(record: BranchRecord, job: str) -> int:
-    """The largest token that the branch has accepted for a job, as far as it knows; 0: none."""
+    """The largest token that the branch has accepted for a job; 0: none."""
     claimed = record.claim_token if record.claim_job == job else 0
     return max(claimed, record.compacted_token if record.compacted_job == job else 0)
 

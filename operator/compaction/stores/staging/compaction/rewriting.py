@@ -1,4 +1,4 @@
-"""The rewrite of a branch in one process, and its proof (docs/design/staging.md#proof).
+"""The rewrite of a branch in one process, and its proof (docs/design/staging-areas.md#proof).
 
 The Spark job writes the same ranges, a stretch at a time in several tasks; both prove them in the same way.
 """

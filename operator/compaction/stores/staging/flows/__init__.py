@@ -1,1 +1,4 @@
-"""What people and programs do with a repository: read, write, commit, merge, reset (docs/design/staging.md#flows)."""
+"""What people and programs do with a repository: read, write, commit, merge, reset.
+
+docs/design/staging-areas.md#flows.
+"""

@@ -1,4 +1,4 @@
-"""Repositories and branches come and go (docs/design/staging.md#branches)."""
+"""Repositories and branches come and go (docs/design/staging-areas.md#branches)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits: what the sealed tokens and the compacted base hold becomes a tree (docs/design/staging.md#commits)."""
+"""Commits: what the sealed tokens and the compacted base hold becomes a tree (docs/design/staging-areas.md#commits)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The journal of tokens that a branch is about to lose; the sweep drops those that no branch has any more.
 
-docs/design/staging.md#swaps.
+docs/design/staging-areas.md#swaps.
 """
 
 from __future__ import annotations

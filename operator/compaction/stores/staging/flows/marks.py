@@ -1,7 +1,7 @@
-"""Marks of objects that the sweep is about to delete (docs/design/staging.md#sweep).
+"""Marks of objects that the sweep is about to delete (docs/design/staging-areas.md#sweep).
 
 An object's id is its content, so a writer may write the very object that a sweep deletes. The sweep marks it, then
-looks at its age, then deletes it; a writer writes, then looks for marks, then swaps: one of both sees the other. Who
+reads its age, then deletes it; a writer writes, then reads the marks, then swaps: one of both sees the other. Who
 takes over a tree that is there already pins it first, and the sweep looks for pins after it has marked.
 """
 

@@ -1,4 +1,4 @@
-"""Merges, reverts, cherry-picks, hard resets: a branch gets another tree (docs/design/staging.md#merges)."""
+"""Merges, reverts, cherry-picks, hard resets: a branch gets another tree (docs/design/staging-areas.md#merges)."""
 
 from __future__ import annotations
 

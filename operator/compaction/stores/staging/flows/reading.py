@@ -1,4 +1,4 @@
-"""Reading: one record, a page of a listing, a page of differences (docs/design/staging.md#reading)."""
+"""Reading: one record, a page of a listing, a page of differences (docs/design/staging-areas.md#reading)."""
 
 from __future__ import annotations
 

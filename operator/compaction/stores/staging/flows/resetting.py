@@ -1,4 +1,7 @@
-"""Resets: uncommitted changes of a branch, of a key or of a prefix are taken back (docs/design/staging.md#resets)."""
+"""Resets: uncommitted changes of a branch, of a key or of a prefix are taken back.
+
+docs/design/staging-areas.md#resets.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Resetter:
 
         def reverted(found: Branch) -> BranchRecord | None:
             token = fresh_token(self._area, found)
-            # It is nobody's until the swap: after a crash the journal knows it.
+            # No branch has it until the swap: after a crash the journal knows it.
             journal(self._area, [token])
             if not self._write_back(found, prefix, token):
                 return None

@@ -1,4 +1,4 @@
-"""Changes of a branch's record: journal, swap, and the tries it takes (docs/design/staging.md#swaps).
+"""Changes of a branch's record: journal, swap, and the tries it takes (docs/design/staging-areas.md#swaps).
 
 Tokens that a swap takes off a branch are journalled before it: a crash in between leaves tokens that are in use and in
 the journal, never some that nothing knows. The sweep drops those that no branch uses, after the grace.

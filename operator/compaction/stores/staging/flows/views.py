@@ -1,4 +1,4 @@
-"""What a reference shows: tokens, the newest first, over a metarange (docs/design/staging.md#views).
+"""What a reference shows: tokens, the newest first, over a metarange (docs/design/staging-areas.md#views).
 
 A reader takes tokens and metarange from a branch it has read, and reads the branch again afterwards: tokens that were
 removed meanwhile may have lost rows under its feet, so it starts over.

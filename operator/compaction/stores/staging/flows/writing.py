@@ -1,7 +1,7 @@
-"""Writing: what is acknowledged was in the staging token before that was sealed (docs/design/staging.md#writing).
+"""Writing: what is acknowledged was in the staging token before that was sealed (docs/design/staging-areas.md#writing).
 
 Each change reads the branch, writes into its staging token, and reads the branch again: only when the token is still
-the staging token is the change acknowledged, else it is made again in the new one. So whoever scans a sealed token
+the staging token is the change acknowledged, else it is made again in the new one. So a scan of a sealed token
 sees all acknowledged changes, and what comes late into a sealed token was never acknowledged.
 """
 
@@ -138,8 +138,9 @@ class Writer:
     def _needs_tombstone(self, view: View, key: bytes) -> bool:
         """Whether a deletion has to be written into the staging token.
 
-        A tombstone in a sealed token is no reason to write none: it may have come too late for whoever has scanned
-        that token already, perhaps in an earlier try of this very deletion (docs/design/staging.md#a-lost-deletion).
+        A tombstone in a sealed token is no reason to write none: it may have come too late for a reader that has
+        scanned that token already, perhaps in an earlier try of this very deletion
+        (docs/design/staging-areas.md#a-lost-deletion).
         """
         newest, *sealed = view.tokens
         staged = self._tokens.get(newest, key)
@@ -168,7 +169,7 @@ class Writer:
             try:
                 self._tokens.set_if(token, key, TOMBSTONE if below is None else below, row)
             except PredicateFailedError:
-                continue  # somebody else has written over it
+                continue  # another writer has written over it
 
     def _stage(self, token: str, changes: Sequence[tuple[bytes, bytes]]) -> None:
         if not changes:

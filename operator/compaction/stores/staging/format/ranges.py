@@ -17,7 +17,7 @@ from compaction.stores.staging.format.columns import EMPTY_COLUMNS, RecordColumn
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
 from compaction.stores.staging.format.identity import RangeIdentity
 from compaction.stores.staging.format.messages import RangeData
-from compaction.stores.staging.format.table_reader import TableReader
+from compaction.stores.staging.format.table_reader import BATCH_BYTES, TableReader
 from compaction.stores.staging.format.table_writer import UNLIMITED, ByteSink, TableWriter
 
 _GATHER_BYTES: Final = 4 << 20
@@ -167,13 +167,16 @@ def _data(info: RangeInfo) -> bytes:
     return RangeData(info.min_key, info.max_key, info.estimated_size, info.count).encode()
 
 
-def read_metarange(reader: TableReader, name: str, start: bytes = b"") -> Iterator[RangeInfo]:
+def read_metarange(
+    reader: TableReader, name: str, start: bytes = b"", *, batch_bytes: int = BATCH_BYTES
+) -> Iterator[RangeInfo]:
     """The ranges that a metarange lists, in order, from the first that may hold a key from `start` on.
 
+    `batch_bytes`: so much is decoded at once, at least a block.
     CorruptRangeError (`name` is the metarange's) when one has another key than it says, or overlaps the one before.
     """
     last: bytes | None = None
-    for batch in reader.batches(start):
+    for batch in reader.batches(start, batch_bytes=batch_bytes):
         for key, value in batch.pairs():
             try:
                 identity, data = split_value(value)

@@ -17,7 +17,8 @@ from compaction.stores.staging.format.blocks import Entry, EntryError, decode_sm
 from compaction.stores.staging.format.columns import I64, RecordColumns, data_of, offsets_of
 from compaction.stores.staging.format.decoding import BlockPlaces, IndexColumns, decode_blocks, decode_index
 from compaction.stores.staging.format.index import BlockHandle
-from compaction.stores.staging.format.prefixes import greater, padded, shared_prefixes
+from compaction.stores.staging.format.layout import TRAILER_BYTES
+from compaction.stores.staging.format.prefixes import TRAILER, greater, padded, shared_prefixes
 from compaction.stores.staging.format.properties import (
     FOOTER_BYTES,
     PROPERTIES_NAME,
@@ -33,6 +34,8 @@ TAIL_BYTES: Final = 32 << 10
 """What is read of the end at first: footer, properties, and the index of most tables."""
 PARTITION_BYTES: Final = 1 << 20
 """Of the index that are decoded at once, or one block of it."""
+SIFTED_BYTES: Final = 64 << 10
+"""A block of up to so many stored bytes is searched entry by entry."""
 BATCH_BYTES: Final = 4 << 20
 """Stored bytes of the blocks that become one batch; a batch has at least one block."""
 
@@ -81,11 +84,37 @@ class TableReader:
             raise CorruptRangeError(self._source.name, self._end, f"it has {records} in {blocks}, and says {said}")
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, None when there is none."""
+        """The value of a key, None when there is none.
+
+        One block of data is read, and one of the index where it has two levels. That its other keys are in order is
+        not checked here.
+        """
+        handle = self._seek(key)
+        if handle is None:
+            return None
+        if handle.size <= SIFTED_BYTES:
+            found = next((one for one in self._small(handle, "block") if one.key[:-TRAILER_BYTES] == key), None)
+            if found is None or found.key.endswith(TRAILER):
+                return found.value if found else None
+        # A large block, or an entry that is no record: which is an error.
         for batch in self.batches(key, key + b"\0", batch_bytes=1):
             value: bytes = batch.values[0].as_py()
             return value
         return None
+
+    def _seek(self, key: bytes) -> BlockHandle | None:
+        """The one block of data that may have a key."""
+        row = _first_at(self._top.lasts, key)
+        if row == len(self._top):
+            return None
+        handle = _handle_at(self._top, row)
+        if not self.properties.two_levels:
+            return handle
+        if handle.size > SIFTED_BYTES:
+            entries = next(self._partitions(key))
+            return _handle_at(entries, 0) if len(entries) else None
+        found = next((one for one in self._small(handle, "index") if one.key[:-TRAILER_BYTES] >= key), None)
+        return self._handle(found.value, handle) if found else None
 
     def _properties(self, meta: dict[bytes, bytes], metaindex: BlockHandle) -> TableProperties:
         if PROPERTIES_NAME not in meta:
@@ -247,6 +276,10 @@ def _outside(keys: Any, bounds: I64, lasts: Any, previous: Any) -> int | None:
     if previous is None:
         fits[0] = ascends[0, 2] | equal[0, 2]
     return None if fits.all() else int(np.argmin(fits))
+
+
+def _handle_at(index: IndexColumns, row: int) -> BlockHandle:
+    return BlockHandle(int(index.places.offsets[row]), int(index.places.sizes[row]))
 
 
 def _place(handle: BlockHandle) -> BlockPlaces:

@@ -1,1 +1,1 @@
-"""Repositories, branches, tags and commits, and what a reference means (docs/design/staging.md#references)."""
+"""Repositories, branches, tags and commits, and what a reference means (docs/design/staging-areas.md#references)."""

@@ -1,4 +1,7 @@
-"""Branches: read with the exact bytes of their row, and swapped for them (docs/design/staging.md#branch-record)."""
+"""Branches: read with the exact bytes of their row, and swapped for them.
+
+docs/design/staging-areas.md#branch-record.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Records of branches and repositories: lakeFS's fields, and what a compaction adds to them.
 
-docs/design/staging.md#branch-record.
+docs/design/staging-areas.md#branch-record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RepositoryRecord(RepositoryData):
 
 @dataclass(frozen=True)
 class BranchRecord(BranchData):
-    """The row of a branch. Whoever changes it swaps it for the exact bytes that were read.
+    """The row of a branch. A change swaps it for the exact bytes that were read.
 
     compacted_base: the metarange below the tokens; empty: that of the commit. It holds what was in tokens that a
         compaction removed, so it is nothing without them being gone, and a commit starts from it and clears it.

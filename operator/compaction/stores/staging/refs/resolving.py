@@ -1,6 +1,6 @@
 """What a reference means: a branch with or without its uncommitted changes, a tag, a commit, an ancestor.
 
-docs/design/staging.md#references.
+docs/design/staging-areas.md#references.
 """
 
 from __future__ import annotations

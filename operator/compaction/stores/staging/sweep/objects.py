@@ -1,6 +1,6 @@
 """Deletes ranges and metaranges that no commit and no branch leads to, after the grace.
 
-docs/design/staging.md#sweep.
+docs/design/staging-areas.md#sweep.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
 
 
 def _still_old(area: Area, name: str, grace: float) -> bool:
-    """Whether nobody has written the object since: its mark is there, so a writer that comes now waits."""
+    """Whether no writer has written the object since: its mark is there, so a writer that comes now waits."""
     modified = area.ranges.modified(name)
     return modified is not None and _age(modified, area.clock()) > grace
 

@@ -1,4 +1,4 @@
-"""Drops tokens that no branch has any more, after the grace (docs/design/staging.md#sweep)."""
+"""Drops tokens that no branch has any more, after the grace (docs/design/staging-areas.md#sweep)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sweep_tokens(area: Area, *, grace: float) -> SweptTokens:
     """Delete the rows of tokens that no branch of the repository has had for `grace` seconds.
 
     The journal is read first, then the branches: a token that a branch gets later is a new one, which is in no journal,
-    but for that of a reset below a prefix, which looks at its journal row after its swap.
+    but for that of a reset below a prefix, which reads its journal row after its swap.
 
     Raises DatabaseError, CorruptMessageError.
     """

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.exceptions import RangeRecordError
+from compaction.stores.staging.changes import rows_where
 from compaction.stores.staging.format.columns import EMPTY_COLUMNS, I64, RecordColumns, concatenated
 from compaction.stores.staging.format.framing import identities_of
 
@@ -77,9 +78,14 @@ def same_identities(one: RecordColumns, one_rows: I64, other: RecordColumns, oth
     """Whether the values in these rows, pair by pair, have the same identity; false where one of them is `ABSENT`."""
     same = np.zeros(one_rows.size, dtype=np.bool_)
     both = np.flatnonzero((one_rows != ABSENT) & (other_rows != ABSENT))
-    if both.size:
-        left, right = taken(one, one_rows[both]), taken(other, other_rows[both])
-        same[both] = _flags(pc.equal(identities_of(left), identities_of(right)))
+    if not both.size:
+        return same
+    left, right = taken(one, one_rows[both]), taken(other, other_rows[both])
+    alike = _flags(pc.equal(left.values, right.values))
+    if not alike.all():
+        left, right = rows_where(left, ~alike), rows_where(right, ~alike)
+        alike[~alike] = _flags(pc.equal(identities_of(left), identities_of(right)))
+    same[both] = alike
     return same
 
 
@@ -139,18 +145,6 @@ def first_after(keys: Any, key: bytes) -> int:
         else:
             high = middle
     return low
-
-
-def newest_first(layers: Sequence[Iterable[RecordColumns]]) -> Iterator[RecordColumns]:
-    """The changes of several layers as one: of each key that of the first layer that has one, be it a tombstone."""
-    for piece in together(EMPTY_COLUMNS, *layers):
-        rows = aligned(*(side.keys for side in piece)).rows
-        free = np.ones(rows[0].size, dtype=np.bool_)
-        winners = []
-        for row in rows:
-            winners.append(np.where(free, row, ABSENT))
-            free &= row == ABSENT
-        yield chosen(piece, winners)
 
 
 class Upcoming:

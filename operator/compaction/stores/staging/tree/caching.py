@@ -31,16 +31,17 @@ class RecentlyUsed(Generic[T]):
             self._kept.move_to_end(name)
             return found[0]
 
-    def put(self, name: str, value: T, nbytes: int) -> None:
-        """Keep a value of so many bytes; one larger than all there is room for is not kept."""
+    def put(self, name: str, value: T, nbytes: int) -> bool:
+        """Keep a value of so many bytes; False when it is larger than all there is room for, so not kept."""
         if nbytes > self._most:
-            return
+            return False
         with self._lock:
             self._used += nbytes - self._kept.pop(name, (value, 0))[1]
             self._kept[name] = value, nbytes
             while self._used > self._most:
                 _, (_, freed) = self._kept.popitem(last=False)
                 self._used -= freed
+        return True
 
     def drop(self, name: str) -> None:
         """Do not keep this name any longer."""

@@ -26,7 +26,7 @@ from compaction.stores.staging.format.ranges import (
     table_id,
     write_metarange,
 )
-from compaction.stores.staging.format.table_reader import TAIL_BYTES, TableReader
+from compaction.stores.staging.format.table_reader import BATCH_BYTES, TAIL_BYTES, TableReader
 from compaction.stores.staging.tree.caching import RecentlyUsed
 
 CACHE_BYTES: Final = 64 << 20
@@ -103,12 +103,19 @@ class RangeStorage:
             return listed.after(start)
         return self._read_list(metarange, start)
 
+    def lookup(self, metarange: str, key: bytes) -> RangeInfo | None:
+        """The range of a tree within whose bounds a key lies, None when there is none."""
+        if not metarange:
+            return None
+        listed = self._listed(metarange)
+        ranges = self._read_list(metarange, key, batch_bytes=1) if listed is None else listed.after(key)
+        found = next(ranges, None)
+        return found if found is not None and found.min_key <= key else None
+
     def get(self, metarange: str, key: bytes) -> bytes | None:
         """The framed value of a key in a tree, None when it has none."""
-        info = next(self.ranges(metarange, key), None)
-        if info is None or key < info.min_key:
-            return None
-        return self.open(info.id, metarange=metarange).get(key)
+        info = self.lookup(metarange, key)
+        return self.open(info.id, metarange=metarange).get(key) if info else None
 
     def records(self, metarange: str, start: bytes = b"", stop: bytes | None = None) -> Iterator[RecordColumns]:
         """The records of a tree with start <= key < stop (None: to the end), in order; no batch is empty."""
@@ -179,21 +186,23 @@ class RangeStorage:
         self._lists.drop(table)
 
     def _listed(self, metarange: str) -> _RangeList | None:
-        """The list of a metarange that is small enough to be kept."""
+        """The list of a metarange, None when it is too long to be kept."""
         kept = self._lists.get(metarange)
         if kept is None:
             if self.open(metarange).properties.records > LISTED:
-                return None
-            kept = _RangeList.of(self._read_list(metarange))
-            self._lists.put(metarange, kept, kept.nbytes)
-        return kept
+                kept = _TOO_LONG
+            else:
+                kept = _RangeList.of(self._read_list(metarange))
+            if kept is _TOO_LONG or not self._lists.put(metarange, kept, kept.nbytes):
+                self._lists.put(metarange, _TOO_LONG, _INFO_BYTES)
+        return None if kept is _TOO_LONG else kept
 
-    def _read_list(self, metarange: str, start: bytes = b"") -> Iterator[RangeInfo]:
+    def _read_list(self, metarange: str, start: bytes = b"", *, batch_bytes: int = BATCH_BYTES) -> Iterator[RangeInfo]:
         reader = self.open(metarange)
         name = self._folder + metarange
         if reader.properties.user.get(b"type", b"metaranges") != TableKind.METARANGES.value.encode():
             raise CorruptRangeError(name, 0, "it is no metarange by its properties")
-        return read_metarange(reader, name, start)
+        return read_metarange(reader, name, start, batch_bytes=batch_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +224,10 @@ class _RangeList:
     def after(self, start: bytes) -> Iterator[RangeInfo]:
         for number in range(bisect_left(self.lasts, start), len(self.ranges)):
             yield self.ranges[number]
+
+
+_TOO_LONG: Final = _RangeList((), ())
+"""Stands for a list that is not kept."""
 
 
 class ObjectSource:

@@ -105,9 +105,10 @@ class _Stretch:
         for batch in changes:
             yield from self._add(batch, info)
             last = batch
-        if self._most is None or self._bytes < self._most or not _is_break(info.max_key, self._raggedness):
+        if self._most is None or self._bytes < self._most or not info.count:
             return
-        if last is None or last.keys[-1].as_py() != info.max_key or last.values[-1].as_py():
+        deleted = last is not None and last.keys[-1].as_py() == info.max_key and not last.values[-1].as_py()
+        if not deleted and break_points(pa.array([info.max_key], BINARY), self._raggedness):
             yield from self.end(info.max_key)
 
     def append(self, changes: Iterable[RecordColumns]) -> Iterator[Part]:
@@ -150,10 +151,6 @@ class _Stretch:
 
     def _part(self, until: bytes | None) -> Part:
         return Part(self._after, until, tuple(self._ranges), self._changes, self._records, self._bytes)
-
-
-def _is_break(key: bytes, raggedness: int) -> bool:
-    return bool(break_points(pa.array([key], BINARY), raggedness))
 
 
 def overlapping(*lists: Iterable[RangeInfo]) -> Iterator[tuple[tuple[RangeInfo, ...], ...]]:

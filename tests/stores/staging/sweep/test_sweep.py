@@ -1,0 +1,168 @@
+"""Cleanup: only what nothing uses, only after the grace, and never what a writer is about to use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compaction.exceptions import MissingRangeError
+from compaction.stores.staging.compaction.claims import claim, swap_base
+from compaction.stores.staging.compaction.rewriting import rewrite
+from compaction.stores.staging.compaction.work import work_on
+from compaction.stores.staging.flows.journal import journalled
+from compaction.stores.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
+from compaction.stores.staging.sweep.objects import sweep_objects
+from compaction.stores.staging.sweep.tokens import SweptTokens, sweep_tokens
+from compaction.stores.staging.tree.storage import RangeStorage
+from support.stores.staging_repos import DRAFT, StagingRepo
+
+GRACE = 100.0
+ALL_OLD = -1e12
+"""A grace for objects, whose age the machine's clock says: each of them is older."""
+NONE_OLD = 1e12
+
+
+def compact(repo: StagingRepo, job: str = "job") -> None:
+    record = repo.area.branches.get("main").record
+    work = work_on("example", record, staged=repo.area.tokens.has_rows(record.staging_token))
+    claim(repo.area, work, job=job, token=1)
+    swap_base(repo.area, work, rewrite(repo.area, work).tree, job=job, token=1)
+
+
+class TestTokens:
+    def test_dropped_after_the_grace(self, repo: StagingRepo) -> None:
+        repo.set("a", "1")
+        token = repo.area.branches.get("main").record.staging_token
+        repo.committer.commit("main", DRAFT)
+        assert sweep_tokens(repo.area, grace=GRACE) == SweptTokens(0, 0, GRACE)
+        repo.clock.now += GRACE / 2
+        assert sweep_tokens(repo.area, grace=GRACE) == SweptTokens(0, 0, GRACE / 2)
+        assert repo.area.tokens.has_rows(token)
+        repo.clock.now += GRACE / 2
+        assert sweep_tokens(repo.area, grace=GRACE) == SweptTokens(1, 1, None)
+        assert not repo.area.tokens.has_rows(token)
+        assert list(journalled(repo.area.kv)) == []
+
+    def test_one_in_use_stays_in_the_journal(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A swap was lost after its tokens were journalled."""
+        repo.put({}, sealed=[{"a": "1"}])
+        monkeypatch.setattr(type(repo.area.branches), "swap", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            repo.committer.commit("main", DRAFT)
+        monkeypatch.undo()
+        for _ in range(3):
+            repo.clock.now += 2 * GRACE
+            assert sweep_tokens(repo.area, grace=GRACE) == SweptTokens(0, 0, None)
+        assert (repo.shown(), len(list(journalled(repo.area.kv)))) == ({"a": "1"}, 1)
+
+    def test_a_reset_that_takes_longer_than_the_grace(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The sweep drops the token that takes changes back before the branch has it: the reset is repeated."""
+        repo.put({"a": "1", "b": "1"}, staging={"a": "2", "b": "2"})
+        swap = type(repo.area.branches).swap
+        done = []
+
+        def sweep_first(self: Any, branch: Any, record: Any) -> Any:
+            if not done:
+                done.append(True)
+                sweep_tokens(repo.area, grace=GRACE)
+                repo.clock.now += GRACE + 1
+                # Killed before the row of the journal goes: the mark is there, the rows are not.
+                with monkeypatch.context() as patched:
+                    patched.setattr(repo.area.kv, "delete", _killed)
+                    with pytest.raises(KeyboardInterrupt):
+                        sweep_tokens(repo.area, grace=GRACE)
+            return swap(self, branch, record)
+
+        monkeypatch.setattr(type(repo.area.branches), "swap", sweep_first)
+        repo.resetter.reset_prefix("main", b"a")
+        assert repo.shown() == {"a": "1", "b": "2"}
+
+    def test_of_other_repositories_nothing_is_touched(self, repo: StagingRepo) -> None:
+        other = StagingRepo(repo.area.kv, repo.area.ranges, name="another")
+        other.set("a", "1")
+        other.committer.commit("main", DRAFT)
+        repo.clock.now += 10 * GRACE
+        assert sweep_tokens(repo.area, grace=0) == SweptTokens(0, 0, None)
+        assert len(list(journalled(repo.area.kv))) == 1
+
+
+class TestObjects:
+    def test_only_what_no_tree_has(self, repo: StagingRepo) -> None:
+        repo.put({f"k{n}": "1" for n in range(9)}, staging={"k1": "2"})
+        compact(repo)
+        orphan = repo.tree({"x": "1", "y": "2"})
+        before = {one.path for one in repo.area.ranges.stored()}
+        gone = {orphan, *(one.id for one in repo.area.ranges.ranges(orphan))}
+        swept = sweep_objects(repo.area, grace=ALL_OLD)
+        assert swept.objects == len(gone)
+        assert {one.path for one in repo.area.ranges.stored()} == before - gone
+        assert repo.shown() == {f"k{n}": "2" if n == 1 else "1" for n in range(9)}
+        assert sweep_objects(repo.area, grace=ALL_OLD).objects == 0
+
+    def test_not_before_the_grace(self, repo: StagingRepo) -> None:
+        repo.tree({"x": "1"})
+        swept = sweep_objects(repo.area, grace=NONE_OLD)
+        assert (swept.objects, swept.unreached) == (0, 2)
+
+    def test_older_commits_keep_theirs(self, repo: StagingRepo) -> None:
+        for text in ("1", "2", "3"):
+            repo.set("a", text)
+            repo.committer.commit("main", DRAFT)
+        repo.brancher.create("gone", "main")
+        repo.set("b", "1", "gone")
+        lost = repo.committer.commit("gone", DRAFT)
+        repo.brancher.delete("gone")
+        sweep_objects(repo.area, grace=ALL_OLD)
+        assert [repo.get("a", f"main~{n}") for n in range(3)] == ["3", "2", "1"]
+        assert repo.get("b", lost.id) == "1"
+
+    def test_a_tree_that_cannot_be_read_stops_it(self, repo: StagingRepo) -> None:
+        repo.put({"a": "1"})
+        orphan = repo.tree({"x": "1"})
+        head = repo.area.references.commit("main").meta_range_id
+        repo.area.ranges.delete([head])
+        with pytest.raises(MissingRangeError):
+            sweep_objects(repo.area, grace=ALL_OLD)
+        assert repo.area.ranges.exists(orphan)
+
+    def test_a_writer_that_writes_what_is_being_deleted(
+        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The sweep has marked an orphan; a commit makes the same tree: it waits, and writes it again."""
+        orphan = repo.tree({"x": "1"})
+        names = [orphan, *(one.id for one in repo.area.ranges.ranges(orphan))]
+        mark(repo.area.kv, repo.area.repository.partition, names)
+        repo.set("x", "1")
+        pauses = []
+
+        def sweep_goes_on(seconds: float) -> None:
+            pauses.append(seconds)
+            repo.area.ranges.delete(names)
+            unmark(repo.area.kv, repo.area.repository.partition, names)
+
+        object.__setattr__(repo.area, "sleep", sweep_goes_on)
+        repo.committer.commit("main", DRAFT)
+        assert len(pauses) == 1
+        assert RangeStorage(repo.area.ranges.objects).get(orphan, b"x") is not None
+        assert repo.get("x", "main@") == "1"
+
+    def test_a_sweep_that_meets_a_writer(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It was written again between the listing and the mark: it is young."""
+        orphan = repo.tree({"x": "1"})
+        monkeypatch.setattr(type(repo.area.ranges), "modified", lambda self, name: None)
+        assert sweep_objects(repo.area, grace=ALL_OLD).objects == 0
+        assert repo.area.ranges.exists(orphan)
+        assert marked_objects(repo.area.kv, repo.area.repository.partition) == frozenset()
+
+    def test_a_pinned_tree(self, repo: StagingRepo) -> None:
+        orphan = repo.tree({"x": "1"})
+        with pin(repo.area, orphan):
+            assert sweep_objects(repo.area, grace=ALL_OLD).objects == 0
+            repo.clock.now += 86_401
+            assert pinned(repo.area) == frozenset()
+        assert sweep_objects(repo.area, grace=ALL_OLD).objects == 2
+
+
+def _killed(*args: object, **kwargs: object) -> None:
+    raise KeyboardInterrupt
