@@ -1,4 +1,4 @@
-"""What the demos print of a policy's status with kubectl is in the CRD: kubectl prints nothing for a field that is not."""
+"""What the demos print of a policy with kubectl is in the CRD: kubectl prints nothing for a field that is not."""
 
 from __future__ import annotations
 
