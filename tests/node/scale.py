@@ -51,7 +51,7 @@ def policy_parts(executors: int) -> dict[str, Any]:
     store = {
         "url": f"file://{MOUNT}/scale/objects",
         "credentialsSecretName": "scale-credentials",
-        "index": {"secretName": "scale-index"},
+        "index": {"secretName": "scale-index", "key": f"url-{executors}"},
         "levels": [{"maxBlocks": FILES, "maxAge": "1h"}],
         "sortKey": ["ts"],
         "mergeMemory": f"{MEMORY >> 20}Mi",
@@ -78,16 +78,18 @@ def measure(installation: Installation, megabytes: int) -> Iterator[Run]:
     place = installation.volume / "scale"
     registered(place, megabytes)
     write_secret(installation.cluster, "scale-credentials", {})
-    write_secret(installation.cluster, "scale-index", {"url": f"sqlite:///{MOUNT}/scale/run.db"})
+    # An index of its own for each run: what SQLite wrote ahead would be taken for that of a file in the same place.
+    urls = {f"url-{executors}": f"sqlite:///{MOUNT}/scale/run-{executors}.db" for executors in EXECUTORS}
+    write_secret(installation.cluster, "scale-index", urls)
     for executors in EXECUTORS:
-        shutil.copyfile(place / "index.db", place / "run.db")
+        shutil.copyfile(place / "index.db", place / f"run-{executors}.db")
         give_to_pods(place)
         name = f"scale-{executors}"
         installation.apply_policy(name, **policy_parts(executors))
         seconds = eventually(partial(_seconds, installation, name), "the job to succeed", timeout=PATIENCE)
         installation.kubectl("delete", "cpol", name)
         installation.await_nothing_left(name)
-        store = BlockStore.open(BlockStoreConnection(f"file://{place}/objects", f"sqlite:///{place}/run.db"))
+        store = BlockStore.open(BlockStoreConnection(f"file://{place}/objects", f"sqlite:///{place}/run-{executors}.db"))
         outputs = [block for block in store.live().blocks if block.level == 1]
         store.close()
         for block in outputs:

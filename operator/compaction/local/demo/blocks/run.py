@@ -37,7 +37,7 @@ LONGEST_SECONDS: Final = 1200.0
 """After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 BLOCKS_STATUS: Final = (
-    r"{.status.blocks}{'\n'}{range .status.quarantined[*]}{.segment} {.reason}: {.message}{'\n'}{end}"
+    r"{.status.debt.measures}{'\n'}{range .status.quarantined[*]}{.source} {.reason}: {.message}{'\n'}{end}"
 )
 
 
