@@ -14,7 +14,7 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.local.servers.postgres import PostgresServer
 from compaction.rewrite.blocks.attempt import COMMIT_PATIENCE, BlockAttempt
-from compaction.rewrite.blocks.place import objects_place
+from compaction.rewrite.place import objects_place
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine
@@ -156,7 +156,7 @@ def attempt_through_an_outage(stack: Stack, engine: ThreadEngine, *, seconds: fl
         job=job,
         token=1,
         store=worker,
-        place=objects_place(job.store, secrets_of(stack.remote)),
+        place=objects_place(job.store.url, job.store.credentials_secret_name, secrets_of(stack.remote)),
         worker="worker",
         lease=Leaving(),
         engine=engine,

@@ -14,7 +14,7 @@ from compaction.api.job.report import JobReport
 from compaction.exceptions import ObjectStoreUnavailableError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
-from compaction.rewrite.blocks.place import objects_place
+from compaction.rewrite.place import objects_place
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage
@@ -100,7 +100,7 @@ def prepared(connection: BlockStoreConnection, store: BlockStore, number: int) -
 
 def attempt(connection: BlockStoreConnection, job: BlockJob, engine: ThreadEngine, mortal: Mortal) -> JobReport:
     """The first attempt, through the index that may be interrupted."""
-    place = objects_place(job.store, secrets_of(connection))
+    place = objects_place(job.store.url, job.store.credentials_secret_name, secrets_of(connection))
     store = BlockStore(place.open(), mortal.database)
     with mortal:
         return BlockAttempt(

@@ -13,8 +13,8 @@ from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
 from compaction.rewrite.blocks.job import BlockJob
-from compaction.rewrite.blocks.place import objects_place
 from compaction.rewrite.blocks.plan import order_in_words, sort_key
+from compaction.rewrite.place import objects_place
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
@@ -94,8 +94,12 @@ def test_without_its_secrets_nothing_is_begun(connection: BlockStoreConnection, 
 def test_credentials_do_not_travel_where_tasks_can_read_them(tmp_path: Path) -> None:
     write_secrets(tmp_path, {"lake": {"access_key_id": "hush-hush"}, "index": {"url": "sqlite:///x"}})
     reference = BlockJob.of(spec_of(), name="job").store.model_copy(update={"credentials_secret_name": "lake"})
-    mounted = objects_place(reference, DirectorySecrets(str(tmp_path)))
-    given = objects_place(reference, GivenSecrets({"lake": {"access_key_id": "hush-hush"}}, "the test"))
+    mounted = objects_place(reference.url, reference.credentials_secret_name, DirectorySecrets(str(tmp_path)))
+    given = objects_place(
+        reference.url,
+        reference.credentials_secret_name,
+        GivenSecrets({"lake": {"access_key_id": "hush-hush"}}, "the test"),
+    )
     assert "hush" not in f"{mounted!r}{given!r}"
     assert mounted.options != given.options == {"access_key_id": "hush-hush"}
     assert mounted.options.options() == given.options  # type: ignore[union-attr]

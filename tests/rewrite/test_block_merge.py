@@ -16,7 +16,7 @@ from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
 from compaction.rewrite import shares
 from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
-from compaction.rewrite.blocks.place import ObjectsPlace
+from compaction.rewrite.place import ObjectsPlace
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.model import Block, RowFingerprint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final, TypeAlias, TypeVar
@@ -22,18 +21,21 @@ LOOK_SECONDS: Final = 0.25
 def run_tasks(
     work: Callable[[Task], Result], tasks: Iterable[Task], *, engine: Engine, lease: HeldLease, tag: str
 ) -> Generator[Arrived[Result]]:
-    """Run `work` on each task and give what has arrived whenever something has. Close it (`contextlib.closing`) to end
+    """Run `work` on each task and give what has arrived whenever something has. A task is taken from `tasks` when the
+    engine has room for it. Close it (`contextlib.closing`) to end
     early: nothing runs any more when it is closed, however that came about.
 
     Raises LeaseLostError, JobStoppedError: the lease; EngineLostError, TaskFailedError: the engine.
     """
-    waiting = deque(enumerate(tasks))
+    waiting = enumerate(tasks)
+    upcoming = next(waiting, None)
     running: dict[Future[Result], int] = {}
     try:
-        while waiting or running:
+        while upcoming or running:
             lease.ensure_held()
-            while waiting and len(running) < engine.parallelism:
-                number, task = waiting.popleft()
+            while upcoming and len(running) < engine.parallelism:
+                number, task = upcoming
+                upcoming = next(waiting, None)
                 running[engine.submit(work, task, tag=tag)] = number
             done, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
             arrived = [(future.result(), running.pop(future)) for future in done]

@@ -36,11 +36,11 @@ from compaction.exceptions import (
 from compaction.rewrite.attempt import RewriteAttempt
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.outputs import blocks_of, discard
-from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.plan import order_in_words
 from compaction.rewrite.blocks.report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
 from compaction.rewrite.blocks.rounds import Merged, RewriteRounds
 from compaction.rewrite.blocks.task import MergeFailure, failure_of
+from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.stores.blocks.index.claims import Claimed
 from compaction.stores.blocks.index.holding import held_claim

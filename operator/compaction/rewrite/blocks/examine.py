@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from compaction.exceptions import BlockStoreError, StorageError
 from compaction.rewrite.blocks.culprits import Culprit, foreign, read_source_footer
-from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.task import MergeFailure, failure_of, of_culprit, opener
 from compaction.rewrite.engine import Engine
+from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.blocks.fingerprint.verify import read_back

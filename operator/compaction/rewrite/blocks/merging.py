@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from compaction.exceptions import BlockStoreError, BlockVerificationError, StorageError
-from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.task import (
     MergedPart,
     MergeFailure,
@@ -27,6 +26,7 @@ from compaction.rewrite.blocks.task import (
     run_merge,
 )
 from compaction.rewrite.engine import Engine
+from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.shares import Shares
 from compaction.rewrite.tasks import run_tasks, share_of

@@ -11,7 +11,7 @@ from compaction.api.text.safe import cut, printable
 from compaction.exceptions import SortKeyError
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.merging import BlockMerge
-from compaction.rewrite.blocks.place import ObjectsPlace
+from compaction.rewrite.place import ObjectsPlace
 from compaction.stores.blocks.format.footer import BlockFooter
 from compaction.stores.blocks.format.metadata import BlockMetadata, ancestry, decode
 from compaction.stores.blocks.format.times import registered_time_column

@@ -9,10 +9,10 @@ from compaction.api.job.report import JobReport
 from compaction.exceptions import BlockStoreError, StorageError
 from compaction.rewrite.blocks.attempt import BlockAttempt
 from compaction.rewrite.blocks.job import BlockJob
-from compaction.rewrite.blocks.place import objects_place
 from compaction.rewrite.blocks.report import failed
 from compaction.rewrite.blocks.task import failure_of
 from compaction.rewrite.engine import Engine
+from compaction.rewrite.place import objects_place
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.store import BlockStore
@@ -56,7 +56,7 @@ class BlockRewriter:
     def attempt(self, job: BlockJob, *, token: int, lease: HeldLease, bytes_per_second: int | None = None) -> JobReport:
         """One attempt at a job. Raises as `ports.JobRunner`."""
         try:
-            place = objects_place(job.store, self._secrets)
+            place = objects_place(job.store.url, job.store.credentials_secret_name, self._secrets)
             connection = connection_of(job.store, self._secrets)
             with explaining(connection):
                 store = BlockStore.open(connection, clock=self._clock, patience=self._patience)

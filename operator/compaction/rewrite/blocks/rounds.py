@@ -22,10 +22,10 @@ from compaction.rewrite.blocks.culprits import Culprit, SourceFault, read_source
 from compaction.rewrite.blocks.examine import examine
 from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
-from compaction.rewrite.blocks.place import ObjectsPlace
 from compaction.rewrite.blocks.plan import Source, plan_merge
 from compaction.rewrite.blocks.task import MergedPart, MergeFailure, of_culprit
 from compaction.rewrite.engine import Engine
+from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.stores.blocks.model import Block

@@ -31,7 +31,7 @@ from compaction.exceptions import (
 from compaction.kinds.blocks.reasons import BlockJobReason
 from compaction.rewrite.blocks.culprits import Culprit, SourceFault, culprit_of
 from compaction.rewrite.blocks.pace import PacedFile
-from compaction.rewrite.blocks.place import ObjectsPlace
+from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.shares import Teller
 from compaction.stores.blocks.fingerprint.verify import read_back, verify
 from compaction.stores.blocks.format.metadata import BlockMetadata

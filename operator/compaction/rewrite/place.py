@@ -1,11 +1,10 @@
-"""How tasks reach the objects of a block store; what is secret stays in Secrets for as long as that is possible."""
+"""How tasks reach the objects of a store; what is secret stays in Secrets for as long as that is possible."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compaction.api.policy.block_store import BlockStoreReference
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from compaction.stores.secrets import DirectorySecrets, Secrets, TaskSecret, options_of
 
@@ -23,11 +22,10 @@ class ObjectsPlace:
         return open_objects(self.url, options=options)
 
 
-def objects_place(reference: BlockStoreReference, secrets: Secrets) -> ObjectsPlace:
+def objects_place(url: str, secret_name: str | None, secrets: Secrets) -> ObjectsPlace:
     """Where Secrets are files, executors have them too and read them themselves; else their values travel. Raises
     SecretError.
     """
-    name = reference.credentials_secret_name
     if isinstance(secrets, DirectorySecrets):
-        return ObjectsPlace(reference.url, TaskSecret(secrets, name or ""))
-    return ObjectsPlace(reference.url, dict(options_of(secrets, name)))
+        return ObjectsPlace(url, TaskSecret(secrets, secret_name or ""))
+    return ObjectsPlace(url, dict(options_of(secrets, secret_name)))

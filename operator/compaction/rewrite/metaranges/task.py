@@ -1,0 +1,66 @@
+"""One part of a branch: its ranges are written, read back, and compared with what the branch shows there.
+
+Runs in a Spark task. What goes wrong with data or storage is a part of the result: an exception would be tried again by
+Spark, and would lose which object it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from compaction.exceptions import CompactionError, RewriteProofError, StagingStoreError, StorageError
+from compaction.rewrite.metaranges.spool import decode_changes
+from compaction.rewrite.place import ObjectsPlace
+from compaction.stores.staging.changes import rows_where, tombstones
+from compaction.stores.staging.format.breaks import BreakRule
+from compaction.stores.staging.format.columns import RecordColumns
+from compaction.stores.staging.staged.layers import layered
+from compaction.stores.staging.tree.applying import PartResult, read_back, write_part
+from compaction.stores.staging.tree.fingerprint import fingerprint
+from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.stores.staging.tree.stretches import Part
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """What a task is given. `base`: the metarange that lists the part's ranges, for messages."""
+
+    place: ObjectsPlace
+    rule: BreakRule
+    base: str
+    branch: str
+    part: Part
+    changes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """A part that was written and proved, or the error that ended it. `content`: `<records>:<digest>`."""
+
+    result: PartResult | None
+    content: str = ""
+    error: CompactionError | None = None
+
+
+def write_proved(task: PartTask) -> WrittenPart:
+    """Write a part, and prove that its ranges hold what the changes show over the base."""
+    try:
+        storage = RangeStorage(task.place.open(), rule=task.rule)
+        result = write_part(storage, task.part, decode_changes(task.changes), keep_equal=False)
+        shown = fingerprint(_shown(storage, task))
+        found = read_back(storage, result.ranges)
+    except (StagingStoreError, StorageError) as error:
+        return WrittenPart(None, error=error)
+    if not shown == found == result.content:
+        return WrittenPart(None, error=RewriteProofError(task.branch, shown, found))
+    return WrittenPart(result, found)
+
+
+def _shown(storage: RangeStorage, task: PartTask) -> Iterator[RecordColumns]:
+    """What a reader of the branch sees between the bounds of the part: not by the code that writes."""
+    part = task.part
+    ranges = (storage.range_records(info, part.start, part.stop, metarange=task.base) for info in part.ranges)
+    for batch in layered([decode_changes(task.changes), chain.from_iterable(ranges)]):
+        yield rows_where(batch, ~tombstones(batch))

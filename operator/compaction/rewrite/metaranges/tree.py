@@ -1,0 +1,125 @@
+"""The new tree of a branch, written by tasks: stretches of touched ranges in parts, all others by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.exceptions import RewriteProofError
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.metaranges.spool import ChangesSpool
+from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_proved
+from compaction.rewrite.place import ObjectsPlace
+from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.progress import Progress
+from compaction.rewrite.tasks import run_tasks
+from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
+from compaction.stores.staging.compaction.work import BranchWork
+from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.format.columns import RecordColumns
+from compaction.stores.staging.format.ranges import RangeInfo, TableKind
+from compaction.stores.staging.tree.applying import ChangeCounts
+from compaction.stores.staging.tree.stretches import PART_BYTES, Part, plan_parts
+
+PLANNING_SHARE: Final = 10
+"""Percent of a job's progress that reading the changes is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTree:
+    """A tree whose metarange was written, and what was done for it. Bytes are estimates."""
+
+    tree: str
+    counts: ChangeCounts
+    changes: int
+    written: tuple[RangeInfo, ...]
+    reused: int
+    contents: tuple[str, ...]
+    bytes_read: int
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(info.estimated_size for info in self.written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeWriter:
+    """Writes one tree. `part_bytes`: wanted size of a part. OSError when the driver's disk is full."""
+
+    area: Area
+    place: ObjectsPlace
+    engine: Engine
+    lease: HeldLease
+    tag: str
+    part_bytes: int = PART_BYTES
+
+    def write(self, work: BranchWork) -> WrittenTree:
+        """The tree that the tokens of the work make of its base.
+
+        Tokens are read once, in order, into a file of the driver; parts of it go to tasks, a few at a time.
+
+        Raises StagingStoreError, StorageError, LeaseLostError, JobStoppedError, EngineLostError, TaskFailedError.
+        """
+        base = base_view(self.area, work).metarange_id
+        with ChangesSpool() as spool:
+            changes = self._held(spool.through(staged_changes(self.area, work)))
+            planned = list(
+                plan_parts(self.area.ranges.ranges(base), changes, self.area.ranges.rule, part_bytes=self.part_bytes)
+            )
+            parts = [one for one in planned if isinstance(one, Part)]
+            self.lease.set_progress(PLANNING_SHARE)
+            done = self._run(work, base, spool, parts)
+            spooled, count = spool.nbytes, spool.changes
+        return self._assembled(work, planned, done, changes=count, spooled=spooled)
+
+    def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
+        for batch in batches:
+            self.lease.ensure_held()
+            yield batch
+
+    def _run(self, work: BranchWork, base: str, spool: ChangesSpool, parts: list[Part]) -> list[WrittenPart]:
+        """Each part's result, in order. Raises the error of the first that failed."""
+        branch = f"{work.repository}/{work.branch}"
+        total = sum(part.nbytes for part in parts)
+        progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
+        progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
+        tasks = (
+            PartTask(self.place, self.area.ranges.rule, base, branch, part, changes)
+            for part, changes in spool.parts(parts)
+        )
+        done: dict[int, WrittenPart] = {}
+        running = run_tasks(write_proved, tasks, engine=self.engine, lease=self.lease, tag=self.tag)
+        with closing(running):
+            for arrived in running:
+                for number, result in arrived:
+                    if result.error is not None:
+                        raise result.error
+                    done[number] = result
+                    progress.add(parts[number].nbytes)
+        return [done[number] for number in range(len(parts))]
+
+    def _assembled(
+        self, work: BranchWork, planned: list[RangeInfo | Part], done: list[WrittenPart], *, changes: int, spooled: int
+    ) -> WrittenTree:
+        every: list[RangeInfo] = []
+        written: list[RangeInfo] = []
+        counts = ChangeCounts()
+        results = iter(done)
+        for one in planned:
+            if isinstance(one, RangeInfo):
+                every.append(one)
+                continue
+            result = next(results).result
+            assert result is not None, "parts with errors end the job"
+            every += result.ranges
+            written += result.ranges
+            counts += result.counts
+        tree = self.area.ranges.write_metarange(every)
+        found = self.area.ranges.content_id(tree, TableKind.METARANGES)
+        if found != tree or tuple(self.area.ranges.ranges(tree)) != tuple(every):
+            raise RewriteProofError(f"{work.repository}/{work.branch}", tree, found)
+        read = spooled + sum(one.nbytes for one in planned if isinstance(one, Part))
+        contents = tuple(one.content for one in done)
+        return WrittenTree(tree, counts, changes, tuple(written), len(every) - len(written), contents, read)

@@ -1,0 +1,142 @@
+"""The tree of a branch, written in parts by tasks: the same tree as in one go, proved part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from compaction.exceptions import CorruptRangeError, LeaseLostError, RewriteProofError
+from compaction.rewrite.metaranges import task
+from compaction.rewrite.metaranges.spool import ChangesSpool, decode_changes, encode_changes
+from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
+from compaction.rewrite.place import ObjectsPlace
+from compaction.stores.objects.store import open_objects
+from compaction.stores.staging.changes import TOMBSTONE
+from compaction.stores.staging.compaction.rewriting import rewrite
+from compaction.stores.staging.compaction.work import BranchWork, work_on
+from compaction.stores.staging.format.columns import RecordColumns, concatenated
+from compaction.stores.staging.kv.sql import open_key_value_store
+from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.stores.staging.tree.stretches import Part
+from support.processes.worker_ports import FakeLease, ThreadEngine
+from support.stores.staging_repos import SMALL_RANGES, Content, StagingRepo, framed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+@pytest.fixture
+def branch(tmp_path: Path, folder: Path) -> Iterator[StagingRepo]:
+    """A repository in a folder, its keys and values in SQLite."""
+    kv = open_key_value_store(f"sqlite:///{tmp_path}/kv.db")
+    kv.migrate()
+    repo = StagingRepo(kv, RangeStorage(open_objects(str(folder)), rule=SMALL_RANGES))
+    yield repo
+    repo.area.counters.close()
+    kv.close()
+
+
+@pytest.fixture
+def engine() -> Iterator[ThreadEngine]:
+    running = ThreadEngine()
+    yield running
+    running.close()
+
+
+def write(
+    repo: StagingRepo, folder: Path, engine: ThreadEngine, work: BranchWork, lease: FakeLease | None = None
+) -> WrittenTree:
+    """With parts as small as they can be."""
+    place = ObjectsPlace(str(folder))
+    writer = TreeWriter(
+        area=repo.area, place=place, engine=engine, lease=lease or FakeLease(), tag="job.1", part_bytes=1
+    )
+    return writer.write(work)
+
+
+def random_state(random: Random) -> tuple[Content, Content | None, list[Content], Content]:
+    """A commit, perhaps a compacted base, and layers of changes, of up to 200 keys."""
+
+    def content(size: int, *, deletions: float = 0.0) -> dict[str, str | None]:
+        keys = random.sample([f"k/{n:04}" for n in range(400)], size)
+        return {key: None if random.random() < deletions else str(random.randrange(9)) for key in keys}
+
+    head = content(random.randrange(200))
+    base = content(random.randrange(200)) if random.random() < 0.4 else None
+    sealed = [content(random.randrange(60), deletions=0.5) for _ in range(random.randrange(4))]
+    return head, base, sealed, content(random.randrange(1, 60), deletions=0.3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_tree_as_in_one_go(branch: StagingRepo, folder: Path, engine: ThreadEngine, seed: int) -> None:
+    head, base, sealed, staging = random_state(Random(seed))
+    record = branch.put(head, base=base, sealed=sealed, staging=staging)
+    work = work_on("example", record, staged=True)
+    alone = rewrite(branch.area, work)
+    lease = FakeLease()
+    tree = write(branch, folder, engine, work, lease)
+    assert (tree.tree, tree.counts, tree.reused) == (alone.tree, alone.applied.counts, alone.applied.reused)
+    assert tree.written == alone.applied.written
+    assert lease.progress == sorted(lease.progress)
+    assert max(lease.progress, default=99) <= 99
+
+
+def test_only_what_is_touched_is_read(branch: StagingRepo, folder: Path, engine: ThreadEngine) -> None:
+    record = branch.put({f"k/{n:04}": "1" for n in range(500)}, staging={"k/0100": "2", "k/0300": None})
+    tree = write(branch, folder, engine, work_on("example", record, staged=True))
+    assert len(engine.submitted) == 2
+    assert tree.reused > 20 * len(tree.written)
+    assert tree.bytes_read < 5000
+
+
+def test_a_part_that_does_not_read_back_ends_it(
+    branch: StagingRepo, folder: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = branch.put({"a": "1"}, staging={"b": "2"})
+    monkeypatch.setattr(task, "read_back", lambda storage, ranges: "1:another")
+    with pytest.raises(RewriteProofError, match=r"read back as 1:another, the branch shows 1:"):
+        write(branch, folder, engine, work_on("example", record, staged=True))
+    assert branch.area.branches.get("main").record == record
+
+
+def test_a_damaged_range_is_named(branch: StagingRepo, folder: Path, engine: ThreadEngine) -> None:
+    record = branch.put({f"k/{n:04}": "1" for n in range(100)}, staging={"k/0050": "2"})
+    tree = branch.area.references.commit("main").meta_range_id
+    touched = next(one for one in branch.area.ranges.ranges(tree) if one.max_key >= b"k/0050")
+    path = folder / branch.area.ranges.path(touched.id)
+    data = bytearray(path.read_bytes())
+    data[10] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(CorruptRangeError, match=touched.id):
+        write(branch, folder, engine, work_on("example", record, staged=True))
+
+
+def test_without_the_lease_nothing_goes_on(branch: StagingRepo, folder: Path, engine: ThreadEngine) -> None:
+    record = branch.put({}, staging={"b": "2"})
+    lease = FakeLease(lose_at=0)
+    with pytest.raises(LeaseLostError):
+        write(branch, folder, engine, work_on("example", record, staged=True), lease)
+
+
+class TestSpool:
+    def test_each_part_gets_its_changes(self) -> None:
+        batches = [
+            RecordColumns.of((b"%03d" % n, TOMBSTONE if n % 3 else framed("x")) for n in range(begin, begin + 10))
+            for begin in range(0, 100, 10)
+        ]
+        bounds: list[bytes | None] = [b"004", b"010", b"0105", b"050", None]
+        parts = [Part(after, until, (), 0, 0, 0) for after, until in zip([None, *bounds[:-1]], bounds, strict=True)]
+        with ChangesSpool() as spool:
+            assert concatenated(list(spool.through(batches))).pairs() == concatenated(batches).pairs()
+            found = {part.until: concatenated(list(decode_changes(data))).pairs() for part, data in spool.parts(parts)}
+        assert (spool.changes, spool.nbytes) == (100, concatenated(batches).nbytes)
+        assert [len(pairs) for pairs in found.values()] == [5, 6, 0, 40, 49]
+        assert [pair for pairs in found.values() for pair in pairs] == concatenated(batches).pairs()
+
+    def test_no_changes_travel_as_nothing(self) -> None:
+        assert list(decode_changes(encode_changes([]))) == []
