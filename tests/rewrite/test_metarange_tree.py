@@ -10,12 +10,12 @@ import pytest
 
 from compaction.exceptions import CorruptRangeError, LeaseLostError, RewriteProofError
 from compaction.rewrite.metaranges import task
-from compaction.rewrite.metaranges.spool import ChangesSpool, decode_changes, encode_changes
 from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
 from compaction.stores.objects.store import open_objects
 from compaction.stores.staging.changes import TOMBSTONE
 from compaction.stores.staging.compaction.rewriting import rewrite
+from compaction.stores.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
 from compaction.stores.staging.compaction.work import BranchWork, work_on
 from compaction.stores.staging.format.columns import RecordColumns, concatenated
 from compaction.stores.staging.kv.sql import open_key_value_store

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from compaction.exceptions import CompactionError, RewriteProofError, StagingStoreError, StorageError
-from compaction.rewrite.metaranges.spool import decode_changes
 from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.staging.changes import rows_where, tombstones
+from compaction.stores.staging.compaction.rewriting import shown_over
+from compaction.stores.staging.compaction.spool import decode_changes
 from compaction.stores.staging.format.breaks import BreakRule
 from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.staged.layers import layered
 from compaction.stores.staging.tree.applying import PartResult, read_back, write_part
 from compaction.stores.staging.tree.fingerprint import fingerprint
 from compaction.stores.staging.tree.storage import RangeStorage
@@ -59,8 +58,7 @@ def write_proved(task: PartTask) -> WrittenPart:
 
 
 def _shown(storage: RangeStorage, task: PartTask) -> Iterator[RecordColumns]:
-    """What a reader of the branch sees between the bounds of the part: not by the code that writes."""
+    """What a reader of the branch sees between the bounds of the part."""
     part = task.part
     ranges = (storage.range_records(info, part.start, part.stop, metarange=task.base) for info in part.ranges)
-    for batch in layered([decode_changes(task.changes), chain.from_iterable(ranges)]):
-        yield rows_where(batch, ~tombstones(batch))
+    return shown_over(decode_changes(task.changes), chain.from_iterable(ranges))

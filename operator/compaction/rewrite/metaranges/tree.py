@@ -9,13 +9,13 @@ from typing import Final
 
 from compaction.exceptions import RewriteProofError
 from compaction.rewrite.engine import Engine
-from compaction.rewrite.metaranges.spool import ChangesSpool
 from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_proved
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.tasks import run_tasks
 from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
+from compaction.stores.staging.compaction.spool import ChangesSpool
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.format.columns import RecordColumns

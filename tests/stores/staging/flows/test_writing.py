@@ -177,6 +177,27 @@ class TestConditions:
             repo.writer.set_if("main", b"k", framed("mine"), ABSENT)
         assert (repo.get("k"), repo.uncommitted()) == ("merged", {})
 
+    def test_the_first_try_replaced_a_tombstone(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the tombstone hid is not what the second try finds below its own row."""
+        repo.put({"k": "1"}, staging={"k": None})
+        after_writes(repo, monkeypatch, lambda: seal(repo), 1, method="set_if")
+        repo.writer.set_if("main", b"k", framed("mine"), ABSENT)
+        assert repo.get("k") == "mine"
+
+    def test_what_the_first_try_replaced_is_restored(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+        repo.put({"k": "1"}, staging={"k": None})
+        replaced = repo.area.branches.get("main").record.staging_token
+
+        def seal_and_write() -> None:
+            seal(repo)
+            repo.set("k", "theirs")
+
+        after_writes(repo, monkeypatch, seal_and_write, 1, method="set_if")
+        with pytest.raises(ConditionFailedError):
+            repo.writer.set_if("main", b"k", framed("mine"), ABSENT)
+        assert repo.get("k") == "theirs"
+        assert repo.area.tokens.get(replaced, b"k") == TOMBSTONE
+
     def test_a_commit_takes_the_first_try_along(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
         after_writes(repo, monkeypatch, lambda: repo.committer.commit("main", DRAFT), 1, method="set_if")
         repo.writer.set_if("main", b"k", framed("mine"), ABSENT)

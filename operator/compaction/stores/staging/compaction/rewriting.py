@@ -5,18 +5,20 @@ The Spark job writes the same ranges, a stretch at a time in several tasks; both
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from compaction.exceptions import RewriteProofError
+from compaction.stores.staging.changes import rows_where, tombstones
+from compaction.stores.staging.compaction.spool import ChangesSpool
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.views import View, effective
+from compaction.stores.staging.flows.views import View
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.ranges import TableKind
 from compaction.stores.staging.staged.layers import layered
 from compaction.stores.staging.tree.applying import Applied, apply
-from compaction.stores.staging.tree.fingerprint import ContentFingerprint
+from compaction.stores.staging.tree.fingerprint import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +53,21 @@ def rewrite(area: Area, work: BranchWork) -> Rewritten:
     Raises RewriteProofError, CorruptRangeError, CorruptMessageError, ObjectError, DatabaseError; what was written then
     is found by the sweep.
     """
-    view = base_view(area, work)
-    applied = apply(area.ranges, view.metarange_id, staged_changes(area, work), allow_empty=True, keep_equal=False)
-    return prove(area, work, applied)
-
-
-def prove(area: Area, work: BranchWork, applied: Applied) -> Rewritten:
-    """Read back what was written, and compare with what the tokens show over the base. Raises RewriteProofError."""
-    before, after = ContentFingerprint(), ContentFingerprint()
-    for batch in effective(area, base_view(area, work)):
-        before.add(batch)
-    for batch in area.ranges.records(applied.metarange_id):
-        after.add(batch)
+    base = base_view(area, work).metarange_id
+    with ChangesSpool() as spool:
+        changes = spool.through(staged_changes(area, work))
+        applied = apply(area.ranges, base, changes, allow_empty=True, keep_equal=False)
+        before = fingerprint(shown_over(spool.again(), area.ranges.records(base)))
+    after = fingerprint(area.ranges.records(applied.metarange_id))
     found = area.ranges.content_id(applied.metarange_id, TableKind.METARANGES)
     if found != applied.metarange_id:
         raise RewriteProofError(f"{work.repository}/{work.branch}", applied.metarange_id, found)
-    if before.text() != after.text():
-        raise RewriteProofError(f"{work.repository}/{work.branch}", before.text(), after.text())
-    return Rewritten(applied, before.text(), after.text())
+    if before != after:
+        raise RewriteProofError(f"{work.repository}/{work.branch}", before, after)
+    return Rewritten(applied, before, after)
+
+
+def shown_over(changes: Iterable[RecordColumns], base: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
+    """What a reader sees of changes over a base: not by the code that writes trees."""
+    for batch in layered([changes, base]):
+        yield rows_where(batch, ~tombstones(batch))

@@ -28,12 +28,13 @@ from compaction.stores.staging.kv.port import Presence
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.staged.rows import encode_row
 
-Tokens: TypeAlias = set[str]
+Replaced: TypeAlias = dict[str, bytes | None]
+"""By token: what a row of ours has replaced in it, None when there was none."""
 WRITE_TRIES: Final = 3
 MOST_DELETED: Final = 1000
 """Keys of one batch."""
 _PAUSE: Final = 0.02
-NOTHING: Final = (b"", frozenset[str]())
+NOTHING: Final[tuple[bytes, Replaced]] = (b"", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ class Writer:
         """
         _check_value(key, value)
         mine = encode_row(key, value)
-        own: Tokens = set()
+        own: Replaced = {}
 
         def write(found: Branch) -> bool:
             view, token = view_of(self._area, found), found.record.staging_token
-            below, source = self._shown(view, key, but=(mine, frozenset(own)))
+            below, source = self._shown(view, key, but=(mine, own))
             if own and not source and below == value:
                 return True  # a commit or a compaction took the earlier try along
             if not condition.holds(below):
@@ -99,7 +100,7 @@ class Writer:
             row = self._tokens.read(token, key)
             if row is None or row.raw != mine or token not in own:
                 self._tokens.set_if(token, key, value, Presence.ABSENT if row is None else row.raw)
-                own.add(token)
+                own[token] = None if row is None else row.value
                 self._area.counters.count(token, writes=1, nbytes=len(key) + len(value))
             return True
 
@@ -150,26 +151,29 @@ class Writer:
             return True
         return self._area.ranges.get(view.metarange_id, key) is not None
 
-    def _shown(
-        self, view: View, key: bytes, *, but: tuple[bytes, frozenset[str]] = NOTHING
-    ) -> tuple[bytes | None, str]:
-        """What a view shows of a key, and the token it is in ("" for the metarange). `but`: a row, and tokens in which
-        it counts as absent.
+    def _shown(self, view: View, key: bytes, *, but: tuple[bytes, Replaced] = NOTHING) -> tuple[bytes | None, str]:
+        """What a view shows of a key, and the token it is in ("" for the metarange). `but`: a row of ours, and the
+        tokens in which what it has replaced counts instead.
         """
-        row, tokens = but
+        mine, own = but
         for token in view.tokens:
-            found = self._tokens.read(token, key)
-            if found is not None and not (token in tokens and found.raw == row):
-                return (None if found.value == TOMBSTONE else found.value), token
+            row = self._tokens.read(token, key)
+            value = None if row is None else own[token] if token in own and row.raw == mine else row.value
+            if value is not None:
+                return (None if value == TOMBSTONE else value), token
         return self._area.ranges.get(view.metarange_id, key), ""
 
-    def _take_back(self, view: View, key: bytes, below: bytes | None, row: bytes, own: Tokens) -> None:
-        """Earlier tries of a conditional write were made before another writer came: write over them what is below."""
-        for token in own.intersection(view.tokens):
-            try:
-                self._tokens.set_if(token, key, TOMBSTONE if below is None else below, row)
-            except PredicateFailedError:
-                continue  # another writer has written over it
+    def _take_back(self, view: View, key: bytes, below: bytes | None, mine: bytes, own: Replaced) -> None:
+        """Earlier tries of a conditional write came before another change: restore what they have replaced, or write
+        what is below them.
+        """
+        shown = TOMBSTONE if below is None else below
+        for token, before in own.items():
+            if token in view.tokens:
+                try:
+                    self._tokens.set_if(token, key, shown if before is None else before, mine)
+                except PredicateFailedError:
+                    continue  # another writer has written over it
 
     def _stage(self, token: str, changes: Sequence[tuple[bytes, bytes]]) -> None:
         if not changes:

@@ -1,4 +1,8 @@
-"""The staged changes of a branch on the driver's disk: read from the key-value store once, given to tasks in parts."""
+"""The staged changes of a branch on the driver's disk: read from the key-value store once, given to tasks in parts.
+
+Sealed tokens are not immutable: changes that no writer was acknowledged for may still arrive in them. So a compaction
+reads them once, and what is written and what proves it come from the same changes.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +48,17 @@ class ChangesSpool:
         """Each part with its changes, as `encode_changes` writes them. All changes were written, and they belong to the
         parts in their order.
         """
+        upcoming = Upcoming(self.again())
+        for part in parts:
+            yield part, encode_changes(upcoming.until(part.until))
+
+    def again(self) -> Iterator[RecordColumns]:
+        """All changes, once more; nothing is written any more."""
         self._writer.close()
         self._file.flush()
         with _reopened(self._file) as source:
-            reader = pa.ipc.open_stream(source)
-            upcoming = Upcoming(RecordColumns(batch.column(0), batch.column(1)) for batch in reader)
-            for part in parts:
-                yield part, encode_changes(upcoming.until(part.until))
+            for batch in pa.ipc.open_stream(source):
+                yield RecordColumns(batch.column(0), batch.column(1))
 
     def __enter__(self) -> Self:
         return self
