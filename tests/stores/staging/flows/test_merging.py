@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from compaction.stores.staging.tree.merging import MergeStrategy
 
 from compaction.exceptions import (
     MergeConflictError,
@@ -21,6 +20,7 @@ from compaction.stores.staging.flows.importing import disjoint
 from compaction.stores.staging.format.messages import CommitData
 from compaction.stores.staging.refs.branches import Branch, Branches
 from compaction.stores.staging.refs.records import BranchRecord
+from compaction.stores.staging.tree.merging import MergeStrategy
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, changes_of
 
 
