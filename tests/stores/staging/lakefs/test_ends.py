@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from compaction.exceptions import CompactionError
-from compaction.stores.staging.lakefs.cleaning import GRACE, LATE, Dropped, drop_due, recover
+from compaction.stores.staging.lakefs.cleaning import LATE, Dropped, drop_due, recover
 from compaction.stores.staging.lakefs.control import MergeLease
 from compaction.stores.staging.lakefs.journal import MergeState, entries
-from compaction.stores.staging.lakefs.merging import MergeEnd, MergeSettings, merge_branch
+from compaction.stores.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.lakefs.settings import GRACE, MergeSettings
 from compaction.stores.staging.lakefs.undoing import check_undo
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from stores.staging.lakefs.test_rules import LAYERS, journal, leftovers

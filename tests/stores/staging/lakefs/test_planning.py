@@ -10,6 +10,7 @@ from compaction.stores.staging.lakefs.control import stop_merging
 from compaction.stores.staging.lakefs.merging import merge_branch
 from compaction.stores.staging.lakefs.planning import TokenInspection, inspect_branches, plan_merge
 from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.lakefs.settings import MergeSettings
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.stores.lakefs_server import LakeFsServer, big_content
 from support.stores.staging_repos import TestClock
@@ -61,7 +62,7 @@ def test_a_plan_says_what_the_merge_does(live: LiveRepository, server: LakeFsSer
 def test_a_plan_says_why_nothing_would_be_merged(live: LiveRepository, server: LakeFsServer) -> None:
     plan = plan_merge(live, "main")
     assert (plan.reason, plan.rows_before, plan.statements_before, plan.statements_after) == (
-        "it has 0 sealed tokens of at least 2",
+        "it has 0 tokens to merge, 2 are the least",
         0,
         2,
         2,
@@ -69,6 +70,20 @@ def test_a_plan_says_why_nothing_would_be_merged(live: LiveRepository, server: L
     server.put_sealed({"a": "1"}, {"a": "2"})
     stop_merging(server.kv, "")
     assert plan_merge(live, "main").reason == "merging is stopped (stopped)"
+
+
+def test_a_plan_with_a_seal(live: LiveRepository, server: LakeFsServer) -> None:
+    server.put_sealed({"a": "1"})
+    server.set("a", "2")
+    assert plan_merge(live, "main").reason == "it has 1 tokens to merge, 2 are the least"
+    row = server.row()
+    plan = plan_merge(live, "main", MergeSettings(seals=True))
+    assert (server.row(), plan.reason) == (row, "")
+    assert plan.tokens == (server.branch().staging_token, *server.branch().sealed_tokens)
+    outcome = merge_branch(live, "main", MergeSettings(seals=True))
+    assert (plan.tokens, plan.rows_after) == (outcome.tokens, outcome.rows_after) == (outcome.tokens, 1)
+    server.refused_commit()
+    assert plan_merge(live, "main").reason == "its sealed tokens grow (1 to 2 within 60 s)"
 
 
 def test_what_cannot_be_read_is_named(live: LiveRepository, server: LakeFsServer, clock: QuietClock) -> None:

@@ -15,9 +15,10 @@ from compaction.stores.staging.lakefs import merging
 from compaction.stores.staging.lakefs.cleaning import drop_due
 from compaction.stores.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
 from compaction.stores.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
-from compaction.stores.staging.lakefs.merging import MergeEnd, MergeSettings, merge_branch
+from compaction.stores.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.scanning import KeptRows
+from compaction.stores.staging.lakefs.settings import MergeSettings
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.stores.key_values import rows_of
 from support.stores.lakefs_server import LakeFsServer
@@ -58,7 +59,7 @@ def test_a_merge(live: LiveRepository, server: LakeFsServer, clock: QuietClock) 
     # Rule 7: old tokens stay for readers that have read the branch before.
     assert server.listed(data=before) == content
     assert list(server.rows_of(old).values()) == [3, 4, 6]
-    assert merge_branch(live, "main").reason == "it has 1 sealed tokens of at least 2"
+    assert merge_branch(live, "main").reason == "it has 1 tokens to merge, 2 are the least"
     assert leftovers(live, server) == set()
 
 

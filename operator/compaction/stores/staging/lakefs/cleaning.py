@@ -14,10 +14,6 @@ from compaction.stores.staging.lakefs.control import holder_of, stopped_because
 from compaction.stores.staging.lakefs.journal import JournalRow, MergeState, entries, forget, moved, read_entry
 from compaction.stores.staging.lakefs.repository import LiveRepository
 
-GRACE: Final = 6 * 3600.0
-"""Seconds from a swap until old tokens are dropped: servers do not read a branch again after a listing, and a garbage
-collection that misses rows deletes objects. Longer than the longest of both.
-"""
 LATE: Final = 3600.0
 """Seconds after which a discarded token is dropped once more: the merger that was taken for dead may still write."""
 

@@ -6,56 +6,23 @@ race that is lost ends the merge; it is never repeated with newer bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from compaction.exceptions import PredicateFailedError, TokenMergeProofError, TokenMergeStoppedError
 from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
-from compaction.stores.staging.lakefs.cleaning import GRACE, discard, recover
+from compaction.stores.staging.lakefs.cleaning import discard, recover
 from compaction.stores.staging.lakefs.control import MergeLease, busy, note, seal, stopped_because
 from compaction.stores.staging.lakefs.journal import JournalRow, MergeEntry, begin, swap
 from compaction.stores.staging.lakefs.planning import too_few, tree_below
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.scanning import TokenScan, kept_rows, shown
+from compaction.stores.staging.lakefs.settings import MergeSettings
 from compaction.stores.staging.staged.tokens import new_token
 
 PAGE: Final = 5_000
 """Rows that are written at once."""
-
-
-def _never() -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class MergeSettings:
-    """Times in seconds.
-
-    quiet: from the last read of a branch until its tokens are scanned; longer than the longest request of a server, so
-        that late writes have landed.
-    yields: a branch that changed within this time is left to those who use it.
-    grace: from the swap until old tokens may be dropped.
-    least_tokens: fewer sealed tokens are not merged. seals: seal the staging token first, where it has rows.
-    seal_every: from one seal of ours to the next; writers give up after three new tokens.
-    lease: of the merger. stop: asked before each step; True ends the merge.
-    """
-
-    quiet: float = 30.0
-    yields: float = 60.0
-    grace: float = GRACE
-    least_tokens: int = 2
-    seals: bool = False
-    seal_every: float = 60.0
-    lease: float = 300.0
-    stop: Callable[[], bool] = _never
-
-    def __post_init__(self) -> None:
-        if self.least_tokens < 1 or min(self.quiet, self.yields, self.grace, self.seal_every) < 0:
-            raise ValueError("least_tokens below 1 or a time below 0; correct the settings of the merge")
-        if self.lease <= 2 * self.quiet:
-            raise ValueError("a lease that ends within twice the quiet period; make it longer")
 
 
 class MergeEnd(Enum):
@@ -120,9 +87,8 @@ class _Merge:
     def run(self) -> MergeOutcome:
         try:
             row = self._settled()
-        except (TokenMergeStoppedError, PredicateFailedError) as error:
-            reason = getattr(error, "reason", "another writer changed the branch while its staging token was sealed")
-            return MergeOutcome(self._branch, MergeEnd.SKIPPED, reason)
+        except TokenMergeStoppedError as error:
+            return MergeOutcome(self._branch, MergeEnd.SKIPPED, error.reason)
         tree = tree_below(self._live, row)
         entry = MergeEntry(
             fresh=new_token(self._live.name, self._branch),
@@ -136,39 +102,45 @@ class _Merge:
         journal = begin(self._live, entry)
         try:
             return self._merged(row, tree, journal)
-        except (PredicateFailedError, TokenMergeStoppedError) as error:
-            reason = getattr(error, "reason", "another writer changed the branch before the swap")
-            self._discard(journal)
-            return MergeOutcome(self._branch, MergeEnd.DISCARDED, reason, tokens=row.sealed)
+        except TokenMergeStoppedError as error:
+            discard(self._live, journal)
+            return MergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=row.sealed)
         except Exception:
-            self._discard(journal)
+            discard(self._live, journal)
             raise
 
     def _settled(self) -> BranchRow:
-        """The branch after the quiet period, in which it has not changed. Raises TokenMergeStoppedError,
-        PredicateFailedError: the merge yields.
+        """The branch after the quiet period, in which it has not changed. Raises TokenMergeStoppedError: the merge
+        yields.
         """
         live, settings = self._live, self._settings
         row = live.branch(self._branch)
         reason = busy(live, row, settings.yields)
         note(live, row)
         sealable = settings.seals and live.tokens.has_rows(row.data.staging_token)
-        reason = reason or too_few(row, settings.least_tokens - sealable)
+        reason = reason or too_few(len(row.sealed) + sealable, settings.least_tokens)
         if reason:
             raise TokenMergeStoppedError(self._branch, reason)
         self._lease.keep()
         if sealable:
-            seal(live, row, settings.seal_every)
+            self._seal(row)
             row = live.branch(self._branch)
-            reason = too_few(row, settings.least_tokens)
+            reason = too_few(len(row.sealed), settings.least_tokens)
             if reason:
-                raise TokenMergeStoppedError(self._branch, f"{reason}, and was sealed a short time ago")
+                raise TokenMergeStoppedError(self._branch, f"{reason}, and its last seal is a short time ago")
         # Also for tokens that a server sealed: when it did is not known.
         live.sleep(settings.quiet)
         self._lease.keep()
         if live.branch_bytes(self._branch) != row.raw:
             raise TokenMergeStoppedError(self._branch, "the branch changed during the quiet period")
         return row
+
+    def _seal(self, row: BranchRow) -> None:
+        try:
+            seal(self._live, row, self._settings.seal_every)
+        except PredicateFailedError:
+            reason = "another writer changed the branch before its staging token was sealed"
+            raise TokenMergeStoppedError(self._branch, reason) from None
 
     def _merged(self, row: BranchRow, tree: str | None, journal: JournalRow) -> MergeOutcome:
         first = TokenScan(self._live, row.sealed)
@@ -182,7 +154,13 @@ class _Merge:
                 self._live.kv.set_many(journal.entry.fresh, rows.pairs())
         view = self._proved(row, tree, journal, first, written)
         self._go_on(row)
-        swapped = swap(self._live, journal, row, fingerprints=first.fingerprints, view=view, grace=self._settings.grace)
+        try:
+            swapped = swap(
+                self._live, journal, row, fingerprints=first.fingerprints, view=view, grace=self._settings.grace
+            )
+        except PredicateFailedError:
+            reason = "another writer changed the branch before the swap, or the merge was taken for dead"
+            raise TokenMergeStoppedError(self._branch, reason) from None
         merged = row.with_sealed([swapped.entry.fresh])
         note(self._live, read_branch_row(merged, name=self._branch, repository=self._live.name))
         return MergeOutcome(
@@ -218,6 +196,3 @@ class _Merge:
         self._lease.keep()
         if self._live.branch_bytes(self._branch) != row.raw:
             raise TokenMergeStoppedError(self._branch, "another writer changed the branch during the merge")
-
-    def _discard(self, journal: JournalRow) -> None:
-        discard(self._live, journal)

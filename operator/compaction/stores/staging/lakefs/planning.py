@@ -9,9 +9,10 @@ from typing import Final
 from compaction.exceptions import StagingStoreError
 from compaction.stores.staging.changes import tombstones
 from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
-from compaction.stores.staging.lakefs.control import stopped_because, unchanged_seconds
+from compaction.stores.staging.lakefs.control import busy, stopped_because, unchanged_seconds
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.scanning import TokenScan, kept_rows
+from compaction.stores.staging.lakefs.settings import MergeSettings
 from compaction.stores.staging.staged.rows import decode_rows
 from compaction.stores.staging.staged.tokens import new_token
 
@@ -125,26 +126,30 @@ def _counted(live: LiveRepository, token: str, limit: int) -> TokenInspection:
     return TokenInspection(token, rows, deleted, more=False)
 
 
-def plan_merge(live: LiveRepository, branch: str, *, least_tokens: int = 2) -> MergePlan:
-    """What `merge_branch` would do now: all sealed tokens are read, and of the commit's tree what tombstones touch.
+def plan_merge(live: LiveRepository, branch: str, settings: MergeSettings | None = None) -> MergePlan:
+    """What `merge_branch` would do now: all tokens to merge are read, and of the commit's tree what tombstones touch.
+    Where the settings seal, a staging token with rows is one of them.
 
     Raises UnknownRefError, LiveStoreRefusedError, SchemaVersionError, RepositoryReadOnlyError, CorruptMessageError,
     CorruptRangeError, MissingRangeError, DatabaseError, ObjectError.
     """
     live.check()
+    settings = settings or MergeSettings()
     row = live.branch(branch)
-    scan = TokenScan(live, row.sealed)
+    seals = settings.seals and live.tokens.has_rows(row.data.staging_token)
+    tokens = (row.data.staging_token, *row.sealed) if seals else row.sealed
+    scan = TokenScan(live, tokens)
     after = deleted = idle = 0
     for batch in kept_rows(live.ranges, tree_below(live, row), scan.merged()):
         after += len(batch.rows)
         deleted += batch.tombstones
         idle += batch.dropped
-    merged = row.with_sealed([new_token(live.name, branch)]) if row.sealed else row.raw
+    merged = row.with_sealed([new_token(live.name, branch)]) if tokens else row.raw
     return MergePlan(
         live.name,
         branch,
         row.data.commit_id,
-        row.sealed,
+        tokens,
         rows_before=scan.rows,
         rows_after=after,
         hidden_rows=scan.rows - after - idle,
@@ -152,7 +157,7 @@ def plan_merge(live: LiveRepository, branch: str, *, least_tokens: int = 2) -> M
         idle_tombstones=idle,
         row_bytes_before=len(row.raw),
         row_bytes_after=len(merged),
-        reason=_why_not(live, row, least_tokens),
+        reason=_why_not(live, row, len(tokens), settings),
     )
 
 
@@ -161,11 +166,13 @@ def tree_below(live: LiveRepository, row: BranchRow) -> str | None:
     return None if row.foreign else live.head(row)
 
 
-def too_few(row: BranchRow, least: int) -> str:
+def too_few(tokens: int, least: int) -> str:
     """Why there is nothing to merge; empty: there is."""
-    return "" if len(row.sealed) >= least else f"it has {len(row.sealed)} sealed tokens of at least {least}"
+    return "" if tokens >= least else f"it has {tokens} tokens to merge, {least} are the least"
 
 
-def _why_not(live: LiveRepository, row: BranchRow, least: int) -> str:
+def _why_not(live: LiveRepository, row: BranchRow, tokens: int, settings: MergeSettings) -> str:
     stopped = stopped_because(live.kv)
-    return f"merging is stopped ({stopped})" if stopped else too_few(row, least)
+    if stopped:
+        return f"merging is stopped ({stopped})"
+    return busy(live, row, settings.yields) or too_few(tokens, settings.least_tokens)
