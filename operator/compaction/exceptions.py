@@ -1328,3 +1328,42 @@ class RewriteProofError(StagingStoreError):
             f"{branch}: the ranges that were written read back as {found}, the branch shows {expected} "
             "(records:content): nothing is committed"
         )
+
+
+# --- staging areas: live lakeFS -------------------------------------------------------------------------------------
+
+
+class LiveStoreRefusedError(StagingStoreError):
+    """A store, repository or branch of a live lakeFS that is not as this version knows it; nothing was changed."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}; nothing was changed"
+
+
+class TokenMergeStoppedError(StagingStoreError):
+    """A merge of sealed tokens yields: another writer came first, or it was stopped. The branch is unchanged."""
+
+    def __init__(self, branch: str, reason: str) -> None:
+        super().__init__(branch, reason)
+        self.branch = branch
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.branch}: {self.reason}: the merge was discarded, the branch is unchanged"
+
+
+class TokenMergeProofError(StagingStoreError):
+    """A merged token does not show what the sealed tokens show; it was discarded. Says both fingerprints."""
+
+    def __init__(self, branch: str, expected: str, found: str) -> None:
+        super().__init__(branch, expected, found)
+        self.branch = branch
+
+    def __str__(self) -> str:
+        branch, expected, found = self.args
+        return f"{branch}: the merged token shows {found}, the sealed tokens show {expected}: the merge was discarded"

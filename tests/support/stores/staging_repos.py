@@ -6,9 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compaction.stores.staging.tree.applying import apply
-from compaction.stores.staging.tree.storage import RangeStorage
-
 from compaction.stores.staging.changes import TOMBSTONE
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.branching import Brancher
@@ -26,6 +23,8 @@ from compaction.stores.staging.refs.records import BranchRecord
 from compaction.stores.staging.refs.repositories import Repositories
 from compaction.stores.staging.staged.counters import TokenCounters
 from compaction.stores.staging.staged.tokens import new_token
+from compaction.stores.staging.tree.applying import apply
+from compaction.stores.staging.tree.storage import RangeStorage
 
 SMALL_RANGES = BreakRule(raggedness=3)
 """Ranges of three records on average, so that small trees have several."""

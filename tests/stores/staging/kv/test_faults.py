@@ -23,6 +23,10 @@ CALLS: dict[str, tuple[Call, list[tuple[bytes, bytes]]]] = {
     "swap": (lambda kv: kv.set_if("p", b"a", b"new", b"1"), [(b"a", b"new"), (b"b", b"2")]),
     "add": (lambda kv: kv.set_if("p", b"c", b"new", Presence.ABSENT), [(b"a", b"1"), (b"b", b"2"), (b"c", b"new")]),
     "update": (lambda kv: kv.set_if("p", b"a", b"new", Presence.PRESENT), [(b"a", b"new"), (b"b", b"2")]),
+    "swap all": (
+        lambda kv: kv.set_all_if([("p", b"a", b"new", b"1"), ("p", b"b", b"new", b"2")]),
+        [(b"a", b"new"), (b"b", b"new")],
+    ),
     "delete": (lambda kv: kv.delete("p", b"a"), [(b"b", b"2")]),
     "set_many": (lambda kv: kv.set_many("p", [(b"c", b"3"), (b"a", b"9")]), [(b"a", b"9"), (b"b", b"2"), (b"c", b"3")]),
     "delete_many": (lambda kv: kv.delete_many("p", [b"a", b"b"]), []),

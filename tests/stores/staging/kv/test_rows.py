@@ -238,3 +238,15 @@ def test_a_table_of_another_shape_is_left_alone(kv: SqlKeyValueStore) -> None:
             SqlKeyValueStore(kv.database, table="people").migrate()
     finally:
         kv.database.ordered(lambda connection: connection.exec_driver_sql("DROP TABLE people") and None)
+
+
+def test_rows_of_several_partitions_are_written_together_or_not_at_all(kv: SqlKeyValueStore) -> None:
+    kv.set("p", b"a", b"1")
+    rows = [("p", b"a", b"2", b"1"), ("q", b"b", b"3", Presence.ABSENT), ("q", b"c", b"4", Presence.PRESENT)]
+    with pytest.raises(PredicateFailedError, match="q: b'c'"):
+        kv.set_all_if(rows)
+    assert (kv.get("p", b"a"), rows_of(kv, "q")) == (b"1", [])
+    kv.set_all_if(rows[:2])
+    assert (kv.get("p", b"a"), rows_of(kv, "q")) == (b"2", [(b"b", b"3")])
+    with pytest.raises(PredicateFailedError, match="p: b'a'"):
+        kv.set_all_if(rows[:2])

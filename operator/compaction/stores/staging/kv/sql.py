@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from psycopg.pq import Format
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, TextClause, event
 
 from compaction.exceptions import PredicateFailedError
 from compaction.stores.database.engine import DEFAULT_PATIENCE, Database
@@ -91,6 +91,11 @@ class SqlKeyValueStore:
         """For messages; no password is in it."""
         return self.database.name
 
+    @property
+    def table(self) -> str:
+        """The name of its table."""
+        return self._table.name
+
     def migrate(self) -> None:
         """Create the table if it does not exist; may run at any time, by many at once.
 
@@ -112,14 +117,7 @@ class SqlKeyValueStore:
 
     def set_if(self, partition: str, key: bytes, value: bytes, expected: Expected) -> None:
         """Write a row if the key is as expected at this moment. PredicateFailedError when it is not."""
-        row = _row(partition, key, value)
-        match expected:
-            case Presence.ABSENT:
-                statement = self._sql.add
-            case Presence.PRESENT:
-                statement = self._sql.update
-            case _:
-                statement, row["old"] = self._sql.swap, expected
+        statement, row = self._condition(partition, key, value, expected)
         tries = 0
 
         def swap(connection: Connection) -> bool:
@@ -137,6 +135,45 @@ class SqlKeyValueStore:
         """Delete a row; one that is not there counts as deleted."""
         row = _place(partition, key)
         self.database.alone(lambda connection: connection.execute(self._sql.delete, row) and None, writes=True)
+
+    def _condition(
+        self, partition: str, key: bytes, value: bytes, expected: Expected
+    ) -> tuple[TextClause, dict[str, Any]]:
+        """The statement that writes a row as it is expected, and its parameters."""
+        row = _row(partition, key, value)
+        match expected:
+            case Presence.ABSENT:
+                return self._sql.add, row
+            case Presence.PRESENT:
+                return self._sql.update, row
+            case _:
+                return self._sql.swap, row | {"old": expected}
+
+    def set_all_if(self, rows: Sequence[tuple[str, bytes, bytes, Expected]]) -> None:
+        """Write rows (partition, key, value, expected) of any partitions in one transaction: all of them, or none.
+
+        The value of the first row must be unique to this call: after a lost answer it shows whether an earlier try was
+        carried out.
+
+        Raises:
+            PredicateFailedError: it names the first row that is not as expected; nothing was written.
+        """
+        prepared = [
+            (partition, key, *self._condition(partition, key, value, old)) for partition, key, value, old in rows
+        ]
+        tries = 0
+
+        def swap(connection: Connection) -> None:
+            nonlocal tries
+            tries += 1
+            for number, (partition, key, statement, row) in enumerate(prepared):
+                if connection.execute(statement, row).rowcount == 1:
+                    continue
+                if number == 0 and tries > 1 and _value(connection.execute(self._sql.get, row).scalar()) == row["v"]:
+                    return
+                raise PredicateFailedError(partition, key)
+
+        self.database.write(swap)
 
     def set_many(self, partition: str, rows: Sequence[Pair]) -> None:
         """Write rows of one partition, later ones over earlier ones of the same key. All of them, or none."""

@@ -1,0 +1,137 @@
+"""The ends of merges: discarded results, old tokens after the grace, and what a crash left behind.
+
+A token is dropped only after its entry says so, and after no branch was found to name it: an entry that is wrong costs
+rows that stay, never rows that are in use. docs/design/staging.md#live-lakefs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.exceptions import PredicateFailedError
+from compaction.stores.staging.lakefs.control import holder_of, stopped_because
+from compaction.stores.staging.lakefs.journal import JournalRow, MergeState, entries, forget, moved, read_entry
+from compaction.stores.staging.lakefs.repository import LiveRepository
+
+LATE: Final = 3600.0
+"""Seconds after which a discarded token is dropped once more: the merger that was taken for dead may still write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Merges whose result was discarded, those that another merger works on, and those that wait for their grace."""
+
+    discarded: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Tokens and rows that were deleted; tokens that a branch names still, which stay; and the seconds until the next
+    token is due (None: none waits).
+    """
+
+    tokens: int
+    rows: int
+    in_use: tuple[str, ...]
+    next_in: float | None
+
+
+def discard(live: LiveRepository, row: JournalRow, *, late: float = 0.0) -> bool:
+    """Delete the result of a merge that was not swapped in; False when it was.
+
+    `late`: seconds for which the entry stays, because its merger may not know that it has lost. Raises DatabaseError:
+    `recover` does the rest.
+    """
+    if row.entry.state == MergeState.WRITING:
+        try:
+            moved(live, row, MergeState.DISCARDED, wait=late)
+        except PredicateFailedError:
+            found = read_entry(live, row.entry)
+            if found is not None and found.entry.state != MergeState.DISCARDED:
+                return False
+    # No merger swaps it in from here on: the swap and the step of the entry are one transaction.
+    if row.entry.fresh in live.used_tokens():
+        return False
+    live.tokens.drop(row.entry.fresh)
+    if not late:
+        forget(live, row.entry)
+    return True
+
+
+def recover(live: LiveRepository, *, branch: str = "", late: float = LATE) -> Recovered:
+    """Discard what merges that ended in the middle have written; to be called at start, and safe at any time.
+
+    A merge whose merger holds the lease of its branch is left alone. So is one that was swapped in: `drop_due` ends it.
+    Of a branch that was deleted or created again nothing is dropped but what the merge itself wrote.
+    """
+    live.check()
+    discarded = running = waiting = 0
+    for row in list(entries(live, branch)):
+        if row.entry.state in (MergeState.SWAPPED, MergeState.DROPPING):
+            waiting += 1
+        elif row.entry.state == MergeState.WRITING and holder_of(live, row.entry.branch) == row.entry.holder:
+            running += 1
+        else:
+            discarded += discard(live, row, late=late)
+    return Recovered(discarded, running, waiting)
+
+
+def drop_due(live: LiveRepository) -> Dropped:
+    """Drop the old tokens of merges whose grace has ended, and discarded tokens that are left.
+
+    A token that a branch names is never dropped. Nothing is dropped while the kill switch is on.
+    """
+    live.check()
+    tokens = rows = 0
+    in_use: list[str] = []
+    waits: list[float] = []
+    every = [] if stopped_because(live.kv) else list(entries(live))
+    for row in every:
+        wait = row.entry.due / 1000 - live.clock()
+        if row.entry.state == MergeState.WRITING:
+            continue
+        if row.entry.state != MergeState.DROPPING and wait > 0:
+            waits.append(wait)
+            continue
+        others = {token for one in every if one.entry.fresh != row.entry.fresh for token in one.entry.old}
+        used = _used(live, row)
+        if used:
+            in_use += used
+            continue
+        dropped = _drop(live, row, keep=others)
+        tokens += dropped[0]
+        rows += dropped[1]
+    return Dropped(tokens, rows, tuple(in_use), min(waits, default=None))
+
+
+def _used(live: LiveRepository, row: JournalRow) -> list[str]:
+    """Tokens of the entry that must not go, because a branch names them."""
+    entry = row.entry
+    wanted = [entry.fresh] if entry.state == MergeState.DISCARDED else entry.old
+    used = live.used_tokens()
+    return [token for token in wanted if token in used]
+
+
+def _drop(live: LiveRepository, row: JournalRow, *, keep: set[str]) -> tuple[int, int]:
+    """Drop the tokens of an entry, then the entry. `keep`: tokens that other merges answer for."""
+    if row.entry.state == MergeState.DISCARDED:
+        count = live.tokens.drop(row.entry.fresh)
+        forget(live, row.entry)
+        return (1 if count else 0), count
+    if row.entry.state == MergeState.SWAPPED:
+        try:
+            row = moved(live, row, MergeState.DROPPING)
+        except PredicateFailedError:
+            return 0, 0  # another process decided
+        if _used(live, row):
+            return 0, 0
+    tokens = [*row.entry.old]
+    # A server that deletes a branch drops the tokens that it had read; when that was before the swap, not this one.
+    if row.entry.fresh not in keep and row.entry.fresh not in live.used_tokens():
+        tokens.append(row.entry.fresh)
+    rows = sum(live.tokens.drop(token) for token in tokens)
+    forget(live, row.entry)
+    return len(row.entry.old), rows

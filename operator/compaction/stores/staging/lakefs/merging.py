@@ -1,0 +1,198 @@
+"""The merge of a branch's sealed tokens into one, under the ten rules of docs/design/staging.md#live-lakefs.
+
+Every step may be the last one: up to the swap the branch is as it was, and what was written is found by `recover`. A
+race that is lost ends the merge; it is never repeated with newer bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from compaction.exceptions import PredicateFailedError, TokenMergeProofError, TokenMergeStoppedError
+from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
+from compaction.stores.staging.lakefs.cleaning import discard, recover
+from compaction.stores.staging.lakefs.control import MergeLease, busy, note, seal, stopped_because
+from compaction.stores.staging.lakefs.journal import JournalRow, MergeEntry, begin, swap
+from compaction.stores.staging.lakefs.planning import too_few, tree_below
+from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.lakefs.scanning import TokenScan, kept_rows, shown
+from compaction.stores.staging.lakefs.settings import MergeSettings
+from compaction.stores.staging.staged.tokens import new_token
+
+PAGE: Final = 5_000
+"""Rows that are written at once."""
+
+
+class MergeEnd(Enum):
+    """How a merge ended. Only `MERGED` changed what the branch names."""
+
+    MERGED = auto()
+    SKIPPED = auto()  # nothing was written, but perhaps the staging token sealed
+    DISCARDED = auto()  # what was written is deleted again
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """A merge at its end. `reason`: why there was none. The counts are 0 when it ended before they were known."""
+
+    branch: str
+    end: MergeEnd
+    reason: str = ""
+    fresh: str = ""
+    tokens: tuple[str, ...] = ()
+    rows_before: int = 0
+    rows_after: int = 0
+    idle_tombstones: int = 0
+    row_bytes_before: int = 0
+    row_bytes_after: int = 0
+    seconds: float = 0.0
+
+
+def merge_branch(live: LiveRepository, branch: str, settings: MergeSettings | None = None) -> MergeOutcome:
+    """Merge the sealed tokens of a branch into one.
+
+    Raises, with the branch unchanged:
+        UnknownRefError, SchemaVersionError, RepositoryReadOnlyError, LiveStoreRefusedError: what `live.check` refuses
+        TokenMergeProofError: the result does not show what the tokens show
+        CorruptMessageError, CorruptRangeError, MissingRangeError, ObjectError
+        DatabaseError: the branch may be merged; `recover` and `check_undo` know
+    """
+    settings = settings or MergeSettings()
+    live.check()
+    stopped = stopped_because(live.kv)
+    if stopped:
+        return MergeOutcome(branch, MergeEnd.SKIPPED, f"merging is stopped ({stopped})")
+    lease = MergeLease.acquire(live, branch, seconds=settings.lease, stop=settings.stop)
+    if lease is None:
+        return MergeOutcome(branch, MergeEnd.SKIPPED, "another merger holds the lease of the branch")
+    began = live.clock()
+    try:
+        recover(live, branch=branch)
+        outcome = _Merge(live, branch, settings, lease).run()
+    except Exception:
+        lease.release()
+        raise
+    lease.release()
+    return replace(outcome, seconds=live.clock() - began)
+
+
+class _Merge:
+    """One merge, from the lease to the swap."""
+
+    def __init__(self, live: LiveRepository, branch: str, settings: MergeSettings, lease: MergeLease) -> None:
+        self._live, self._branch, self._settings, self._lease = live, branch, settings, lease
+
+    def run(self) -> MergeOutcome:
+        try:
+            row = self._settled()
+        except TokenMergeStoppedError as error:
+            return MergeOutcome(self._branch, MergeEnd.SKIPPED, error.reason)
+        tree = tree_below(self._live, row)
+        entry = MergeEntry(
+            fresh=new_token(self._live.name, self._branch),
+            partition=self._live.partition,
+            branch=self._branch,
+            commit_id=row.data.commit_id,
+            old=row.sealed,
+            since=int(self._live.clock() * 1000),
+            holder=self._lease.holder,
+        )
+        journal = begin(self._live, entry)
+        try:
+            return self._merged(row, tree, journal)
+        except TokenMergeStoppedError as error:
+            discard(self._live, journal)
+            return MergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=row.sealed)
+        except Exception:
+            discard(self._live, journal)
+            raise
+
+    def _settled(self) -> BranchRow:
+        """The branch after the quiet period, in which it has not changed. Raises TokenMergeStoppedError: the merge
+        yields.
+        """
+        live, settings = self._live, self._settings
+        row = live.branch(self._branch)
+        reason = busy(live, row, settings.yields)
+        note(live, row)
+        sealable = settings.seals and live.tokens.has_rows(row.data.staging_token)
+        reason = reason or too_few(len(row.sealed) + sealable, settings.least_tokens)
+        if reason:
+            raise TokenMergeStoppedError(self._branch, reason)
+        self._lease.keep()
+        if sealable:
+            self._seal(row)
+            row = live.branch(self._branch)
+            reason = too_few(len(row.sealed), settings.least_tokens)
+            if reason:
+                raise TokenMergeStoppedError(self._branch, f"{reason}, and its last seal is a short time ago")
+        # Also for tokens that a server sealed: when it did is not known.
+        live.sleep(settings.quiet)
+        self._lease.keep()
+        if live.branch_bytes(self._branch) != row.raw:
+            raise TokenMergeStoppedError(self._branch, "the branch changed during the quiet period")
+        return row
+
+    def _seal(self, row: BranchRow) -> None:
+        try:
+            seal(self._live, row, self._settings.seal_every)
+        except PredicateFailedError:
+            reason = "another writer changed the branch before its staging token was sealed"
+            raise TokenMergeStoppedError(self._branch, reason) from None
+
+    def _merged(self, row: BranchRow, tree: str | None, journal: JournalRow) -> MergeOutcome:
+        first = TokenScan(self._live, row.sealed)
+        written = idle = 0
+        for batch in kept_rows(self._live.ranges, tree, first.merged()):
+            idle += batch.dropped
+            written += len(batch.rows)
+            for at in range(0, len(batch.rows), PAGE):
+                self._go_on(row)
+                rows = batch.rows.slice(at, min(at + PAGE, len(batch.rows)))
+                self._live.kv.set_many(journal.entry.fresh, rows.pairs())
+        view = self._proved(row, tree, journal, first, written)
+        self._go_on(row)
+        try:
+            swapped = swap(
+                self._live, journal, row, fingerprints=first.fingerprints, view=view, grace=self._settings.grace
+            )
+        except PredicateFailedError:
+            reason = "another writer changed the branch before the swap, or the merge was taken for dead"
+            raise TokenMergeStoppedError(self._branch, reason) from None
+        merged = row.with_sealed([swapped.entry.fresh])
+        note(self._live, read_branch_row(merged, name=self._branch, repository=self._live.name))
+        return MergeOutcome(
+            self._branch,
+            MergeEnd.MERGED,
+            fresh=swapped.entry.fresh,
+            tokens=row.sealed,
+            rows_before=first.rows,
+            rows_after=written,
+            idle_tombstones=idle,
+            row_bytes_before=len(row.raw),
+            row_bytes_after=len(merged),
+        )
+
+    def _proved(self, row: BranchRow, tree: str | None, journal: JournalRow, first: TokenScan, written: int) -> str:
+        """Read back the result, then all tokens again: the last thing before the swap, so that a late write that came
+        in since the first scan ends the merge.
+        """
+        fresh = TokenScan(self._live, [journal.entry.fresh])
+        after = shown(self._live.ranges, tree, fresh.merged())
+        again = TokenScan(self._live, row.sealed)
+        before = shown(self._live.ranges, tree, again.merged())
+        if again.fingerprints != first.fingerprints:
+            raise TokenMergeStoppedError(self._branch, "a late write changed a sealed token during the merge")
+        if before != after or fresh.rows != written:
+            raise TokenMergeProofError(f"{self._live.name}/{self._branch}", before, after)
+        return before
+
+    def _go_on(self, row: BranchRow) -> None:
+        """Before each step. Raises TokenMergeStoppedError: kill switch, lost lease, or a branch that has changed, as a
+        commit does when it begins; the swap would fail, and the commit should have the database for itself.
+        """
+        self._lease.keep()
+        if self._live.branch_bytes(self._branch) != row.raw:
+            raise TokenMergeStoppedError(self._branch, "another writer changed the branch during the merge")

@@ -1,0 +1,204 @@
+"""Rule 1: what is not known is refused, and named; rows of branches change in one field only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.exceptions import (
+    LiveStoreRefusedError,
+    RepositoryReadOnlyError,
+    SchemaVersionError,
+    UnknownRefError,
+)
+from compaction.local.servers.postgres import PostgresServer
+from compaction.stores.staging.format.messages import BranchData
+from compaction.stores.staging.format.wire import bytes_field, number_field, read_fields
+from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.stores.staging.lakefs.branch_rows import read_branch_row
+from compaction.stores.staging.lakefs.merging import merge_branch
+from compaction.stores.staging.lakefs.planning import inspect_branches, plan_merge
+from compaction.stores.staging.lakefs.repository import LiveRepository, open_live_repository
+from compaction.stores.staging.refs.records import RepositoryRecord
+from compaction.stores.staging.tree.storage import RangeStorage
+from support.stores.lakefs_server import LakeFsServer
+
+COMMIT = "c" * 64
+
+
+def test_a_server_of_the_known_version_is_opened(live: LiveRepository, server: LakeFsServer) -> None:
+    assert (live.name, live.partition, live.namespace) == ("example", server.partition, "s3://bucket/example")
+    assert live.used_tokens() == {server.branch().staging_token}
+
+
+def test_sqlite_is_refused(tmp_path: Path) -> None:
+    store = open_key_value_store(f"sqlite:///{tmp_path}/kv.db")
+    store.migrate()
+    with pytest.raises(LiveStoreRefusedError, match="PostgreSQL only"):
+        open_live_repository(store, "example")
+    store.close()
+
+
+TABLES = {
+    "other columns": "CREATE TABLE other (partition_key BYTEA, key BYTEA NOT NULL, value BYTEA NOT NULL,"
+    " PRIMARY KEY (partition_key, key)) PARTITION BY HASH (partition_key)",
+    "no partitions": "CREATE TABLE other (partition_key BYTEA NOT NULL, key BYTEA NOT NULL, value BYTEA NOT NULL,"
+    " PRIMARY KEY (partition_key, key))",
+    "no children": "CREATE TABLE other (partition_key BYTEA NOT NULL, key BYTEA NOT NULL, value BYTEA NOT NULL,"
+    " PRIMARY KEY (partition_key, key)) PARTITION BY HASH (partition_key)",
+    "another key": "CREATE TABLE other (partition_key BYTEA NOT NULL, key BYTEA NOT NULL, value BYTEA NOT NULL,"
+    " PRIMARY KEY (key, partition_key)) PARTITION BY HASH (partition_key)",
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_another_layout_is_refused(postgres: PostgresServer, table: str) -> None:
+    name = postgres.create()
+    store = open_key_value_store(postgres.url(name), table="other")
+    with pytest.raises(LiveStoreRefusedError, match='no table "other"'):
+        open_live_repository(store, "example")
+    postgres.execute(TABLES[table], database=name)
+    with pytest.raises(LiveStoreRefusedError, match='"other" has another layout'):
+        open_live_repository(store, "example")
+    store.close()
+
+
+def test_a_table_of_another_name_with_the_layout_is_opened(postgres: PostgresServer, ranges: RangeStorage) -> None:
+    store = open_key_value_store(postgres.url(postgres.create()), table="Lake-kv")
+    store.migrate()
+    LakeFsServer(store, ranges).create({})
+    assert [one.branch for one in inspect_branches(open_live_repository(store, "example", ranges=ranges))] == ["main"]
+    store.close()
+
+
+CALLS: list[Callable[[LiveRepository], Any]] = [
+    lambda live: list(inspect_branches(live)),
+    lambda live: plan_merge(live, "main"),
+    lambda live: merge_branch(live, "main"),
+]
+
+
+@pytest.mark.parametrize("version", [b"3", b"5", b"04", b"", None])
+def test_another_schema_is_refused_at_each_call(live: LiveRepository, server: LakeFsServer, version: bytes) -> None:
+    """Also when servers are upgraded while a merger runs."""
+    server.put_sealed({"a": "1"}, {"a": "2"})
+    if version is None:
+        server.kv.delete("kv-internal-metadata", b"kv/schema/version")
+    else:
+        server.kv.set("kv-internal-metadata", b"kv/schema/version", version)
+    before = server.row()
+    for call in CALLS:
+        with pytest.raises(SchemaVersionError):
+            call(live)
+    assert server.row() == before
+
+
+REPOSITORIES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "in deletion": ({"state": 1}, LiveStoreRefusedError, "not active"),
+    "an unknown state": ({"state": 7}, LiveStoreRefusedError, "not active"),
+    "read-only": ({"read_only": True}, RepositoryReadOnlyError, "read-only"),
+    "ours": ({"compactable": True}, LiveStoreRefusedError, "of this project"),
+    "another name": ({"id": "other"}, LiveStoreRefusedError, "lacks its name"),
+    "created again": ({"instance_uid": "another"}, LiveStoreRefusedError, "created again"),
+}
+
+
+@pytest.mark.parametrize("name", REPOSITORIES)
+def test_another_repository_is_refused_at_each_call(live: LiveRepository, server: LakeFsServer, name: str) -> None:
+    change, error, words = REPOSITORIES[name]
+    server.put_sealed({"a": "1"}, {"a": "2"})
+    row = server.kv.get("graveler", b"repos/example")
+    assert row is not None
+    server.kv.set("graveler", b"repos/example", replace(RepositoryRecord.decode(row), **change).encode())
+    before = server.row()
+    for call in CALLS:
+        with pytest.raises(error, match=words):
+            call(live)
+    assert server.row() == before
+    server.kv.delete("graveler", b"repos/example")
+    with pytest.raises(UnknownRefError):
+        live.check()
+
+
+def test_an_unknown_branch(live: LiveRepository) -> None:
+    for call in (plan_merge, merge_branch):
+        with pytest.raises(UnknownRefError):
+            call(live, "absent")
+
+
+BRANCHES: dict[str, BranchData] = {
+    "is of branch": BranchData(id="other", commit_id=COMMIT, staging_token="s"),
+    "no id of a commit": BranchData(id="main", commit_id="HEAD", staging_token="s"),
+    "is empty, or": BranchData(id="main", commit_id=COMMIT, staging_token=""),
+    "or in its row twice": BranchData(id="main", commit_id=COMMIT, staging_token="s", sealed_tokens=("t", "t")),
+    "in its row": BranchData(id="main", commit_id=COMMIT, staging_token="s", sealed_tokens=("t", "s")),
+}
+
+
+@pytest.mark.parametrize("words", BRANCHES)
+def test_a_branch_that_no_server_writes_is_refused(live: LiveRepository, server: LakeFsServer, words: str) -> None:
+    server.kv.set(server.partition, b"branches/main", BRANCHES[words].encode())
+    server.create_branch("other", COMMIT)
+    with pytest.raises(LiveStoreRefusedError, match=words):
+        merge_branch(live, "main")
+    found = list(inspect_branches(live))
+    assert [one.branch for one in found] == ["main", "other"]
+    assert words in found[0].problem
+    assert not found[1].problem
+
+
+def test_a_field_twice_is_refused(live: LiveRepository, server: LakeFsServer) -> None:
+    row = server.row()
+    assert row is not None
+    server.kv.set(server.partition, b"branches/main", row + bytes_field(3, b"another"))
+    with pytest.raises(LiveStoreRefusedError, match="field 3 more than once"):
+        live.branch("main")
+
+
+TOKENS = st.lists(st.text("abc", min_size=1, max_size=200), min_size=1, max_size=6, unique=True)
+
+
+@given(tokens=TOKENS, hidden=st.booleans(), data=st.data())
+def test_only_the_tokens_of_a_row_change(tokens: list[str], hidden: bool, data: st.DataObject) -> None:
+    """Whatever the order of the fields is, and with fields that are not known."""
+    fields = [
+        bytes_field(1, b"main"),
+        bytes_field(2, COMMIT.encode()),
+        bytes_field(3, b"staging"),
+        *(bytes_field(4, token.encode()) for token in tokens),
+        *([b"\x28\x01"] if hidden else []),
+        bytes_field(77, b"unknown"),
+        number_field(900, 12345),
+    ]
+    raw = b"".join(data.draw(st.permutations(fields)))
+    row = read_branch_row(raw, name="main", repository="example")
+    merged = row.with_sealed(["merged"])
+    assert merged.count(bytes_field(4, b"merged")) == 1
+    others = [one.raw for one in read_fields(raw) if one.number != 4]
+    assert [one.raw for one in read_fields(merged) if one.number != 4] == others
+    again = read_branch_row(merged, name="main", repository="example")
+    assert replace(again.data, sealed_tokens=row.sealed) == row.data
+    assert again.sealed == ("merged",)
+    assert row.with_sealed(row.sealed) == raw or _places(raw) != sorted(_places(raw))
+    sealed = read_branch_row(row.with_seal("fresh"), name="main", repository="example")
+    assert sealed.data == replace(row.data, staging_token="fresh", sealed_tokens=("staging", *row.sealed))
+
+
+def _places(raw: bytes) -> list[int]:
+    """Where sealed tokens stand beside each other, ascending numbers without gaps."""
+    places = [number for number, one in enumerate(read_fields(raw)) if one.number == 4]
+    return places if places == list(range(places[0], places[0] + len(places))) else [1, 0]
+
+
+def test_a_seal_is_what_the_server_writes(server: LakeFsServer, kv: SqlKeyValueStore) -> None:
+    row = server.row()
+    assert row is not None
+    ours = read_branch_row(row, name="main", repository="example").with_seal("fresh")
+    data = BranchData.decode(row)
+    assert ours == replace(data, staging_token="fresh", sealed_tokens=(data.staging_token,)).encode()

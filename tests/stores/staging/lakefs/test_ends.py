@@ -1,0 +1,333 @@
+"""Rules 7 and 8: the grace, undo, and what a crash at each statement leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from compaction.exceptions import CompactionError
+from compaction.stores.staging.lakefs.cleaning import LATE, Dropped, drop_due, recover
+from compaction.stores.staging.lakefs.control import MergeLease
+from compaction.stores.staging.lakefs.journal import MergeState, entries
+from compaction.stores.staging.lakefs.merging import MergeEnd, merge_branch
+from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.lakefs.settings import GRACE, MergeSettings
+from compaction.stores.staging.lakefs.undoing import check_undo
+from stores.staging.lakefs.conftest import QuietClock, WatchedStore
+from stores.staging.lakefs.test_rules import LAYERS, journal, leftovers
+from support.depth import at_depth
+from support.faults.index_faults import Death, Fault, Interrupted, When, interruptions
+from support.stores.lakefs_server import LakeFsServer
+from support.stores.staging_repos import framed
+
+
+def test_old_tokens_are_dropped_after_the_grace(live: LiveRepository, server: LakeFsServer, clock: QuietClock) -> None:
+    old = server.put_sealed(*LAYERS)
+    content = server.listed()
+    outcome = merge_branch(live, "main")
+    clock.now += GRACE - 1
+    assert drop_due(live) == Dropped(0, 0, (), pytest.approx(1, abs=0.01))
+    assert list(server.rows_of(old).values()) == [3, 4, 6]
+    clock.now += 2
+    assert drop_due(live) == Dropped(3, 13, (), None)
+    assert server.rows_of(old) == dict.fromkeys(old, 0)
+    assert (server.listed(), journal(live)) == (content, [])
+    assert server.rows_of([outcome.fresh]) == {outcome.fresh: 6}
+
+
+def test_a_token_that_a_branch_names_is_never_dropped(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock
+) -> None:
+    """A restored row, another tool: whatever put it back."""
+    old = server.put_sealed(*LAYERS)
+    row = server.row()
+    assert row is not None
+    merge_branch(live, "main")
+    server.kv.set(server.partition, b"branches/main", row)
+    clock.now += 10 * GRACE
+    assert drop_due(live).in_use == old
+    assert list(server.rows_of(old).values()) == [3, 4, 6]
+
+
+def test_a_drop_that_finds_a_token_in_use_at_the_last_moment(
+    live: LiveRepository, server: LakeFsServer, store: WatchedStore, clock: QuietClock
+) -> None:
+    old = server.put_sealed(*LAYERS)
+    row = server.row()
+    assert row is not None
+    merge_branch(live, "main")
+    clock.now += 10 * GRACE
+    store.before["set_if"] = lambda: server.kv.set(server.partition, b"branches/main", row)
+    assert drop_due(live).tokens == 0
+    assert list(server.rows_of(old).values()) == [3, 4, 6]
+    assert drop_due(live).in_use == old
+
+
+def test_merges_of_merges(live: LiveRepository, server: LakeFsServer, clock: QuietClock) -> None:
+    """The merged token of the first is an old one of the second, whose grace it has."""
+    server.put_sealed(*LAYERS)
+    first = merge_branch(live, "main")
+    server.put_sealed({"a": "last"})
+    clock.now += GRACE / 2
+    second = merge_branch(live, "main")
+    assert (second.end, second.tokens[1]) == (MergeEnd.MERGED, first.fresh)
+    clock.now += GRACE / 2
+    assert drop_due(live).tokens == 3
+    assert server.rows_of([first.fresh]) == {first.fresh: 6}
+    assert [one.possible for one in check_undo(live, "main")] == [True]
+    clock.now += GRACE
+    assert drop_due(live).tokens == 2
+    assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+ENDS: dict[str, Callable[[LakeFsServer], object]] = {
+    "committed": lambda server: server.commit(),
+    "reset": lambda server: server.reset(),
+    "deleted": lambda server: server.delete_branch("main"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_merged_branch_that_ends_leaves_nothing(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock, name: str
+) -> None:
+    server.put_sealed(*LAYERS)
+    merge_branch(live, "main")
+    ENDS[name](server)
+    assert recover(live).discarded == 0
+    clock.now += GRACE + 1
+    drop_due(live)
+    assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+def test_a_deletion_that_had_read_the_branch_before_the_swap(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock
+) -> None:
+    """It drops the tokens that it has read, so the merged one is ours to drop."""
+    server.put_sealed(*LAYERS)
+    with server.point("delete: read", lambda: merge_branch(live, "main") and None):
+        server.delete_branch("main")
+    clock.now += GRACE + 1
+    drop_due(live)
+    assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+# -- undo --------------------------------------------------------------------------------------------------------------
+
+
+def test_undo_check(live: LiveRepository, server: LakeFsServer, store: WatchedStore, clock: QuietClock) -> None:
+    old = server.put_sealed(*LAYERS)
+    assert check_undo(live, "main") == []
+    outcome = merge_branch(live, "main")
+    server.set("a", "staged")
+    server.refused_commit()
+    clock.now += 100
+    store.calls.clear()
+    (found,) = check_undo(live, "main")
+    assert (found.possible, found.fresh, found.tokens, found.problems) == (True, outcome.fresh, old, ())
+    assert found.due == pytest.approx(GRACE - 100, abs=0.01)
+    assert {name for name, _ in store.calls} == {"scan"}
+
+
+def _drop_one(server: LakeFsServer, old: tuple[str, ...], fresh: str) -> None:
+    server.tokens.drop(old[2])
+
+
+def _late_write(server: LakeFsServer, old: tuple[str, ...], fresh: str) -> None:
+    server.tokens.set(old[0], b"late", framed("late"))
+
+
+def _late_write_into_the_merged(server: LakeFsServer, old: tuple[str, ...], fresh: str) -> None:
+    server.tokens.set_tombstone(fresh, b"e")
+
+
+UNDONE: dict[str, Callable[[LakeFsServer, tuple[str, ...], str], object]] = {
+    "rows of 1 old tokens changed": _drop_one,
+    "old tokens changed since the merge": _late_write,
+    "the merged one shows": _late_write_into_the_merged,
+    "does not name the merged token": lambda server, old, fresh: server.commit(),
+    "does not exist": lambda server, old, fresh: server.delete_branch("main"),
+}
+
+
+@pytest.mark.parametrize("words", UNDONE)
+def test_why_a_merge_cannot_be_undone(live: LiveRepository, server: LakeFsServer, words: str) -> None:
+    old = server.put_sealed(*LAYERS)
+    outcome = merge_branch(live, "main")
+    UNDONE[words](server, old, outcome.fresh)
+    (found,) = check_undo(live, "main")
+    assert not found.possible
+    assert any(words in problem for problem in found.problems)
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+
+def _readable(server: LakeFsServer) -> tuple[object, ...]:
+    keys = [*"abcdemnoxz"]
+    return server.listed(), server.uncommitted(), [server.get(key) for key in keys]
+
+
+def _check_after_a_crash(live: LiveRepository, server: LakeFsServer, clock: QuietClock, content: object) -> None:
+    """What readers see, that nothing in use is lost, and in the end that nothing is left."""
+    assert _readable(server) == content
+    clock.now += 1000  # the lease of the dead merger ends
+    recover(live)
+    assert _readable(server) == content
+    assert MergeState.WRITING not in journal(live)
+    clock.now += LATE + GRACE + 1
+    drop_due(live)
+    assert _readable(server) == content
+    assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+def _calls(live: LiveRepository, server: LakeFsServer) -> list[str]:
+    server.put_sealed(*LAYERS)
+    server.set("z", "staged")
+    with Interrupted(live.kv.database) as counted:
+        merge_branch(live, "main", MergeSettings(seals=True))
+    return counted.calls
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_a_merge_that_dies_at_any_statement(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock, fault: Fault
+) -> None:
+    """Killed before or after each statement and commit; or the answer of it is lost, and the merge goes on."""
+    calls = _calls(live, server)
+    points = interruptions(calls)
+    if fault is Fault.LOST:
+        points = [(number, When.AFTER, name) for number, _, name in points]
+    for at, when, _ in points:
+        server.reset()
+        clock.now += 100_000
+        drop_due(live)
+        server.put_sealed(*LAYERS)
+        server.set("z", "staged")
+        content = _readable(server)
+        with Interrupted(live.kv.database, at=at, when=when, fault=fault):
+            try:
+                assert merge_branch(live, "main", MergeSettings(seals=True)).end is MergeEnd.MERGED
+            except Death:
+                assert fault is Fault.DEATH
+        _check_after_a_crash(live, server, clock, content)
+
+
+@pytest.mark.parametrize("name", ["recover", "drop"])
+def test_cleaning_that_dies_at_any_statement(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock, store: WatchedStore, name: str
+) -> None:
+    def prepare() -> object:
+        server.reset()
+        server.put_sealed(*LAYERS)
+        content = _readable(server)
+        if name == "recover":
+            store.after["set_many"] = _die
+            with pytest.raises(Death):
+                merge_branch(live, "main", MergeSettings(yields=0))
+            clock.now += 1000
+        else:
+            assert merge_branch(live, "main", MergeSettings(yields=0)).end is MergeEnd.MERGED
+            clock.now += GRACE + 1
+        return content
+
+    def clean() -> None:
+        recover(live) if name == "recover" else drop_due(live)
+
+    prepare()
+    with Interrupted(live.kv.database) as counted:
+        clean()
+    for at, when, _ in interruptions(counted.calls):
+        clock.now += 100_000
+        drop_due(live)
+        content = prepare()
+        with Interrupted(live.kv.database, at=at, when=when), pytest.raises(Death):
+            clean()
+        _check_after_a_crash(live, server, clock, content)
+
+
+def _die() -> None:
+    raise Death
+
+
+@pytest.mark.parametrize("name", ["delete", "create again", "commit", "reset"])
+def test_a_branch_that_ends_between_crash_and_recovery(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock, store: WatchedStore, name: str
+) -> None:
+    """Only what the merge wrote is dropped."""
+    server.put_sealed(*LAYERS)
+    store.after["set_many"] = _die
+    with pytest.raises(Death):
+        merge_branch(live, "main")
+    (entry,) = [row.entry for row in entries(live)]
+    commit = server.branch().commit_id
+    if name == "commit":
+        server.commit()
+    elif name == "reset":
+        server.reset()
+    else:
+        server.delete_branch("main")
+    if name == "create again":
+        server.create_branch("main", commit)
+        server.put_sealed(*LAYERS)
+    # Rows that a slow writer left in an old token are not ours.
+    server.tokens.set(entry.old[0], b"late", framed("late"))
+    content = _readable(server) if server.row() is not None else ()
+    clock.now += 1000
+    assert recover(live).discarded == 1
+    clock.now += LATE + GRACE + 1
+    drop_due(live)
+    assert leftovers(live, server) == {entry.old[0]}
+    assert (_readable(server) if server.row() is not None else ()) == content
+
+
+def test_a_merge_that_runs_is_not_recovered(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock, store: WatchedStore
+) -> None:
+    server.put_sealed(*LAYERS)
+    found = []
+    store.after["set_many"] = lambda: found.append(recover(live))
+    assert merge_branch(live, "main").end is MergeEnd.MERGED
+    assert [(one.running, one.discarded) for one in found] == [(1, 0)]
+
+
+@pytest.mark.parametrize("step", ["set_many", "set_all_if"])
+def test_a_merger_that_wakes_up_after_it_was_given_up(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock, store: WatchedStore, step: str
+) -> None:
+    """Its result is deleted; then it goes on. Without a branch change in between only the journal keeps it from
+    swapping in a token without rows.
+    """
+    old = server.put_sealed(*LAYERS)
+    content = _readable(server)
+
+    def given_up() -> None:
+        clock.now += 1000
+        assert recover(live).discarded == 1
+        if step == "set_all_if":
+            clock.now += LATE + 1
+            drop_due(live)
+
+    store.before[step] = given_up
+    outcomes = []
+    try:
+        outcomes.append(merge_branch(live, "main").end)
+    except CompactionError as error:
+        outcomes.append(error)
+    assert outcomes == [MergeEnd.DISCARDED]
+    assert (server.branch().sealed_tokens, _readable(server)) == (old, content)
+    clock.now += LATE + 1
+    drop_due(live)
+    assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+def test_many_merges_leave_the_journal_small(live: LiveRepository, server: LakeFsServer, clock: QuietClock) -> None:
+    for number in range(at_depth(short=4, deep=40)):
+        server.put_sealed({"a": f"{number}"}, {"b": None})
+        clock.now += GRACE
+        assert merge_branch(live, "main").end is MergeEnd.MERGED
+        drop_due(live)
+        assert len(journal(live)) <= 2
+    lease = MergeLease.acquire(live, "main", seconds=1)
+    assert lease is not None
