@@ -89,7 +89,9 @@ def measure(installation: Installation, megabytes: int) -> Iterator[Run]:
         seconds = eventually(partial(_seconds, installation, name), "the job to succeed", timeout=PATIENCE)
         installation.kubectl("delete", "cpol", name)
         installation.await_nothing_left(name)
-        store = BlockStore.open(BlockStoreConnection(f"file://{place}/objects", f"sqlite:///{place}/run-{executors}.db"))
+        store = BlockStore.open(
+            BlockStoreConnection(f"file://{place}/objects", f"sqlite:///{place}/run-{executors}.db")
+        )
         outputs = [block for block in store.live().blocks if block.level == 1]
         store.close()
         for block in outputs:
