@@ -44,7 +44,7 @@ UNIONS = frozenset(
 )
 """Where the kinds are put together: the unions of the resources, the flat list of errors, and the registry."""
 
-UNREGISTERED = ("compaction.stores.staging",)
+UNREGISTERED = ("compaction.stores.staging", "compaction.rewrite.metaranges")
 """Rooms of a kind that has no member in the unions yet: a library that nothing in the core imports. Its words are its
 own (a table has blocks); with its registration the line goes away.
 """
