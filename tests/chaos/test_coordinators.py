@@ -19,6 +19,8 @@ from support.processes.operators import OperatorFleet, OperatorProcess, grant
 from support.time.waiting import eventually
 
 LEASE = 5
+# Of the jobs: so long that a busy machine costs no worker its job. What is lost here is lost with a leader.
+JOB_LEASE = {"durationSeconds": 60}
 WORKERS = {"max": 1, "slots": 2, "idleSeconds": 2, "sparkMaster": "local[1]"}
 FAILOVER_SECONDS = LEASE + 5
 WRITES = {"create", "update", "patch", "delete"}
@@ -62,7 +64,7 @@ def test_leaders_die_and_sleep_and_the_next_one_leads_in_time(
     logs.add("a")
     logs.add("b")
     replicas = {replica.identity: replica for replica in replicas_with_accounts(fleet, control_plane, 3)}
-    cluster.apply_policy(logs.path, workers=WORKERS)
+    cluster.apply_policy(logs.path, workers=WORKERS, lease=JOB_LEASE)
     cluster.await_job_state("InProgress")
 
     # kill -9

@@ -1,10 +1,14 @@
 """Finding the API server: order, credentials that rotate, errors that name the file."""
 
 import base64
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from kubernetes.config import kube_config
 
 from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.config import TokenProvider, from_kubeconfig, in_cluster, load_connection
@@ -74,6 +78,27 @@ def test_an_unusable_certificate_is_named(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("no certificate")
     with pytest.raises(ConnectionConfigError, match="certificate"):
         from_kubeconfig(str(write_kubeconfig(tmp_path / "k", server="https://127.0.0.1:1", user=user)))
+
+
+def test_threads_that_read_one_file_at_once_never_see_half_a_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = ensure_authority(tmp_path / "pki")
+    pair = authority.issue_client("someone")
+    user: dict[str, object] = {
+        f"client-{name}-data": base64.b64encode(content).decode()
+        for name, content in (("certificate", pair.certificate), ("key", pair.key))
+    }
+    path = str(write_kubeconfig(tmp_path / "k", server="https://127.0.0.1:1", user=user))
+
+    def slow_open(name: Any, mode: str = "r") -> Any:
+        time.sleep(0.05 if "w" in mode else 0)
+        return open(name, mode)
+
+    monkeypatch.setattr(kube_config, "open", slow_open, raising=False)
+    with ThreadPoolExecutor(4) as threads:
+        connections = list(threads.map(lambda _: from_kubeconfig(path), range(4)))
+    assert all(connection.ssl_context is not None for connection in connections)
 
 
 def test_nothing_configured_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

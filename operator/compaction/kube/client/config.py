@@ -8,6 +8,7 @@ Invariant: a `ApiConnection` holds no secret in a field that a log line or a rep
 
 import os
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFETIME_SECONDS = 60.0
+
+# The package remembers the files of a kubeconfig's embedded certificates by content, in one table of the process, and
+# enters a file there before it has written it: a second thread would load an empty certificate.
+_one_reader = threading.RLock()
 
 
 class TokenProvider:
@@ -159,7 +164,15 @@ def in_cluster(
 
 
 def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | None = None) -> ApiConnection:
-    """The current (or named) context of a kubeconfig; `path` may be a colon-separated list as in KUBECONFIG."""
+    """The current (or named) context of a kubeconfig; `path` may be a colon-separated list as in KUBECONFIG.
+
+    Any thread may call it. Raises ConnectionConfigError naming the file and what is wrong with it.
+    """
+    with _one_reader:
+        return _read_kubeconfig(path, context, namespace)
+
+
+def _read_kubeconfig(path: str, context: str | None, namespace: str | None) -> ApiConnection:
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, kube_config
@@ -202,7 +215,8 @@ def _told(error: Exception) -> str:
 def _authorization(config: "Configuration") -> str | None:
     # Runs the refresh hook: exec plugins and token files are read again when they expired. The package keeps `Basic`
     # credentials in the same place; releases before 37 knew it by the name of the header.
-    header = config.get_api_key_with_prefix("BearerToken", "authorization")
+    with _one_reader:
+        header = config.get_api_key_with_prefix("BearerToken", "authorization")
     return str(header) if header else None
 
 
