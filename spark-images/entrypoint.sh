@@ -32,6 +32,9 @@ executor)
     # The class path is the driver's, letter by letter: an archive of classes holds for that one only.
     # Not `exec`: before an executor is stopped, Spark's hook (decommission.sh) waits in this container for the JVM's end. If
     # the container ended with it, the hook would be killed, and each normal end be an Event FailedPreStopHook.
+    # A signal may come before there is a JVM to hand it to: it is kept for it.
+    jvm="" stopped=""
+    trap 'stopped=yes; [ -z "$jvm" ] || kill -s TERM "$jvm" || :' TERM
     # shellcheck disable=SC2046
     "$JAVA_HOME/bin/java" -XX:-UsePerfData -XX:TieredStopAtLevel=1 $(share_classes) "$@" \
         "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
@@ -45,7 +48,7 @@ executor)
         --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
         --podName "$SPARK_EXECUTOR_POD_NAME" &
     jvm=$!
-    trap 'kill -s TERM "$jvm" || :' TERM
+    [ -z "$stopped" ] || kill -s TERM "$jvm" || :
     code=0
     wait "$jvm" || code=$?
     while kill -0 "$jvm" 2>/dev/null; do # the wait was interrupted by the signal

@@ -13,7 +13,7 @@ from chaos.outages import Servers
 from support.cluster.by_kubectl import Cluster
 from support.depth import at_depth
 from support.processes.operators import READY, OperatorFleet
-from support.time.waiting import eventually
+from support.time.waiting import PATIENCE_SECONDS, eventually
 
 LEASE = 5
 AWAY = at_depth(short=4 * LEASE, deep=60)
@@ -32,9 +32,9 @@ def at_work(fleet: OperatorFleet, cluster: Cluster, logs: Logs) -> None:
     eventually(lambda: logs.receipts("a") and logs.receipts("b"), "the first groups to be committed")
 
 
-def assert_led_soon(cluster: Cluster) -> None:
-    """Somebody leads again, no later than a lease and five seconds after the API server is back. An election is a few
-    requests, which on a busy machine take as long as ours do.
+def await_leader(cluster: Cluster) -> None:
+    """Somebody leads again. How soon depends on the machine at the short depth; a lease and a few seconds, plus what
+    its requests take, is looked at where the machine is quiet.
     """
     back_at = time.time()
     slowest = 0.0
@@ -48,7 +48,7 @@ def assert_led_soon(cluster: Cluster) -> None:
         return renewed if spec.get("holderIdentity") and renewed > back_at else 0.0
 
     took = eventually(renewed_at, "a leader", pause=0.1) - back_at
-    assert took <= LEASE + 5 + REQUESTS * slowest
+    assert took <= at_depth(short=PATIENCE_SECONDS, deep=LEASE + 5 + REQUESTS * slowest)
 
 
 def test_the_api_server_is_away_for_longer_than_every_lease(
@@ -63,12 +63,12 @@ def test_the_api_server_is_away_for_longer_than_every_lease(
         born_meanwhile = own_fleet.start(lease_seconds=LEASE)
         time.sleep(max(0.0, gone_at + AWAY - time.monotonic()))
         assert {name: logs.receipts(name) for name in logs.before} == before
+        # Who starts without an API server waits for it: whoever restarts programs is slower every time.
+        assert born_meanwhile.process.poll() is None
         servers.restart("kube-apiserver")
         servers.until_ready()
-        assert_led_soon(own_cluster)
+        await_leader(own_cluster)
         assert_all_done(own_cluster, own_fleet, logs)
-        # Who started without an API server waited for it: whoever restarts programs is slower every time.
-        assert born_meanwhile.process.poll() is None
         eventually(lambda: READY in born_meanwhile.output, "the replica that was started meanwhile to be ready")
 
 
@@ -85,5 +85,5 @@ def test_etcd_hangs_for_longer_than_every_lease_and_is_killed(
         time.sleep(2)
         servers.restart("etcd")
         servers.until_ready()
-        assert_led_soon(own_cluster)
+        await_leader(own_cluster)
         assert_all_done(own_cluster, own_fleet, logs)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import threading
+import time
 
-from compaction.local.processes.locks import exclusive
+from compaction.local.processes.locks import POLL_SECONDS, exclusive
 
 HOLD = (
     "import pathlib, sys\n"
@@ -45,3 +47,26 @@ def test_waits_for_another_process_and_names_it(tmp_path):
         thread.join()
     assert entered.is_set()
     assert lines == [f"waiting for process {holder.pid}, which is busy with: building"]
+
+
+def test_a_holder_that_has_not_written_its_name_yet_is_named_when_it_has(tmp_path):
+    path = tmp_path / "lock"
+    lines: list[str] = []
+
+    def wait() -> None:
+        with exclusive(path, what="building", report=lines.append):
+            pass
+
+    with path.open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(2 * POLL_SECONDS)  # it has looked, and found no name
+        assert lines == []
+        holder.write("process 7")
+        holder.flush()
+        while not lines:
+            time.sleep(0.05)
+    thread.join()
+    assert lines == ["waiting for process 7, which is busy with: building"]
+    assert path.read_text() == "", "who has gone is not named to those who wait for the next holder"
