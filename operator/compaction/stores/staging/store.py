@@ -1,0 +1,98 @@
+"""A staging area as the rest of the system opens it: its key-value store, and the repositories in it.
+
+One key-value store holds any number of repositories; the objects of each are below the URL that its record names
+(docs/design/staging-areas.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Self
+
+from compaction.stores.database.engine import DEFAULT_PATIENCE
+from compaction.stores.objects.store import open_objects
+from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.branching import Brancher
+from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.stores.staging.kv.tables import TABLE
+from compaction.stores.staging.refs.repositories import Repositories, Repository
+from compaction.stores.staging.staged.counters import TokenCounters
+from compaction.stores.staging.tree.storage import RangeStorage
+
+
+@dataclass(frozen=True, slots=True)
+class StagingConnection:
+    """How a staging area is reached. `kv_url` (of the key-value store) and `options` (credentials of the objects) never
+    show. `kv_from` and `options_from`: where these two are written, for messages, such as `Secret kv`.
+    """
+
+    kv_url: str = field(repr=False)
+    table: str = TABLE
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    kv_from: str = ""
+    options_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingStore:
+    """The repositories of one key-value store. Safe for threads. `clock`: seconds since 1970."""
+
+    connection: StagingConnection
+    kv: SqlKeyValueStore
+    counters: TokenCounters
+    clock: Callable[[], float] = time.time
+
+    @classmethod
+    def open(
+        cls,
+        connection: StagingConnection,
+        *,
+        clock: Callable[[], float] = time.time,
+        patience: float = DEFAULT_PATIENCE,
+    ) -> Self:
+        """Open a store; nothing is read or created yet. `patience`: seconds for which a call is repeated while the
+        database is away. Raises DatabaseUrlError, KeyValueArgumentError.
+        """
+        kv = open_key_value_store(connection.kv_url, table=connection.table, patience=patience)
+        return cls(connection, kv, TokenCounters(kv), clock)
+
+    @property
+    def repositories(self) -> Repositories:
+        """The records of the repositories."""
+        return Repositories(self.kv)
+
+    def create(self, name: str, namespace: str, *, committer: str, default_branch: str = "main") -> Area:
+        """A new repository with its default branch on an empty tree. `namespace`: the URL of its objects. A key-value
+        store without a table gets one.
+
+        Raises StagingNameError, RefExistsError, SchemaVersionError, ObjectStoreUrlError, DatabaseError.
+        """
+        open_objects(namespace, options=self.connection.options)
+        self.kv.migrate()
+        self.repositories.prepare()
+        repository = self.repositories.create(name, namespace, now=self.clock(), default_branch=default_branch)
+        area = self._area(repository)
+        Brancher(area).begin(committer)
+        return area
+
+    def area(self, name: str) -> Area:
+        """One repository. Keep it: it remembers the lists of ranges that it has read.
+
+        Raises UnknownRefError, ForeignRepositoryError, SchemaVersionError, ObjectStoreUrlError, DatabaseError.
+        """
+        self.repositories.check_version()
+        return self._area(self.repositories.get(name))
+
+    def close(self) -> None:
+        """Write down what was counted, and close the connections. DatabaseError when that is not possible."""
+        try:
+            self.counters.close()
+        finally:
+            self.kv.close()
+
+    def _area(self, repository: Repository) -> Area:
+        objects = open_objects(repository.namespace, options=self.connection.options)
+        return Area.of(repository, self.kv, RangeStorage(objects), self.counters, clock=self.clock)
