@@ -1,1 +1,1 @@
-"""The kind of staging areas. `registry` imports `kind`; the kind's own rooms import `measures`, `reasons` and `work`."""
+"""The kind of staging areas. `registry` imports `kind`; the kind's own rooms `measures`, `reasons` and `work`."""

@@ -18,7 +18,7 @@ from compaction.api.text.formatting import format_bytes, plural
 from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
 from compaction.kinds.staging import measures, words
 from compaction.kinds.staging.doors import STAGING_DOORS
-from compaction.kinds.staging.work import base_version_of, branch_of_target, format_rewrite
+from compaction.kinds.staging.work import base_version_of, branch_of_target, format_rewrite, trees_of
 from compaction.planning.candidates import Candidate
 from compaction.planning.parts import Parts
 from compaction.planning.planner import PlannedJob
@@ -36,7 +36,7 @@ class StagingAreaKind(Kind):
 
     member = STAGING_AREA
     nouns = Nouns(
-        source="token",
+        source="sealed token",
         target="branch",
         targets="branches",
         gain="to compact",
@@ -90,7 +90,7 @@ class StagingAreaKind(Kind):
     def work(self, job: PlannedJob, store: StoreSpec) -> Work:
         """See `Kind`."""
         (group,) = job.groups
-        commit, base = group.identities[0].split("/")[:2]
+        commit, base = trees_of(group.identities[0])
         sources = MetarangeSources(
             store=_area(store).reference,
             branch=branch_of_target(job.target),

@@ -28,6 +28,17 @@ def base_version_of(repository: str, branch: str, commit: str, base: str, tokens
     return content.hexdigest()
 
 
+def identity_of(commit: str, base: str) -> str:
+    """The identity of the tokens of a branch: the trees that they are above."""
+    return f"{commit}/{base}"
+
+
+def trees_of(identity: str) -> tuple[str, str]:
+    """Commit and compacted base of an identity; the base is "" where there is none."""
+    commit, _, base = identity.partition("/")
+    return commit, base
+
+
 def format_rewrite(tokens: int, ranges: int) -> str:
     """What a job did with a branch: `3 tokens compacted, 2 ranges written`."""
     return f"{plural(tokens, 'token')} compacted, {plural(ranges, 'range')} written"
