@@ -60,9 +60,9 @@ def _advice(address: StoreAddress, error: ObjectStoreUnavailableError | ObjectAc
         if error.reason.startswith("the bucket"):
             return f"{error.reason}. Create it or correct the URL."
         return f"{error.reason}. Check {f'the keys in {origin}' if origin else 'the identity'} and the bucket policy."
-    option, address = _endpoint(address)
+    option, server = _endpoint(address)
     where = f'"{option}" in {origin} and ' if origin else ""
-    return f"{error.reason.replace('the store', address, 1)}. Check {where}the network."
+    return f"{error.reason.replace('the store', server, 1)}. Check {where}the network."
 
 
 def _endpoint(address: StoreAddress) -> tuple[str, str]:
