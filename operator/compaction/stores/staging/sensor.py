@@ -62,7 +62,7 @@ class BranchDebt:
     def rests_until(self) -> float | None:
         """When a branch is compacted again that was committed after its last compaction had begun."""
         began = self.began_at
-        return began + REST_SECONDS if began is not None and self.committed_at >= int(began) else None
+        return began + REST_SECONDS if began is not None and self.committed_at > began else None
 
 
 @dataclass(frozen=True, slots=True)
