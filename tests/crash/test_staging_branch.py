@@ -120,8 +120,8 @@ class Place:
         assert token_partitions(self.kv) <= used
         assert {one.token for one in journalled(self.kv)} <= used
         assert {one.path for one in area.ranges.stored()} == set(reachable(area))
-        receipts = [key for page in self.kv.scan(f"{area.repository.partition}:receipts") for key, _ in page]
-        assert receipts in ([], [b"main/job/%d" % area.branches.get("main").record.compacted_token])
+        receipts = [key for page in self.kv.scan(area.repository.receipts) for key, _ in page]
+        assert receipts in ([], [b"main\0job.%d" % area.branches.get("main").record.compacted_token])
 
 
 def token_partitions(kv: SqlKeyValueStore) -> set[str]:

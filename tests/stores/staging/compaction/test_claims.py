@@ -10,9 +10,9 @@ import pytest
 
 from compaction.exceptions import OutputSweptError, StaleTokenError, UnknownRefError, WorkOutdatedError
 from compaction.stores.staging.compaction.claims import Claimed, claim, high_water_of, retire, swap_base
-from compaction.stores.staging.compaction.receipts import keep_receipt, last_receipt, sweep_receipts
 from compaction.stores.staging.compaction.rewriting import rewrite
 from compaction.stores.staging.compaction.work import BranchWork, work_on
+from compaction.stores.staging.flows.receipts import keep_receipt, receipt_of, sweep_receipts
 from compaction.stores.staging.refs.records import ENDED_CLAIMS, BranchRecord
 from support.stores.staging_repos import DRAFT, StagingRepo
 
@@ -121,16 +121,17 @@ def test_many_retired_jobs(repo: StagingRepo, work: BranchWork) -> None:
 
 def test_the_receipt_of_the_last_swap(repo: StagingRepo, work: BranchWork) -> None:
     area = repo.area
-    assert last_receipt(area, area.branches.get("main")) is None
+    assert receipt_of(area, area.branches.get("main").record, "") is None
     for number, job in enumerate(["j1", "j2"], start=1):
         claim(area, work, job=job, token=number)
         swap_base(area, work, rewrite(area, work).tree, job=job, token=number, receipt=f'{{"of": "{job}"}}')
-        assert last_receipt(area, area.branches.get("main")) == f'{{"of": "{job}"}}'
+        assert receipt_of(area, area.branches.get("main").record, job) == f'{{"of": "{job}"}}'
         repo.set("more", job)
         work = work_on("example", area.branches.get("main").record, staged=True)
     assert len(receipts(repo)) == 1
     repo.committer.commit("main", DRAFT)
-    assert last_receipt(area, area.branches.get("main")) == '{"of": "j2"}'
+    assert receipt_of(area, area.branches.get("main").record, "j2") == '{"of": "j2"}'
+    assert receipt_of(area, area.branches.get("main").record, "j1") is None
 
 
 def test_receipts_of_attempts_that_committed_nothing(repo: StagingRepo, work: BranchWork) -> None:
@@ -138,8 +139,8 @@ def test_receipts_of_attempts_that_committed_nothing(repo: StagingRepo, work: Br
     claim(repo.area, work, job="j1", token=2)
     with pytest.raises(StaleTokenError):
         swap_base(repo.area, work, "", job="j1", token=1, receipt="a zombie's")
-    keep_receipt(repo.area, "main", "j1", 2, "of the standing claim")
-    keep_receipt(repo.area, "gone", "j1", 2, "of a branch that is gone")
+    keep_receipt(repo.area, "main", job="j1", token=2, receipt="of the standing claim")
+    keep_receipt(repo.area, "gone", job="j1", token=2, receipt="of a branch that is gone")
     assert sweep_receipts(repo.area) == 2
     assert receipts(repo) == ["of the standing claim"]
 
@@ -157,8 +158,7 @@ def test_an_output_that_a_sweep_has_deleted(repo: StagingRepo, work: BranchWork)
 
 
 def receipts(repo: StagingRepo) -> list[str]:
-    partition = f"{repo.area.repository.partition}:receipts"
-    return [row.decode() for page in repo.area.kv.scan(partition) for _, row in page]
+    return [row.decode() for page in repo.area.kv.scan(repo.area.repository.receipts) for _, row in page]
 
 
 def test_newer_tokens_stay_above_the_new_base(repo: StagingRepo, work: BranchWork) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from enum import Enum, auto
 
 from compaction.exceptions import OutputSweptError, StaleTokenError, WorkOutdatedError
-from compaction.stores.staging.compaction.receipts import drop_receipts, keep_receipt
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.receipts import forget_receipts, keep_receipt
 from compaction.stores.staging.flows.swapping import fresh_token, swapped
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.records import BranchRecord
@@ -101,7 +101,7 @@ def swap_base(
         UnknownRefError, TooManyTriesError
     """
     head = area.commits.get(work.commit_id).meta_range_id
-    keep_receipt(area, work.branch, job, token, receipt)
+    keep_receipt(area, work.branch, job=job, token=token, receipt=receipt)
 
     def based(branch: Branch) -> BranchRecord | None:
         record = branch.record
@@ -128,7 +128,7 @@ def swap_base(
             raise OutputSweptError(_path(work), gone[0])
 
     branch = swapped(area, work.branch, "swap its base", based, before_swap=present)
-    drop_receipts(area, work.branch)
+    forget_receipts(area, work.branch)
     return branch
 
 

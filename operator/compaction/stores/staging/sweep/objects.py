@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
-from compaction.stores.staging.compaction.receipts import sweep_receipts
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.marks import mark, marked_objects, pinned, unmark
+from compaction.stores.staging.flows.receipts import sweep_receipts
 
-BATCH = 500
-CLOCKS_DIFFER: Final = 3600.0
+BATCH: Final = 500
+CLOCKS_DIFFER: Final = 300.0
 """Seconds: the object storage says how old an object is, and the coordinator when a claim began."""
 
 
