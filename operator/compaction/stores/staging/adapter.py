@@ -178,7 +178,7 @@ class StagingAdapter:
         """See `StoreAdapter`."""
         with _claiming(), self._area() as area:
             branch = area.branches.find(branch_of_target(target))
-            return 0 if branch is None else high_water_of(branch.record)
+            return 0 if branch is None else high_water_of(branch.record, job)
 
     def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
         """See `StoreAdapter`. The claim seals what is staged; a job that was committed needs none."""
