@@ -12,7 +12,6 @@ STAGING_DOORS: Final = Doors(
         "compaction.stores.staging",
         "compaction.rewrite.metaranges",
         "compaction.cli.staging",
-        "compaction.local.demo.staging",
     ),
     adapter=Door("compaction.stores.staging.adapter:open_adapter"),
     rewriters={"MetarangeRewrite": Door("compaction.rewrite.metaranges.rewriter:open_rewriter")},
