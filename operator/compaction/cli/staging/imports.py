@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,6 @@ def _again(file: Path) -> Iterator[Path]:
         yield file
         return
     with tempfile.NamedTemporaryFile(prefix="compactor-import-") as copy:
-        shutil.copyfileobj(click.get_binary_stream("stdin"), copy)
+        shutil.copyfileobj(sys.stdin.buffer, copy)
         copy.flush()
         yield Path(copy.name)

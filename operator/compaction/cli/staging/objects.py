@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
@@ -164,7 +165,7 @@ def get(*, reference: str, key: bytes, stage_only: bool, raw: bool, place: Stagi
     if value is None:
         raise UnknownRefError("key", f"{shown_key(key)} of {reference}")
     if raw:
-        click.get_binary_stream("stdout").write(parts_of(value)[1])
+        sys.stdout.buffer.write(parts_of(value)[1])
     else:
         shown = {**text_fields("key", key), **value_object(value)}
         emit(shown | shown.pop("entry", {}) if output is OutputFormat.TABLE else shown, output)

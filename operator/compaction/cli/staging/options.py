@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import getpass
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class StagingPlace:
     may_be_new: bool = False
 
     @contextmanager
-    def open(self, *, clock: Callable[[], float] | None = None) -> Iterator[StagingStore]:
+    def open(self) -> Iterator[StagingStore]:
         """The store, closed at the end, which writes down what was counted.
 
         Raises:
@@ -55,8 +56,13 @@ class StagingPlace:
             DatabaseUrlError, KeyValueArgumentError
         """
         self.check()
-        settings: dict[str, Any] = {} if clock is None else {"clock": clock}
-        store = StagingStore.open(self.connection, patience=PATIENCE, **settings)
+        with self.open_unchecked() as store:
+            yield store
+
+    @contextmanager
+    def open_unchecked(self, clock: Callable[[], float] | None = None) -> Iterator[StagingStore]:
+        """The same, for callers that `check` before they first use it. `clock`: seconds since 1970."""
+        store = StagingStore.open(self.connection, clock=clock or time.time, patience=PATIENCE)
         try:
             yield store
         finally:

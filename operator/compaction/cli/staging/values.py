@@ -156,6 +156,11 @@ def instant_text(instant: ProtoTimestamp | None) -> str | None:
     return f"{moment}{fraction}Z"
 
 
+def moment_text(seconds: float) -> str | None:
+    """The same of seconds since 1970, with milliseconds."""
+    return instant_text(ProtoTimestamp(int(seconds), round(seconds % 1 * 1000) * 1_000_000))
+
+
 def _instant(text: object) -> ProtoTimestamp | None:
     if text is None:
         return None

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, Final
 
 import click
 
@@ -119,7 +119,7 @@ def _show_properties(reader: TableReader, kind: TableKind | None, size: int, out
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[BinaryIO]:
+def _replacing(target: Path) -> Iterator[IO[bytes]]:
     """A file beside the target that takes its place at the end; after an error it is gone, and the target as it was."""
     if target.exists() and not target.is_file():
         # A device or a pipe cannot be replaced.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, Final
 
 from compaction.cli.staging.values import bytes_of_base64, entry_from, entry_object, entry_of, entry_value
 from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError
@@ -46,7 +46,7 @@ def record_line(key: bytes, value: bytes, kind: TableKind | None) -> dict[str, A
     return line if entry is None else line | {"entry": entry_object(entry)}
 
 
-def read_lines(file: BinaryIO, *, name: str) -> Iterator[RecordColumns]:
+def read_lines(file: IO[bytes], *, name: str) -> Iterator[RecordColumns]:
     """The records of a file, in batches. OSError; RecordLineError names the first bad line: one that is no record, or
     whose key is not greater than the one before it.
     """

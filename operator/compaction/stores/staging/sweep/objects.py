@@ -37,7 +37,7 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
     reached = reachable(area)
     now = area.clock()
     unreached = [one for one in found.values() if one.path not in reached]
-    due = [one.path for one in unreached if _age(one.modified, now) > grace]
+    due = [one.path for one in unreached if age_of(one.modified, now) > grace]
     objects = size = 0
     for begin in range(0, len(due), BATCH):
         names = due[begin : begin + BATCH]
@@ -69,7 +69,7 @@ def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
 def _still_old(area: Area, name: str, grace: float) -> bool:
     """Whether no writer has written the object since: its mark is there, so a writer that comes now waits."""
     modified = area.ranges.modified(name)
-    return modified is not None and _age(modified, area.clock()) > grace
+    return modified is not None and age_of(modified, area.clock()) > grace
 
 
 def _unmark_leftovers(area: Area) -> None:
@@ -79,5 +79,6 @@ def _unmark_leftovers(area: Area) -> None:
         unmark(area.kv, area.repository.partition, sorted(left))
 
 
-def _age(modified: datetime, now: float) -> float:
+def age_of(modified: datetime, now: float) -> float:
+    """Seconds since an object was written. `now`: seconds since 1970."""
     return now - modified.astimezone(UTC).timestamp()
