@@ -89,8 +89,12 @@ class StagingPlace:
             )
 
 
-def staging_options(*, repository: bool = True, may_be_new: bool = False) -> Callable[[Command], Command]:
-    """The options that name a staging area, passed to the command as `place: StagingPlace`."""
+def staging_options(
+    *, repository: bool = True, required: bool = True, may_be_new: bool = False
+) -> Callable[[Command], Command]:
+    """The options that name a staging area, passed to the command as `place: StagingPlace`. `repository`: one of them
+    is --repo, which is `required` or not.
+    """
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -104,7 +108,7 @@ def staging_options(*, repository: bool = True, may_be_new: bool = False) -> Cal
             **rest: Any,
         ) -> Any:
             with errors_as_exit_code():
-                if repository and not repo:
+                if repository and required and not repo:
                     raise click.UsageError(f"which repository? Give --repo NAME, or set {REPOSITORY_VARIABLE}")
                 connection = _connection(kv, table, store_options, store_option)
                 return command(place=StagingPlace(connection, repo or "", may_be_new), **rest)

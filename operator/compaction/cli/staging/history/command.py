@@ -13,7 +13,7 @@ import click
 from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
 from compaction.cli.staging.history.operations import carry_out, name_of
 from compaction.cli.staging.history.session import Session, SteppingClock
-from compaction.cli.staging.options import REPOSITORY_VARIABLE, StagingPlace, staging_options
+from compaction.cli.staging.options import StagingPlace, staging_options
 from compaction.cli.staging.tables.lines import MAX_LINE_BYTES, STDIN, STDIN_NAME, object_of
 from compaction.exceptions import CompactionError, RecordTextError, StorageError
 
@@ -22,9 +22,6 @@ EXIT_USAGE = 2
 
 @click.command("exec")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
-@click.option(
-    "--repo", metavar="NAME", envvar=REPOSITORY_VARIABLE, help="The repository of operations that name none themselves."
-)
 @click.option("--stop-on-error", is_flag=True, help="End with the first operation that fails; the exit code is then 1.")
 @click.option(
     "--clock",
@@ -33,14 +30,13 @@ EXIT_USAGE = 2
     metavar="SECONDS",
     help="Begin at this time (since 1970), and let each operation take a second: ids of commits depend on it.",
 )
-@staging_options(repository=False)
+@staging_options(required=False)
 @click.pass_context
 def exec_command(
     context: click.Context,
     /,
     *,
     file: Path,
-    repo: str | None,
     stop_on_error: bool,
     start: int | None,
     place: StagingPlace,
@@ -60,7 +56,7 @@ def exec_command(
     clock = None if start is None else SteppingClock(start)
     code = 0
     with click.open_file(str(file), "rb") as lines, place.open_unchecked(clock) as store:
-        session = Session(place, store, repo or "")
+        session = Session(place, store, place.repository)
         for number, raw in _lines(lines):
             if clock is not None:
                 clock.step()

@@ -33,7 +33,7 @@ def verify(context: click.Context, /, *, reference: str | None, place: StagingPl
     else:
         click.echo(
             f"{plural(found.commits, 'commit')}, {plural(found.trees, 'tree')}, {plural(found.ranges, 'range')} with "
-            f"{plural(found.records, 'record')}, {plural(found.tokens, 'token')} with {plural(found.rows, 'row')} read: "
+            f"{plural(found.records, 'record')}, {plural(found.tokens, 'token')} with {plural(found.rows, 'row')}: "
             f"{plural(len(found.problems), 'problem')}"
         )
     if found.problems:
