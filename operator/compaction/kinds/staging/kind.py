@@ -84,8 +84,7 @@ class StagingAreaKind(Kind):
 
     def parameters(self, store: StoreSpec) -> JobParameters:
         """See `Kind`."""
-        area = _area(store)
-        return JobParameters(metarange=MetarangeParameters(memory_bytes=int(area.rewrite_memory), lakefs=area.lakefs))
+        return JobParameters(metarange=MetarangeParameters(lakefs=_area(store).lakefs))
 
     def work(self, job: PlannedJob, store: StoreSpec) -> Work:
         """See `Kind`."""

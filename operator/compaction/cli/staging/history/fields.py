@@ -92,9 +92,7 @@ class Fields:
         """A framed value: of `value` (with its `identity`, or that of its bytes), or of an `entry`."""
         if "entry" in self.given:
             if not isinstance(self.given["entry"], dict) or self.given.keys() & {"value", "value" + BASE64, "identity"}:
-                raise RecordTextError(
-                    f'"entry" of {self.what} is an object, without a value or identity beside it'
-                )
+                raise RecordTextError(f'"entry" of {self.what} is an object, without a value or identity beside it')
             return entry_value(entry_from(self.given["entry"]))
         identity = bytes_of_hex(self.given["identity"], "identity") if self.has("identity") else None
         return raw_value(self.data("value"), identity)

@@ -35,7 +35,7 @@ def compact_branch(area: Area, name: str, *, take_over: bool = False) -> Compact
     error the claim is retired, and the branch shows what it did.
 
     Raises UnknownRefError, BranchClaimedError, RepositoryReadOnlyError, WorkOutdatedError, StaleTokenError,
-    TooManyTriesError, and as `rewrite`.
+    OutputSweptError, TooManyTriesError, and as `rewrite`.
     """
     area.repository.check_writable()
     record = area.branches.get(name).record
@@ -49,7 +49,8 @@ def compact_branch(area: Area, name: str, *, take_over: bool = False) -> Compact
         undo.callback(_retire, area, name, job)
         claim(area, work, job=job, token=TOKEN)
         rewritten = rewrite(area, work)
-        swap_base(area, work, rewritten.tree, job=job, token=TOKEN)
+        written = (rewritten.tree, *(one.id for one in rewritten.applied.written))
+        swap_base(area, work, rewritten.tree, job=job, token=TOKEN, written=written)
         undo.pop_all()
     return CompactedBranch(job, work, rewritten)
 

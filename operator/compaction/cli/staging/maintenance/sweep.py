@@ -99,7 +99,13 @@ def _found(area: Area, grace: float) -> list[dict[str, Any]]:
         for one in unused_tokens(area)
     ]
     rows += [
-        {"kind": "object", "name": one.id, "bytes": one.bytes, "seconds": one.seconds, "due": one.seconds > grace}
+        {
+            "kind": "object",
+            "name": one.id,
+            "bytes": one.bytes,
+            "seconds": one.seconds,
+            "due": one.seconds > grace and not one.claimed,
+        }
         for one in unreached_objects(area)
     ]
     return rows

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.journal import journalled
-from compaction.stores.staging.sweep.objects import age_of, reachable
+from compaction.stores.staging.sweep.objects import age_of, claimed_since, epoch_of, reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,14 @@ class UnusedToken:
 
 @dataclass(frozen=True, slots=True)
 class UnreachedObject:
-    """An object that no tree has. `seconds`: since it was written."""
+    """An object that no tree has. `seconds`: since it was written. `claimed`: an attempt whose claim stands may have
+    written it, so it stays.
+    """
 
     id: str
     bytes: int
     seconds: float
+    claimed: bool
 
 
 def unused_tokens(area: Area) -> list[UnusedToken]:
@@ -41,6 +44,11 @@ def unused_tokens(area: Area) -> list[UnusedToken]:
 def unreached_objects(area: Area) -> list[UnreachedObject]:
     """Objects that no tree has, the oldest first. Raises as `sweep_objects`: a tree that cannot be read stops it."""
     found = list(area.ranges.stored())
+    claimed = claimed_since(area)
     reached, now = reachable(area), area.clock()
-    rows = [UnreachedObject(one.path, one.size, age_of(one.modified, now)) for one in found if one.path not in reached]
+    rows = [
+        UnreachedObject(one.path, one.size, age_of(one.modified, now), epoch_of(one.modified) >= claimed)
+        for one in found
+        if one.path not in reached
+    ]
     return sorted(rows, key=lambda one: (-one.seconds, one.id))
