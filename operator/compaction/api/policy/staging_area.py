@@ -15,7 +15,7 @@ from compaction.api.base import ApiModel
 from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.block_store import LASTING, SECRET_KEY, SOME_BYTES, SecretName
+from compaction.api.policy.values import LASTING, SECRET_KEY, SOME_BYTES, SecretName
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import Duration, Quantity
 

@@ -89,7 +89,7 @@ class StagingAreaKind(Kind):
     def work(self, job: PlannedJob, store: StoreSpec) -> Work:
         """See `Kind`."""
         (group,) = job.groups
-        commit, base = trees_of(group.identities[0])
+        commit, base = trees_of(job.base_version)
         sources = MetarangeSources(
             store=_area(store).reference,
             branch=branch_of_target(job.target),
