@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from compaction.ingest.access import Gate, TenantRules
+from compaction.ingest.access import AccessRules, Gate
+from compaction.ingest.blocks.server import IngestServer
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews, TokenReview
 from compaction.ingest.running import Address, serve
-from compaction.ingest.server import IngestServer, RequestLimits
+from compaction.ingest.service import RequestLimits
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.stores.blocks.store import BlockStore
 from support.stores.json_schema import problems
@@ -123,7 +124,7 @@ def gate(
         shared.append(SharedSecret(name, file))
     options = {} if clock is None else {"clock": clock}
     reviews = None if review is None else CachedReviews(review, AllowedAccounts(allowed), **options)
-    rules = None if tenants is None else TenantRules({name: frozenset(found) for name, found in tenants.items()})
+    rules = None if tenants is None else AccessRules({name: frozenset(found) for name, found in tenants.items()})
     return Gate(shared, reviews, rules)
 
 
