@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from compaction.exceptions import PredicateFailedError
@@ -49,6 +50,17 @@ def sweep_tokens(area: Area, *, grace: float) -> SweptTokens:
             tokens += 1
             deleted += count
     return SweptTokens(tokens, deleted, min(waits, default=None))
+
+
+def next_due(area: Area, used: Collection[str], *, grace: float) -> float | None:
+    """Seconds until a sweep has something to do (negative: for how long it has been late), None: nothing waits.
+
+    `used`: the tokens that branches have. A token that no sweep has noted yet is due now. Raises as `sweep_tokens`.
+    """
+    now = int(area.clock() * 1000)
+    entries = [entry for _, _, entry in _rows(area) if entry.token not in used]
+    waits = [0.0 if one.unused_since <= 0 else grace - (now - one.unused_since) / 1000 for one in entries]
+    return min(waits, default=None)
 
 
 def _rows(area: Area) -> list[tuple[bytes, bytes, JournalledToken]]:
