@@ -105,9 +105,7 @@ def serving_options(
             if (tls_cert is None) != (tls_key is None):
                 raise click.UsageError("--tls-cert and --tls-key go together")
             if not secret_files and not accounts:
-                raise click.UsageError(
-                    f"no caller could {purpose}: give --secret-file or --allow-service-account"
-                )
+                raise click.UsageError(f"no caller could {purpose}: give --secret-file or --allow-service-account")
             tls = TlsFiles(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
             address = Address(bind_address, port, tls, plain_http, drain_seconds)
             address.check()

@@ -17,6 +17,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import TypeVar
+from urllib.parse import unquote_to_bytes
 
 import structlog
 from aiohttp import web
@@ -132,6 +133,11 @@ class HttpService:
 
     def query_of(self, request: web.Request, model: type[Query]) -> Query | web.Response:
         """The query, or the answer that refuses it."""
+        try:
+            unquote_to_bytes(request.rel_url.raw_query_string).decode()
+        except UnicodeDecodeError:
+            # What cannot be decoded would be taken for the text of its escapes.
+            return self.refusals.bad("the query is not UTF-8")
         given = request.query
         if twice := next((name for name in given if len(given.getall(name)) > 1), None):
             return self.refusals.bad(f"{printable(cut(twice, 100))} is given twice")
