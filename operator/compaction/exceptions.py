@@ -1351,6 +1351,18 @@ class WorkOutdatedError(StagingStoreError):
         return f"{self.branch}: the branch has changed since the plan was made: nothing was committed; plan again"
 
 
+class OutputSweptError(StagingStoreError):
+    """An object (`table`) that an attempt wrote was deleted by a sweep that took it for an old one of the same id."""
+
+    def __init__(self, branch: str, table: str) -> None:
+        super().__init__(branch, table)
+        self.branch = branch
+        self.table = table
+
+    def __str__(self) -> str:
+        return f"{self.branch}: a sweep deleted range {self.table} while it was written: nothing was committed; retry"
+
+
 class RewriteProofError(StagingStoreError):
     """What was written does not read back as what the branch shows; nothing is committed. Says both fingerprints."""
 

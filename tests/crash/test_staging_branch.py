@@ -54,7 +54,7 @@ def compacted(repo: StagingRepo) -> None:
         work = work_on("example", record, staged=False)
     token = record.claim_token + 1
     claim(area, work, job="job", token=token)
-    swap_base(area, work, rewrite(area, work).tree, job="job", token=token)
+    swap_base(area, work, rewrite(area, work).tree, job="job", token=token, receipt="{}")
 
 
 def committed(repo: StagingRepo) -> None:
@@ -120,6 +120,8 @@ class Place:
         assert token_partitions(self.kv) <= used
         assert {one.token for one in journalled(self.kv)} <= used
         assert {one.path for one in area.ranges.stored()} == set(reachable(area))
+        receipts = [key for page in self.kv.scan(area.repository.receipts) for key, _ in page]
+        assert receipts in ([], [b"main\0job.%d" % area.branches.get("main").record.compacted_token])
 
 
 def token_partitions(kv: SqlKeyValueStore) -> set[str]:

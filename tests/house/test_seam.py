@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 
 from compaction import exceptions
 from compaction.cli.local.tables import OpenOthers, RunTables
-from compaction.exceptions import BlockStoreError, CompactionError, SegmentLogError
+from compaction.exceptions import BlockStoreError, CompactionError, SegmentLogError, StagingStoreError
 from compaction.kinds.commands import SHIPPED
 from compaction.kinds.doors import Door
 from compaction.kinds.kind import Kind
@@ -30,7 +30,11 @@ from compaction.rewrite.ports import JobRunner, OpenRewriter
 from compaction.stores.adapter import OpenAdapter, StoreAdapter
 from house.sources import Module, imports_of
 
-ERRORS: dict[str, type[CompactionError]] = {"SegmentLogs": SegmentLogError, "BlockStore": BlockStoreError}
+ERRORS: dict[str, type[CompactionError]] = {
+    "SegmentLogs": SegmentLogError,
+    "BlockStore": BlockStoreError,
+    "StagingArea": StagingStoreError,
+}
 """The base of a kind's own errors."""
 UNIONS = frozenset(
     {
@@ -44,11 +48,6 @@ UNIONS = frozenset(
 )
 """Where the kinds are put together: the unions of the resources, the flat list of errors, and the registry."""
 
-UNREGISTERED = ("compaction.stores.staging", "compaction.rewrite.metaranges")
-"""Rooms of a kind that has no member in the unions yet: a library that nothing in the core imports. Its words are its
-own (a table has blocks); with its registration the line goes away.
-"""
-
 
 def api_module(kind: Kind) -> str:
     """Where the kind's part of the resources is."""
@@ -61,7 +60,6 @@ def belongs_to(name: str, rooms: Iterable[str]) -> bool:
 
 def core(modules: Iterable[Module]) -> list[Module]:
     rooms = [room for kind in KINDS for room in (*kind.doors.rooms, api_module(kind))]
-    rooms += UNREGISTERED
     return [one for one in modules if not belongs_to(one.name, rooms) and one.name not in UNIONS]
 
 
@@ -127,13 +125,6 @@ def test_nothing_outside_of_a_kind_names_it(modules: list[Module], kind: Kind) -
     assert len(inhabitants) > 150, "the rule would check nothing"
     wrong = [f"{one.name}:{where}" for one in inhabitants for where in found_in(ast.parse(one.text), kind)]
     assert wrong == []
-
-
-def test_unregistered_rooms_are_libraries_only(modules: list[Module]) -> None:
-    """They are no rooms of a registered kind, and nothing outside imports them."""
-    assert not any(belongs_to(room, UNREGISTERED) for kind in KINDS for room in kind.doors.rooms)
-    strangers = [one for one in modules if not belongs_to(one.name, UNREGISTERED)]
-    assert [one.name for one in strangers if any(belongs_to(name, UNREGISTERED) for name in one.imports)] == []
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -16,6 +16,7 @@ from compaction.api.base import ApiModel
 from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_map, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
+from compaction.api.policy.values import LASTING, SECRET_KEY, SOME_BYTES, SecretName
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity, milliseconds_in_cel
 
@@ -38,32 +39,6 @@ STORE_URL: Final = (
         holds=lambda url: ".." not in url.split("/"),
     ),
 )
-LASTING: Final = Rule(
-    cel=f"!self.matches('{DURATION_PATTERN}') || self.matches('[1-9]')",
-    message="must be longer than 0s, such as 36s",
-    holds=lambda duration: duration > 0,
-)
-SOME_BYTES: Final = Rule(
-    cel="type(self) == int ? self > 0 : !self.matches('^[0.]+[a-zA-Z]*$')",
-    message="must be more than 0, such as 512Mi",
-    holds=lambda quantity: quantity > 0,
-)
-
-_SECRET: Final = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-SECRET_NAME: Final = Rule(
-    cel=f"self.matches('{_SECRET}')",
-    message="must be the name of a Secret: lower case letters, digits, '-' and '.'",
-    holds=lambda name: re.fullmatch(_SECRET, name) is not None,
-)
-_KEY: Final = "^([-_a-zA-Z0-9][-._a-zA-Z0-9]*)$"
-SECRET_KEY: Final = Rule(
-    cel=f"self.matches('{_KEY}')",
-    message="must be a key of a Secret: letters, digits, '-', '_' and '.', not beginning with '.'",
-    holds=lambda key: re.fullmatch(_KEY, key) is not None,
-)
-"""Secrets are read from files of these names too (workers): neither may leave its directory."""
-
-SecretName = Annotated[str, StringConstraints(min_length=1, max_length=253), Checked(SECRET_NAME)]
 TenantName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TENANT)]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 

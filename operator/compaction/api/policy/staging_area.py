@@ -15,7 +15,7 @@ from compaction.api.base import ApiModel
 from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.block_store import LASTING, SECRET_KEY, SOME_BYTES, SecretName
+from compaction.api.policy.values import LASTING, SECRET_KEY, SOME_BYTES, SecretName
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import Duration, Quantity
 
@@ -131,9 +131,6 @@ class StagingAreaSpec(StagingAreaReference, StoreModel):
     """Patterns of the names of branches to leave alone. They win over include."""
     thresholds: StagingThresholds = Field(default_factory=StagingThresholds)
     """Debt that makes a branch due."""
-    rewrite_memory: Annotated[Quantity, Checked(SOME_BYTES)] = Quantity("256Mi")
-    """Memory in which a worker collects the changes of a branch, as a quantity such as 256Mi. More changes lie on its
-    disk."""
     lakefs: LakeFsMergeSpec | None = None
     """Set for a repository of a live, unmodified lakeFS on PostgreSQL."""
 
@@ -176,8 +173,6 @@ class MetarangeSources(SourcesModel):
 class MetarangeParameters(ApiModel):
     """How the tokens of a branch are compacted."""
 
-    memory_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)] = 256 << 20
-    """Bytes of memory in which changes are collected before they are written to disk."""
     lakefs: LakeFsMergeSpec | None = None
     """Set for a branch of a live lakeFS: its sealed tokens are merged into one."""
 

@@ -84,13 +84,12 @@ class StagingAreaKind(Kind):
 
     def parameters(self, store: StoreSpec) -> JobParameters:
         """See `Kind`."""
-        area = _area(store)
-        return JobParameters(metarange=MetarangeParameters(memory_bytes=int(area.rewrite_memory), lakefs=area.lakefs))
+        return JobParameters(metarange=MetarangeParameters(lakefs=_area(store).lakefs))
 
     def work(self, job: PlannedJob, store: StoreSpec) -> Work:
         """See `Kind`."""
         (group,) = job.groups
-        commit, base = trees_of(group.identities[0])
+        commit, base = trees_of(job.base_version)
         sources = MetarangeSources(
             store=_area(store).reference,
             branch=branch_of_target(job.target),

@@ -34,7 +34,7 @@ POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
 LEFT_OUT_WORDS: Final[Mapping[str, Meaning]] = {
     StagingReason.BRANCH_BUSY: Meaning(
         "The last compaction of the branch lost to a commit, a merge or a reset.",
-        "The branch rests for a minute from the start of that compaction, then it is planned again.",
+        "It is planned again a minute after the start of that compaction.",
         f"If the branch is committed all the time, a commit does what a compaction would do; exclude it: {_EDIT}",
     ),
 }

@@ -19,23 +19,18 @@ def branch_of_target(target: str) -> str:
 
 
 def base_version_of(repository: str, branch: str, commit: str, base: str, tokens: Sequence[str]) -> str:
-    """A hash of what a plan is made from: another one means that the plan is outdated. `base`: the compacted base, ""
-    when that is the tree of the commit. `tokens`: the newest first.
+    """What a plan is made from: the two trees, and a hash of the tokens above them. Another one means that the plan is
+    outdated. `base`: the compacted base, "" when that is the tree of the commit. `tokens`: the newest first.
     """
     content = hashlib.sha256()
-    for part in (repository, branch, commit, base, *tokens):
+    for part in (repository, branch, *tokens):
         content.update(b"%d:" % len(part.encode()) + part.encode())
-    return content.hexdigest()
+    return f"{commit}/{base}/{content.hexdigest()}"
 
 
-def identity_of(commit: str, base: str) -> str:
-    """The identity of the tokens of a branch: the trees that they are above."""
-    return f"{commit}/{base}"
-
-
-def trees_of(identity: str) -> tuple[str, str]:
-    """Commit and compacted base of an identity; the base is "" where there is none."""
-    commit, _, base = identity.partition("/")
+def trees_of(base_version: str) -> tuple[str, str]:
+    """Commit and compacted base of a base version; the base is "" where there is none."""
+    commit, base, _ = base_version.split("/")
     return commit, base
 
 

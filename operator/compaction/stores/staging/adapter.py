@@ -44,13 +44,15 @@ from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.sensor import BranchScan, BranchSensor, candidate_of, next_change
 from compaction.stores.staging.store import OpenedRepository, StagingConnection
 from compaction.stores.staging.sweep.objects import sweep_objects
-from compaction.stores.staging.sweep.tokens import next_due, sweep_tokens
+from compaction.stores.staging.sweep.tokens import journal_rows, next_due, note_unused, sweep_tokens
 from compaction.stores.unreachable import explaining
 
 PATIENCE: Final = 10.0
 """Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""
 OBJECTS_EVERY: Final = 6 * 3600.0
 """Seconds between searches for objects that no tree has, when no token was dropped: each lists the whole namespace."""
+STRAY_SECONDS: Final = 86_400.0
+"""A claim is taken for one that is left over when its job is not the policy's and it began so long ago."""
 UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, DatabaseUnavailableError)
 
 
@@ -94,8 +96,12 @@ class StagingAdapter:
             return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
 
     def _sense(self, request: SenseRequest, area: Area) -> Sensed:
+        journal = journal_rows(area)
         scan = self._sensor.scan(area, store=request.recover)
         now = self._wall()
+        if request.recover:
+            note_unused(area, journal, scan.tokens)
+            self._retire_strays(area, scan, request.jobs)
         candidates, resting = [], []
         for debt in scan.branches:
             if debt.work is None:
@@ -122,7 +128,7 @@ class StagingAdapter:
             left_out=_left_out(resting),
             outdated=_outdated(scan, request.jobs),
         )
-        due = next_due(area, scan.tokens, grace=self._grace)
+        due = next_due(area, journal, scan.tokens, grace=self._grace)
         search = max(0.0, self._objects_due - self._clock())
         return Sensed(
             reading,
@@ -130,6 +136,13 @@ class StagingAdapter:
             overdue=max(0.0, -due) if due is not None else 0.0,
             look_in=next_change(scan.branches, self._spec, now=now),
         )
+
+    def _retire_strays(self, area: Area, scan: BranchScan, jobs: Mapping[str, HeldJob]) -> None:
+        """Claims of jobs that are no more keep what they may have written from the sweep."""
+        for branch in scan.branches:
+            job, began = branch.record.claim_job, branch.began_at or 0.0
+            if job and job not in jobs and self._wall() - began > STRAY_SECONDS:
+                retire(area, branch.name, job)
 
     def _unreadable(self, request: SenseRequest, reason: str, message: str) -> Sensed:
         reading = ScanResult(
@@ -241,4 +254,8 @@ def open_adapter(request: OpenRequest) -> StoreAdapter:
     """See `stores.adapter.OpenAdapter`."""
     spec = request.spec.store.staging_area
     assert spec is not None, "the kind is chosen by this member"
-    return StagingAdapter(spec, grace=request.grace, secrets=request.secrets, clock=request.clock)
+    return StagingAdapter(spec, grace=request.grace, secrets=request.secrets, clock=request.clock, wall=lambda: _wall())
+
+
+def _wall() -> float:
+    return time.time()

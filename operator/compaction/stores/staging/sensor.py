@@ -23,7 +23,7 @@ from compaction.kinds.staging.measures import (
     STAGED_WRITES,
     TOMBSTONES,
 )
-from compaction.kinds.staging.work import identity_of, target_name
+from compaction.kinds.staging.work import target_name
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.flows.area import Area
@@ -62,7 +62,7 @@ class BranchDebt:
     def rests_until(self) -> float | None:
         """When a branch is compacted again that was committed after its last compaction had begun."""
         began = self.began_at
-        return began + REST_SECONDS if began is not None and self.committed_at >= int(began) else None
+        return began + REST_SECONDS if began is not None and self.committed_at > began else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def candidate_of(
         measures[AGE_REACHED] = float(now - debt.since >= float(longest))
     group = GroupCandidate(
         sources=work.tokens,
-        identities=(identity_of(work.commit_id, work.base),) * len(work.tokens),
+        identities=work.tokens,
         copy_bytes=counts.nbytes,
         gain_bytes=counts.nbytes,
     )

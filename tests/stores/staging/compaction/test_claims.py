@@ -8,10 +8,12 @@ from functools import partial
 
 import pytest
 
-from compaction.exceptions import StaleTokenError, UnknownRefError, WorkOutdatedError
+from compaction.exceptions import OutputSweptError, StaleTokenError, UnknownRefError, WorkOutdatedError
 from compaction.stores.staging.compaction.claims import Claimed, claim, high_water_of, retire, swap_base
 from compaction.stores.staging.compaction.rewriting import rewrite
 from compaction.stores.staging.compaction.work import BranchWork, work_on
+from compaction.stores.staging.flows.receipts import keep_receipt, receipt_of, sweep_receipts
+from compaction.stores.staging.refs.records import ENDED_CLAIMS, BranchRecord
 from support.stores.staging_repos import DRAFT, StagingRepo
 
 
@@ -84,6 +86,79 @@ def test_a_retired_job_commits_nothing(repo: StagingRepo, work: BranchWork) -> N
     retire(repo.area, "main", "another")
     with pytest.raises(StaleTokenError, match="no claim stands"):
         swap_base(repo.area, work, tree, job="j1", token=1)
+
+
+def test_a_retired_job_takes_larger_tokens_only(repo: StagingRepo, work: BranchWork) -> None:
+    claim(repo.area, work, job="j1", token=5)
+    tree = rewrite(repo.area, work).tree
+    retire(repo.area, "main", "j1")
+    assert high_water_of(repo.area.branches.get("main").record, "j1") == 5
+    for token in (1, 5):
+        with pytest.raises(StaleTokenError, match="token 5 is claimed"):
+            claim(repo.area, work, job="j1", token=token)
+        with pytest.raises(StaleTokenError):
+            swap_base(repo.area, work, tree, job="j1", token=token)
+    claim(repo.area, work, job="j1", token=6)
+    swap_base(repo.area, work, tree, job="j1", token=6)
+
+
+def test_many_retired_jobs(repo: StagingRepo, work: BranchWork) -> None:
+    """Those that came last are known by name, the others by the largest token of all of them: the row stays small."""
+    for number in range(30):
+        token = high_water_of(repo.area.branches.get("main").record, f"j{number}") + 1
+        claim(repo.area, work, job=f"j{number}", token=token)
+        if number % 2:
+            retire(repo.area, "main", f"j{number}")  # otherwise the next job takes the claim over
+    record = repo.area.branches.get("main").record
+    assert BranchRecord.decode(record.encode()) == record
+    assert len(record.ended_claims) == ENDED_CLAIMS
+    assert len(record.encode()) < 1000
+    for number in range(30):
+        with pytest.raises(StaleTokenError):
+            claim(repo.area, work, job=f"j{number}", token=1)
+    claim(repo.area, work, job="j0", token=high_water_of(record, "j0") + 1)
+
+
+def test_the_receipt_of_the_last_swap(repo: StagingRepo, work: BranchWork) -> None:
+    area = repo.area
+    assert receipt_of(area, area.branches.get("main").record, "") is None
+    for number, job in enumerate(["j1", "j2"], start=1):
+        claim(area, work, job=job, token=number)
+        swap_base(area, work, rewrite(area, work).tree, job=job, token=number, receipt=f'{{"of": "{job}"}}')
+        assert receipt_of(area, area.branches.get("main").record, job) == f'{{"of": "{job}"}}'
+        repo.set("more", job)
+        work = work_on("example", area.branches.get("main").record, staged=True)
+    assert len(receipts(repo)) == 1
+    repo.committer.commit("main", DRAFT)
+    assert receipt_of(area, area.branches.get("main").record, "j2") == '{"of": "j2"}'
+    assert receipt_of(area, area.branches.get("main").record, "j1") is None
+
+
+def test_receipts_of_attempts_that_committed_nothing(repo: StagingRepo, work: BranchWork) -> None:
+    claim(repo.area, work, job="j1", token=1)
+    claim(repo.area, work, job="j1", token=2)
+    with pytest.raises(StaleTokenError):
+        swap_base(repo.area, work, "", job="j1", token=1, receipt="a zombie's")
+    keep_receipt(repo.area, "main", job="j1", token=2, receipt="of the standing claim")
+    keep_receipt(repo.area, "gone", job="j1", token=2, receipt="of a branch that is gone")
+    assert sweep_receipts(repo.area) == 2
+    assert receipts(repo) == ["of the standing claim"]
+
+
+def test_an_output_that_a_sweep_has_deleted(repo: StagingRepo, work: BranchWork) -> None:
+    """It had begun before the claim, and the attempt wrote an object that lay there as an orphan."""
+    claim(repo.area, work, job="j1", token=1)
+    done = rewrite(repo.area, work)
+    written = [done.tree, *(one.id for one in done.applied.written)]
+    before = repo.area.branches.get("main").record
+    repo.area.ranges.delete(written[-1:])
+    with pytest.raises(OutputSweptError, match=written[-1]):
+        swap_base(repo.area, work, done.tree, job="j1", token=1, written=written)
+    assert repo.area.branches.get("main").record == before
+
+
+def receipts(repo: StagingRepo) -> list[str]:
+    return [row.decode() for page in repo.area.kv.scan(repo.area.repository.receipts) for _, row in page]
 
 
 def test_newer_tokens_stay_above_the_new_base(repo: StagingRepo, work: BranchWork) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from compaction.exceptions import MissingRangeError
-from compaction.stores.staging.compaction.claims import claim, swap_base
+from compaction.stores.staging.compaction.claims import claim, retire, swap_base
 from compaction.stores.staging.compaction.rewriting import rewrite
 from compaction.stores.staging.compaction.work import work_on
 from compaction.stores.staging.flows.journal import journalled
 from compaction.stores.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
-from compaction.stores.staging.sweep.objects import sweep_objects
+from compaction.stores.staging.sweep.objects import CLOCKS_DIFFER, sweep_objects
 from compaction.stores.staging.sweep.tokens import SweptTokens, sweep_tokens
 from compaction.stores.staging.tree.storage import RangeStorage
+from support.faults.aged import Aging
 from support.stores.staging_repos import DRAFT, StagingRepo
 
 GRACE = 100.0
@@ -104,6 +106,32 @@ class TestObjects:
         repo.tree({"x": "1"})
         swept = sweep_objects(repo.area, grace=NONE_OLD)
         assert (swept.objects, swept.unreached) == (0, 2)
+
+    @pytest.mark.parametrize("ends", ["retired", "committed", "reset"])
+    def test_what_a_standing_claim_has_written(self, repo: StagingRepo, age: Aging, ends: str) -> None:
+        """However long the job takes; afterwards it is garbage like any other."""
+        repo.clock.now = time.time()  # objects carry the time of the machine
+        older = repo.tree({"x": "1"})
+        age(repo.area.ranges.objects, repo.area.ranges.path(older), 2 * CLOCKS_DIFFER)
+        repo.put({"a": "1"}, sealed=[{"b": "2"}])
+        record = repo.area.branches.get("main").record
+        work = work_on("example", record, staged=False)
+        claim(repo.area, work, job="job", token=1)
+        done = rewrite(repo.area, work).tree
+        repo.clock.now += 100 * GRACE
+        sweep_objects(repo.area, grace=GRACE)
+        assert (repo.area.ranges.exists(done), repo.area.ranges.exists(older)) == (True, False)
+        if ends == "retired":
+            retire(repo.area, "main", "job")
+        elif ends == "committed":
+            repo.committer.commit("main", DRAFT)
+            repo.set("c", "3")
+            repo.committer.commit("main", DRAFT)
+        else:
+            repo.resetter.reset("main")
+        shown = repo.shown()
+        sweep_objects(repo.area, grace=GRACE)
+        assert (repo.area.ranges.exists(done), repo.shown()) == (ends == "committed", shown)
 
     def test_older_commits_keep_theirs(self, repo: StagingRepo) -> None:
         for text in ("1", "2", "3"):

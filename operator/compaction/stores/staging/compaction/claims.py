@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum, auto
 
-from compaction.exceptions import StaleTokenError, WorkOutdatedError
+from compaction.exceptions import OutputSweptError, StaleTokenError, WorkOutdatedError
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.receipts import forget_receipts, keep_receipt
 from compaction.stores.staging.flows.swapping import fresh_token, swapped
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.records import BranchRecord
@@ -48,6 +50,8 @@ def claim(area: Area, work: BranchWork, *, job: str, token: int) -> Claimed:
             record = replace(record.sealed(fresh_token(area, branch)), compaction_started=int(area.clock() * 1000))
         elif record.claim_job != job:
             record = replace(record, compaction_started=int(area.clock() * 1000))
+        if record.claim_job != job:
+            record = record.unclaimed()
         return replace(record, claim_job=job, claim_token=token)
 
     swapped(area, work.branch, "claim it", claimed)
@@ -55,7 +59,8 @@ def claim(area: Area, work: BranchWork, *, job: str, token: int) -> Claimed:
 
 
 def retire(area: Area, branch: str, job: str) -> None:
-    """No base is swapped for the job any more; what it sealed stays sealed.
+    """No base is swapped for the job any more; what it sealed stays sealed. A later claim for it takes a larger token
+    than all that were accepted before.
 
     Raises UnknownRefError, TooManyTriesError.
     """
@@ -63,29 +68,40 @@ def retire(area: Area, branch: str, job: str) -> None:
     def retired(found: Branch) -> BranchRecord | None:
         if found.record.claim_job != job:
             return None
-        return replace(found.record, claim_job="", claim_token=0)
+        return found.record.unclaimed()
 
     swapped(area, branch, "retire a job", retired)
 
 
 def high_water_of(record: BranchRecord, job: str) -> int:
-    """The largest token that the branch has accepted for a job; 0: none."""
-    claimed = record.claim_token if record.claim_job == job else 0
-    return max(claimed, record.compacted_token if record.compacted_job == job else 0)
+    """The largest token that the branch may have accepted for a job; 0: none."""
+    return record.high_water(job)
 
 
-def swap_base(area: Area, work: BranchWork, tree: str, *, job: str, token: int) -> Branch:
+def swap_base(
+    area: Area,
+    work: BranchWork,
+    tree: str,
+    *,
+    job: str,
+    token: int,
+    receipt: str = "",
+    written: Collection[str] = (),
+) -> Branch:
     """The commit of a compaction: `tree` becomes the base, the tokens of the work go, and nothing else changes.
 
     `tree` holds what the tokens showed over the base: the caller has proved it. Repeated after a lost answer it changes
-    nothing.
+    nothing. `receipt`: kept for attempts that come later. `written`: the ids of the objects that the attempt has
+    written; each must be there still.
 
     Raises:
         StaleTokenError: another attempt has claimed the branch, or the job was retired.
         WorkOutdatedError: a commit, merge or reset came first: plan again.
+        OutputSweptError: a sweep that had begun before the claim has deleted what the attempt wrote again.
         UnknownRefError, TooManyTriesError
     """
     head = area.commits.get(work.commit_id).meta_range_id
+    keep_receipt(area, work.branch, job=job, token=token, receipt=receipt)
 
     def based(branch: Branch) -> BranchRecord | None:
         record = branch.record
@@ -106,7 +122,14 @@ def swap_base(area: Area, work: BranchWork, tree: str, *, job: str, token: int) 
             compacted_token=token,
         )
 
-    return swapped(area, work.branch, "swap its base", based)
+    def present() -> None:
+        gone = [one for one in written if not area.ranges.exists(one)]
+        if gone:
+            raise OutputSweptError(_path(work), gone[0])
+
+    branch = swapped(area, work.branch, "swap its base", based, before_swap=present)
+    forget_receipts(area, work.branch)
+    return branch
 
 
 def _path(work: BranchWork) -> str:

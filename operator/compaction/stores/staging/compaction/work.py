@@ -20,7 +20,7 @@ class BranchWork:
 
     @property
     def base_version(self) -> str:
-        """A hash of what the plan was made from: another one means that the plan is outdated."""
+        """What the plan was made from: another one means that the plan is outdated."""
         return base_version_of(self.repository, self.branch, self.commit_id, self.base, self.tokens)
 
     def is_of(self, record: BranchRecord) -> bool:

@@ -25,12 +25,19 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 def swapped(
-    area: Area, name: str, doing: str, change: Callable[[Branch], BranchRecord | None], *, tries: int = SWAP_TRIES
+    area: Area,
+    name: str,
+    doing: str,
+    change: Callable[[Branch], BranchRecord | None],
+    *,
+    tries: int = SWAP_TRIES,
+    before_swap: Callable[[], None] | None = None,
 ) -> Branch:
     """Swap the record of a branch for what `change` makes of it; all of `change` again when another came first, or
     when the sweep is about to delete a part of the tree that the record would name.
 
-    None: nothing has to be changed. Tokens that the new record has no more are journalled.
+    None: nothing has to be changed. Tokens that the new record has no more are journalled. `before_swap`: called when
+    no object of the new tree is marked; what it sees then, a later sweep sees, too.
 
     Raises:
         UnknownRefError, TooManyTriesError, and what `change` raises
@@ -42,6 +49,8 @@ def swapped(
             return branch
         journal(area, _gone(branch.record, record))
         if not _swept(area, branch.record, record):
+            if before_swap is not None:
+                before_swap()
             try:
                 return area.branches.swap(branch, record)
             except PredicateFailedError:

@@ -42,6 +42,25 @@ def _write_map(number: int, pairs: Mapping[str, str]) -> bytes:
     )
 
 
+def _read_numbers(before: Mapping[str, int], one: WireField) -> dict[str, int]:
+    key, value = "", 0
+    for part in read_fields(one.bytes_value()):
+        if part.number == 1:
+            key = part.text_value()
+        elif part.number == 2:
+            value = part.signed_value()
+    found = before if isinstance(before, dict) else dict(before)
+    found[key] = value
+    return found
+
+
+def _write_numbers(number: int, pairs: Mapping[str, int]) -> bytes:
+    return b"".join(
+        bytes_field(number, bytes_field(1, key.encode(), always=True) + number_field(2, value), always=True)
+        for key, value in pairs.items()
+    )
+
+
 def _read_texts(before: list[str] | tuple[str, ...], one: WireField) -> list[str]:
     found = before if isinstance(before, list) else list(before)
     found.append(one.text_value())
@@ -59,6 +78,8 @@ UNSIGNED: Final = FieldKind(lambda _, one: one.number_value(), number_field)
 TRUTH: Final = FieldKind(lambda _, one: bool(one.number_value()), number_field)
 TEXTS: Final = FieldKind(_read_texts, _write_texts)
 MAP: Final = FieldKind(_read_map, _write_map)
+NUMBERS: Final = FieldKind(_read_numbers, _write_numbers)
+_MAPS: Final = (MAP, NUMBERS)
 
 
 def wire_at(number: int, kind: FieldKind) -> dict[str, Any]:
@@ -97,7 +118,7 @@ class StagingMessage:
                 unknown.append(one.raw)
                 continue
             before = values.get(found.name, ())
-            if before == () and found.metadata["kind"] is MAP:
+            if before == () and found.metadata["kind"] in _MAPS:
                 before = {}
             values[found.name] = found.metadata["kind"].read(before, one)
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}

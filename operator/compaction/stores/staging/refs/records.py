@@ -5,10 +5,14 @@ docs/design/staging-areas.md#branch-record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from compaction.stores.staging.format.messages import SIGNED, TEXT, TRUTH, BranchData, RepositoryData, wire_at
+from compaction.stores.staging.format.messages import NUMBERS, SIGNED, TEXT, TRUTH, BranchData, RepositoryData, wire_at
+
+ENDED_CLAIMS: Final = 8
+"""So many jobs whose claims ended without a commit a branch knows by name: every write reads its row."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class BranchRecord(BranchData):
     claim_job, claim_token: the job that may swap the base, and its fencing token.
     compacted_job, compacted_token: who swapped the base last: proof that the job has committed.
     deleted: the branch is being deleted, and no swap of its row succeeds any more.
+    ended_claims: of the jobs that were retired last, the largest token that was accepted for each, the oldest first.
+    ended_token: the largest token of those before them, which are not known by name any more.
     """
 
     NAME: ClassVar[str] = "BranchData"
@@ -43,11 +49,30 @@ class BranchRecord(BranchData):
     compacted_job: str = field(default="", metadata=wire_at(105, TEXT))
     compacted_token: int = field(default=0, metadata=wire_at(106, SIGNED))
     deleted: bool = field(default=False, metadata=wire_at(107, TRUTH))
+    ended_claims: Mapping[str, int] = field(default_factory=dict, metadata=wire_at(108, NUMBERS))
+    ended_token: int = field(default=0, metadata=wire_at(109, SIGNED))
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """All tokens, the newest first: a change in one hides those of the same key behind it."""
         return (self.staging_token, *self.sealed_tokens)
+
+    def high_water(self, job: str) -> int:
+        """The largest token that may have been accepted for a job; 0: none."""
+        claimed = self.claim_token if self.claim_job == job else 0
+        compacted = self.compacted_token if self.compacted_job == job else 0
+        return max(claimed, compacted, self.ended_claims.get(job, self.ended_token))
+
+    def unclaimed(self) -> BranchRecord:
+        """Without a claim. The tokens that were accepted for its job stay known."""
+        if not self.claim_job:
+            return self
+        known = {job: token for job, token in self.ended_claims.items() if job != self.claim_job}
+        known[self.claim_job] = self.high_water(self.claim_job)
+        forgotten = [known.pop(next(iter(known))) for _ in range(len(known) - ENDED_CLAIMS)]
+        return replace(
+            self, claim_job="", claim_token=0, ended_claims=known, ended_token=max(self.ended_token, *forgotten, 0)
+        )
 
     def sealed(self, fresh: str) -> BranchRecord:
         """The same content with the staging token sealed, and `fresh` as the new one."""

@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
+from typing import Final
 
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.marks import mark, marked_objects, pinned, unmark
+from compaction.stores.staging.flows.receipts import sweep_receipts
 
-BATCH = 500
+BATCH: Final = 500
+CLOCKS_DIFFER: Final = 300.0
+"""Seconds: the object storage says how old an object is, and the coordinator when a claim began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +34,17 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
 
     Trees are those of all commits, also of such that no branch leads to, and the compacted bases. Objects are listed
     before the trees are read: what is written later is in no list. A tree that cannot be read stops the sweep, because
-    it is not known what it has: nothing is deleted then.
+    it is not known what it has: nothing is deleted then. What the attempts of a standing claim have written is kept,
+    however long they take. Receipts that no branch needs are deleted, too.
 
     Raises CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
     """
     found = {one.path: one for one in area.ranges.stored()}
+    claimed = _claimed_since(area)  # before the bases are read: a swap in between makes a base of what it has
     reached = reachable(area)
     now = area.clock()
     unreached = [one for one in found.values() if one.path not in reached]
-    due = [one.path for one in unreached if _age(one.modified, now) > grace]
+    due = [one.path for one in unreached if _age(one.modified, now) > grace and _epoch(one.modified) < claimed]
     objects = size = 0
     for begin in range(0, len(due), BATCH):
         names = due[begin : begin + BATCH]
@@ -49,6 +56,7 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
         size += sum(found[name].size for name in deleted)
         unmark(area.kv, area.repository.partition, names)
     _unmark_leftovers(area)
+    sweep_receipts(area)
     return SweptObjects(objects, size, len(unreached) - objects)
 
 
@@ -57,6 +65,16 @@ def reachable(area: Area) -> frozenset[str]:
     trees = {commit.meta_range_id for commit in area.commits.every()} | pinned(area)
     trees |= {branch.record.compacted_base for branch in area.branches.every()}
     return frozenset(_with_ranges(area, trees - {""}))
+
+
+def _claimed_since(area: Area) -> float:
+    """The moment, in seconds since 1970, from which on objects may be those of an attempt whose claim stands.
+
+    A branch without sealed tokens was committed or reset since: its claim commits nothing any more.
+    """
+    records = [branch.record for branch in area.branches.every()]
+    started = [one.compaction_started / 1000 for one in records if one.claim_job and one.sealed_tokens]
+    return min(started, default=inf) - CLOCKS_DIFFER
 
 
 def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
@@ -80,4 +98,8 @@ def _unmark_leftovers(area: Area) -> None:
 
 
 def _age(modified: datetime, now: float) -> float:
-    return now - modified.astimezone(UTC).timestamp()
+    return now - _epoch(modified)
+
+
+def _epoch(modified: datetime) -> float:
+    return modified.astimezone(UTC).timestamp()
