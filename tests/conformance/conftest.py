@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.segments.directory import fs
+from compaction.stores.staging.store import StagingConnection
 from conformance.core import Core
 from conformance.harness import Harness
 from conformance.harnesses.blocks import BlockHarness
 from conformance.harnesses.lines import LineHarness
 from conformance.harnesses.segments import SegmentHarness
+from conformance.harnesses.staging import StagingHarness
 from conformance.lines import files
 from conformance.lines.registered import registered
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_stores import empty_bucket, empty_folder
+from support.stores.s3 import S3
 
 Open = Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Harness]]
 
@@ -52,7 +56,30 @@ def _blocks(connection: BlockStoreConnection) -> Iterator[Harness]:
         yield BlockHarness(connection, books)
 
 
-HARNESSES: tuple[Open, ...] = (segments, blocks_in_a_folder, blocks_on_s3, lines)
+@contextmanager
+def staging_in_a_folder(request: pytest.FixtureRequest, place: Path) -> Iterator[Harness]:
+    connection = StagingConnection(f"sqlite:///{place}/kv.db")
+    with closing(StagingHarness(connection, f"file://{place}/objects")) as harness:
+        yield harness
+
+
+@contextmanager
+def staging_on_s3(request: pytest.FixtureRequest, place: Path) -> Iterator[Harness]:
+    server: S3 = request.getfixturevalue("s3")
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    connection = StagingConnection(postgres.url(postgres.create()), options=server.gateway.options())
+    with closing(StagingHarness(connection, f"{server.bucket()}/example")) as harness:
+        yield harness
+
+
+HARNESSES: tuple[Open, ...] = (
+    segments,
+    blocks_in_a_folder,
+    blocks_on_s3,
+    staging_in_a_folder,
+    staging_on_s3,
+    lines,
+)
 
 
 @pytest.fixture(params=HARNESSES, ids=lambda one: one.__name__)

@@ -119,6 +119,10 @@ class Core:
         self.adapter.retire(job.target, job.name)
         self.held.pop(job.name, None)
 
+    def is_tidy(self) -> bool:
+        """Whether attempts that have ended left nothing of their own; where outputs are shared a sweep sees to it."""
+        return self.harness.shares_outputs or not self.harness.leftovers()
+
     def compact(self) -> list[tuple[Job, JobReport]]:
         """Plan and run until nothing is left to do; all jobs with their reports."""
         done: list[tuple[Job, JobReport]] = []

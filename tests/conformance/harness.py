@@ -53,12 +53,17 @@ class Harness(Protocol):
     secrets: of the policy's namespace.
     death: what a process that dies raises, in the place of its end; no Exception, so that nothing may catch it.
     charged: whether an attempt that fails because the store did not answer counts against the job.
+    shares_outputs: outputs are named by their content, so several attempts may write the same one: none deletes what it
+        has not committed, and a sweep does when no claim stands.
+    indivisible: the sources of a target are compacted together or not at all: a damaged one stops the target.
     """
 
     store: dict[str, Any]
     secrets: Secrets
     death: type[BaseException]
     charged: bool
+    shares_outputs: bool
+    indivisible: bool
 
     def fill(self, number: int) -> None:
         """Add a target with debt that one job works off, out of three sources or more."""

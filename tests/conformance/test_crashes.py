@@ -52,7 +52,7 @@ def test_lost_answer_at_every_call(core: Core, harness: Harness) -> None:
         with harness.struck(strike):
             report = core.attempt(job, 1)
         assert harness.content(number) == contents[number], strike
-        assert harness.leftovers() == set(), strike
+        assert core.is_tidy(), strike
         if report.outcome is not ReportOutcome.SUCCEEDED:
             assert not harness.survives(strike), strike
             assert (report.reason, report.charged) == (JobReason.STORE_UNREADABLE, harness.charged), strike

@@ -99,7 +99,7 @@ def test_an_attempt_that_is_overtaken_at_any_check_changes_nothing_more(core: Co
 
         zombie = core.attempt(job, 1, Watched(token=1, at=number, event=overtake))
         assert harness.content(number) == before
-        assert harness.leftovers() == set(), "each has removed its own, and nothing of the other's"
+        assert core.is_tidy(), "each has removed its own, and nothing of the other's"
         if not done:
             break
         is_stale(zombie)
@@ -134,7 +134,7 @@ def test_an_attempt_that_has_to_end_at_any_check_leaves_nothing(
             report = core.attempt(job, 1, lease)
             break
         assert harness.content(number) == before
-        assert harness.leftovers() == set()
+        assert core.is_tidy()
         core.claim(job, 2)
         report = core.attempt(job, 2)
         assert report.receipt is not None
@@ -205,7 +205,7 @@ def test_attempts_that_race_commit_once(core: Core, harness: Harness) -> None:
     assert core.adapter.high_water(job.target, job.name) == 4
     succeeded(core, job, done[0])
     assert harness.content(1) == before
-    assert harness.leftovers() == set()
+    assert core.is_tidy()
     harness.check()
 
 

@@ -103,7 +103,8 @@ class Candidate:
     `base_version`: opaque text, the version of the target that a plan is made from. `debt_bytes` and `debt_sources` are
     what compaction would reclaim, or merge. `turn` orders the candidates of a level; those of the same turn go by
     target. `compacted_at`: when the last compaction of the target began (epoch seconds), where the store keeps that:
-    the cooldown runs from there, otherwise from the end of the target's last job.
+    the cooldown runs from there, otherwise from the end of the target's last job. `measures`: numbers that the kind's
+    thresholds compare, by name.
     """
 
     target: str
@@ -119,6 +120,11 @@ class Candidate:
     left_alone: tuple[LeftAlonePart, ...] = ()
     turn: int = 0
     compacted_at: float | None = None
+    measures: tuple[tuple[str, float], ...] = ()
+
+    def measure(self, name: str) -> float:
+        """The value of a measure; 0 when the candidate has none of that name."""
+        return next((value for known, value in self.measures if known == name), 0.0)
 
     @property
     def is_empty(self) -> bool:

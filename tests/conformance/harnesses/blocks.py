@@ -32,6 +32,8 @@ class BlockHarness:
 
     death: type[BaseException] = Death
     charged = False
+    shares_outputs = False
+    indivisible = False
 
     def __init__(self, connection: BlockStoreConnection, books: BlockStore) -> None:
         """`books`: the store, by connections of its own. Of a store on servers a short run tries each call once, of one

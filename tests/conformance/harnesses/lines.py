@@ -22,6 +22,8 @@ class LineHarness:
     secrets: Secrets = NO_SECRETS
     death: type[BaseException] = SuddenDeath
     charged = True
+    shares_outputs = False
+    indivisible = False
 
     def __init__(self, root: Path) -> None:
         self.root = root

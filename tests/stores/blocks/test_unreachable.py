@@ -17,8 +17,8 @@ from compaction.exceptions import (
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import live_blocks
 from compaction.stores.blocks.store import BlockStoreConnection
-from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.objects.store import Retrying, open_objects
+from compaction.stores.unreachable import explaining
 
 PASSWORD = "hunter2"
 ENDPOINT = f"http://key:{PASSWORD}@127.0.0.1:9/{PASSWORD}"
@@ -29,7 +29,7 @@ def connection(url: str = "s3://bucket/x", **options: str) -> BlockStoreConnecti
 
 
 def explained(error: BlockStoreError, place: BlockStoreConnection) -> str:
-    with pytest.raises(type(error)) as raised, explaining(place):
+    with pytest.raises(type(error)) as raised, explaining(place.address):
         raise error
     assert PASSWORD not in repr(raised.value)
     assert raised.value.__cause__ is None

@@ -22,12 +22,23 @@ class Killed(BaseException):
 
 
 class Fate:
-    """Notes the names of calls, and ends everything at the call number `at` (None: never) and at each one after it."""
+    """Notes the names of calls, and ends everything at the call number `at` (None: never) and at each one after it.
 
-    def __init__(self, at: int | None = None, when: When = When.BEFORE) -> None:
+    With `lost`, the answer of that one call gets lost instead: it was carried out, and the error is raised.
+    """
+
+    def __init__(
+        self, at: int | None = None, when: When = When.BEFORE, *, lost: Callable[[str], Exception] | None = None
+    ) -> None:
         self.names: list[str] = []
         self.at = at
         self.when = when
+        self.lost = lost
+
+    @property
+    def calls(self) -> list[str]:
+        """The names of the calls, in order."""
+        return self.names
 
     def guard(self, target: Any, names: tuple[str, ...]) -> Any:
         """A stand-in for `target` whose calls count."""
@@ -39,15 +50,22 @@ class Fate:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             number = len(self.names)
             self.names.append(name)
-            if self.at is None or number < self.at:
+            if self.at is None or number < self.at or (self.lost is not None and number > self.at):
                 return call(*args, **kwargs)
+            if self.lost is not None:
+                _carried_out(call(*args, **kwargs))
+                raise self.lost(name)
             if number == self.at and self.when is When.AFTER:
-                result = call(*args, **kwargs)
-                # A scan has not begun before its first page.
-                next(iter(result), None) if hasattr(result, "__next__") else None
+                _carried_out(call(*args, **kwargs))
             raise Killed
 
         return guarded
+
+
+def _carried_out(result: Any) -> None:
+    """A scan has not begun before its first page."""
+    if hasattr(result, "__next__"):
+        next(iter(result), None)
 
 
 class _Guarded:

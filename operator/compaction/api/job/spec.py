@@ -14,6 +14,7 @@ from compaction.api.members import JobMember, OneOf, SourcesModel
 from compaction.api.names import MAX_POLICY_NAME
 from compaction.api.policy.block_store import BlockParameters, BlockSources
 from compaction.api.policy.segment_logs import SegmentLogParameters, SegmentLogSources
+from compaction.api.policy.staging_area import MetarangeParameters, MetarangeSources
 from compaction.api.policy.store import STORES
 from compaction.api.rules import Rule
 
@@ -40,6 +41,8 @@ class JobSources(ApiModel):
     """Segments of one log, for a job of kind SegmentRewrite."""
     blocks: BlockSources | None = None
     """Blocks of one tenant and shard, for a job of kind BlockRewrite."""
+    metarange: MetarangeSources | None = None
+    """Tokens of one branch, for a job of kind MetarangeRewrite."""
 
     @property
     def chosen(self) -> SourcesModel | None:
@@ -59,6 +62,8 @@ class JobParameters(ApiModel):
     """How segments are rewritten, for a job of kind SegmentRewrite. The defaults are Ra's."""
     blocks: BlockParameters | None = None
     """How blocks are merged, for a job of kind BlockRewrite."""
+    metarange: MetarangeParameters | None = None
+    """How tokens are compacted, for a job of kind MetarangeRewrite."""
 
 
 def _sources_rule(job: JobMember) -> Rule:
@@ -86,10 +91,11 @@ class CompactionJobSpec(ApiModel):
     """The policy, in the same namespace, whose workers, limits and lease the job uses."""
     kind: JobTypeName
     """Kind of the work. SegmentRewrite rewrites groups of segments of one log and drops obsolete ones;
-    BlockRewrite merges blocks into one of the next level."""
+    BlockRewrite merges blocks into one of the next level; MetarangeRewrite makes tokens of a branch part of its
+    base."""
     level: Annotated[int, Field(ge=0, le=100)] = 0
-    """Level of the job. Lower levels run first; jobs of segment logs are level 0. What a BlockRewrite makes
-    is of the next level."""
+    """Level of the job. Lower levels run first; jobs of segment logs and of branches are level 0. What a
+    BlockRewrite makes is of the next level."""
     estimated_bytes: Count = 0
     """Bytes that the job is expected to copy. Used for progress and for the time of arrival."""
     sources: JobSources
@@ -109,6 +115,11 @@ class CompactionJobSpec(ApiModel):
     def block_parameters(self) -> BlockParameters:
         """Parameters of a BlockRewrite, with the defaults where the job gives none."""
         return self.parameters.blocks or BlockParameters()
+
+    @property
+    def metarange_parameters(self) -> MetarangeParameters:
+        """Parameters of a MetarangeRewrite, with the defaults where the job gives none."""
+        return self.parameters.metarange or MetarangeParameters()
 
     @property
     def segment_log_parameters(self) -> SegmentLogParameters:

@@ -17,7 +17,7 @@ from compaction.api.text.times import Timestamp
 MAX_ATTEMPTS_KEPT = 32
 MAX_SKIPPED = 256
 WorkerName = Annotated[str, StringConstraints(max_length=63)]
-SourceName = Annotated[str, StringConstraints(max_length=253)]
+SourceName = Annotated[str, StringConstraints(max_length=400)]
 Fingerprint = Annotated[str, StringConstraints(max_length=128)]
 
 

@@ -8,9 +8,10 @@ from compaction.api.base import ApiModel
 from compaction.api.members import OneOf, StoreMember, StoreModel
 from compaction.api.policy.block_store import BLOCK_STORE, BlockStoreSpec
 from compaction.api.policy.segment_logs import SEGMENT_LOGS, SegmentLogsSpec
+from compaction.api.policy.staging_area import STAGING_AREA, StagingAreaSpec
 from compaction.api.rules import Rule, exactly_one_of
 
-STORES: Final[list[StoreMember]] = [SEGMENT_LOGS, BLOCK_STORE]
+STORES: Final[list[StoreMember]] = [SEGMENT_LOGS, BLOCK_STORE, STAGING_AREA]
 """All kinds, in the order of the members. `extend.add_member` appends."""
 
 
@@ -30,6 +31,8 @@ class StoreSpec(ApiModel):
     """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
     block_store: BlockStoreSpec | None = None
     """Immutable Parquet blocks in an object store, with an index in a database."""
+    staging_area: StagingAreaSpec | None = None
+    """Branches of a repository with uncommitted changes in a key-value store over ranges in an object store."""
 
     RULES = exactly_one_store()
 

@@ -25,8 +25,8 @@ from compaction.api.text.safe import printable
 from compaction.cli.errors import errors_as_exit_code
 from compaction.exceptions import NoBlockStoreError
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.objects.store import ObjectStorage
+from compaction.stores.unreachable import explaining
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import CompactionPolicy
@@ -76,7 +76,7 @@ class StorePlace:
             BlockStoreError: see `BlockStore.open`.
         """
         self.check()
-        with explaining(self.connection):
+        with explaining(self.connection.address):
             store = BlockStore.open(self.connection, patience=PATIENCE)
             try:
                 yield store

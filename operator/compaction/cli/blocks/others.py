@@ -10,9 +10,9 @@ from compaction.cli.blocks.open_jobs import OpenJobs
 from compaction.cli.blocks.options import PATIENCE
 from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.store import BlockStore
-from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import Secrets
+from compaction.stores.unreachable import explaining
 
 
 @contextmanager
@@ -21,5 +21,5 @@ def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProces
     store = policy.spec.store.block_store
     assert store is not None, "the kind is chosen by this member"
     connection = connection_of(store.reference, secrets)
-    with explaining(connection), closing(BlockStore.open(connection, patience=PATIENCE)) as blocks:
+    with explaining(connection.address), closing(BlockStore.open(connection, patience=PATIENCE)) as blocks:
         yield OpenJobs(blocks, here, taking)

@@ -16,9 +16,9 @@ from compaction.rewrite.place import objects_place
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.store import BlockStore
-from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.database.engine import DEFAULT_PATIENCE
 from compaction.stores.secrets import Secrets
+from compaction.stores.unreachable import explaining
 
 
 class BlockRewriter:
@@ -58,7 +58,7 @@ class BlockRewriter:
         try:
             place = objects_place(job.store.url, job.store.credentials_secret_name, self._secrets)
             connection = connection_of(job.store, self._secrets)
-            with explaining(connection):
+            with explaining(connection.address):
                 store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
         except (BlockStoreError, StorageError) as error:
             return failed([failure_of(error, job.name)], (), token=token)

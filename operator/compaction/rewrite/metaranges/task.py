@@ -12,6 +12,7 @@ from itertools import chain
 
 from compaction.exceptions import CompactionError, RewriteProofError, StagingStoreError, StorageError
 from compaction.rewrite.place import ObjectsPlace
+from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.staging.compaction.rewriting import shown_over
 from compaction.stores.staging.compaction.spool import decode_changes
 from compaction.stores.staging.format.breaks import BreakRule
@@ -24,7 +25,9 @@ from compaction.stores.staging.tree.stretches import Part
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
-    """What a task is given. `base`: the metarange that lists the part's ranges, for messages."""
+    """What a task is given. `base`: the metarange that lists the part's ranges, for messages. `bytes_per_second`: its
+    share of what the job may read and write.
+    """
 
     place: ObjectsPlace
     rule: BreakRule
@@ -32,13 +35,17 @@ class PartTask:
     branch: str
     part: Part
     changes: bytes
+    bytes_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """A part that was written and proved, or the error that ended it. `content`: `<records>:<digest>`."""
+    """A part that was written and proved, or the error that ended it. `shown`, `content`: what the branch shows, and
+    what was read back, as `<records>:<digest>`.
+    """
 
     result: PartResult | None
+    shown: str = ""
     content: str = ""
     error: CompactionError | None = None
 
@@ -46,7 +53,8 @@ class WrittenPart:
 def write_proved(task: PartTask) -> WrittenPart:
     """Write a part, and prove that its ranges hold what the changes show over the base."""
     try:
-        storage = RangeStorage(task.place.open(), rule=task.rule)
+        pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
+        storage = RangeStorage(task.place.open(), rule=task.rule, pace=pace)
         result = write_part(storage, task.part, decode_changes(task.changes), keep_equal=False)
         shown = fingerprint(_shown(storage, task))
         found = read_back(storage, result.ranges)
@@ -54,7 +62,7 @@ def write_proved(task: PartTask) -> WrittenPart:
         return WrittenPart(None, error=error)
     if not shown == found == result.content:
         return WrittenPart(None, error=RewriteProofError(task.branch, shown, found))
-    return WrittenPart(result, found)
+    return WrittenPart(result, shown, found)
 
 
 def _shown(storage: RangeStorage, task: PartTask) -> Iterator[RecordColumns]:

@@ -13,7 +13,8 @@ from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_prov
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
-from compaction.rewrite.tasks import run_tasks
+from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
 from compaction.stores.staging.compaction.spool import ChangesSpool
 from compaction.stores.staging.compaction.work import BranchWork
@@ -36,7 +37,9 @@ class WrittenTree:
     changes: int
     written: tuple[RangeInfo, ...]
     reused: int
+    shown: tuple[str, ...]
     contents: tuple[str, ...]
+    staged_bytes: int
     bytes_read: int
 
     @property
@@ -46,7 +49,9 @@ class WrittenTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeWriter:
-    """Writes one tree. `part_bytes`: wanted size of a part. OSError when the driver's disk is full."""
+    """Writes one tree. `part_bytes`: wanted size of a part; `bytes_per_second`: what all may read and write together.
+    OSError when the driver's disk is full.
+    """
 
     area: Area
     place: ObjectsPlace
@@ -54,6 +59,7 @@ class TreeWriter:
     lease: HeldLease
     tag: str
     part_bytes: int = PART_BYTES
+    bytes_per_second: int | None = None
 
     def write(self, work: BranchWork) -> WrittenTree:
         """The tree that the tokens of the work make of its base.
@@ -75,8 +81,10 @@ class TreeWriter:
         return self._assembled(work, planned, done, changes=count, spooled=spooled)
 
     def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
+        pace = Pace(bytes_per_second=self.bytes_per_second) if self.bytes_per_second else UNLIMITED
         for batch in batches:
             self.lease.ensure_held()
+            pace(batch.nbytes)
             yield batch
 
     def _run(self, work: BranchWork, base: str, spool: ChangesSpool, parts: list[Part]) -> list[WrittenPart]:
@@ -85,8 +93,9 @@ class TreeWriter:
         total = sum(part.nbytes for part in parts)
         progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
         progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
+        share = share_of(self.bytes_per_second, parallel=min(self.engine.parallelism, len(parts)))
         tasks = (
-            PartTask(self.place, self.area.ranges.rule, base, branch, part, changes)
+            PartTask(self.place, self.area.ranges.rule, base, branch, part, changes, share)
             for part, changes in spool.parts(parts)
         )
         done: dict[int, WrittenPart] = {}
@@ -121,5 +130,14 @@ class TreeWriter:
         if found != tree or tuple(self.area.ranges.ranges(tree)) != tuple(every):
             raise RewriteProofError(f"{work.repository}/{work.branch}", tree, found)
         read = spooled + sum(one.nbytes for one in planned if isinstance(one, Part))
-        contents = tuple(one.content for one in done)
-        return WrittenTree(tree, counts, changes, tuple(written), len(every) - len(written), contents, read)
+        return WrittenTree(
+            tree=tree,
+            counts=counts,
+            changes=changes,
+            written=tuple(written),
+            reused=len(every) - len(written),
+            shown=tuple(one.shown for one in done),
+            contents=tuple(one.content for one in done),
+            staged_bytes=spooled,
+            bytes_read=read,
+        )

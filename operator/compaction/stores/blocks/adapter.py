@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock
 from types import MappingProxyType
 from typing import Final
 
@@ -45,10 +44,11 @@ from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
 from compaction.stores.blocks.schema.book import SchemaBook
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.cleaner import BlockCleaner
-from compaction.stores.blocks.unreachable import explaining
 from compaction.stores.blocks.waiting import WaitingBlocks
+from compaction.stores.opened import KeptOpen
 from compaction.stores.processes import ThisProcess
 from compaction.stores.secrets import Secrets, reason_of
+from compaction.stores.unreachable import explaining
 
 log = structlog.get_logger(__name__)
 
@@ -84,11 +84,7 @@ class BlockStoreAdapter:
         self._clock = clock
         self._wall = wall
         self._rules = rules_of(spec, max_bytes_per_job=max_bytes_per_job)
-        self._opening = Lock()
-        self._opened: tuple[BlockStoreConnection, BlockStore] | None = None
-        self._former: list[BlockStore] = []
-        self._users = 0
-        self._closed = False
+        self._opened: KeptOpen[BlockStoreConnection, BlockStore] = KeptOpen(self._open)
         self._waiting: tuple[SchemaBook, WaitingBlocks] | None = None
         self._cleaner = BlockCleaner(grace=grace, retention=retention_of(spec), clock=clock)
 
@@ -266,11 +262,10 @@ class BlockStoreAdapter:
     def close(self) -> None:
         """See `StoreAdapter`. A coordinator ends without waiting for its threads: the last of them closes the store."""
         self._heartbeat.stop()
-        if self._opened is not None:
-            self._claims.sign_out(self._opened[1])
-        with self._opening:
-            self._closed = True
-            self._let_go()
+        store = self._opened.current
+        if store is not None:
+            self._claims.sign_out(store)
+        self._opened.close()
 
     def _renew(self) -> None:
         with self._store() as store:
@@ -279,37 +274,12 @@ class BlockStoreAdapter:
     @contextmanager
     def _store(self) -> Iterator[BlockStore]:
         """The store, opened again when a Secret has changed. Raises SecretError, BlockStoreError."""
-        with self._opening:
-            wanted = connection_of(self._spec.reference, self._secrets)
-            with explaining(wanted):
-                store = self._current(wanted)
-            self._users += 1
-        try:
-            with explaining(wanted):
-                yield store
-        finally:
-            with self._opening:
-                self._users -= 1
-                self._let_go()
+        wanted = connection_of(self._spec.reference, self._secrets)
+        with explaining(wanted.address), self._opened.use(wanted) as store:
+            yield store
 
-    def _current(self, wanted: BlockStoreConnection) -> BlockStore:
-        if self._opened is not None and self._opened[0] == wanted:
-            return self._opened[1]
-        store = BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)
-        if self._opened is not None:
-            self._former.append(self._opened[1])
-        self._opened = wanted, store
-        return store
-
-    def _let_go(self) -> None:
-        """Close what is no longer used."""
-        if self._users:
-            return
-        if self._closed and self._opened is not None:
-            self._former.append(self._opened[1])
-            self._opened = None
-        while self._former:
-            self._former.pop().close()
+    def _open(self, wanted: BlockStoreConnection) -> BlockStore:
+        return BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)
 
 
 def open_adapter(request: OpenRequest) -> StoreAdapter:

@@ -27,6 +27,7 @@ from compaction.stores.blocks.model import SECOND, Block
 from compaction.stores.database.engine import DEFAULT_PATIENCE
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from compaction.stores.processes import Holder
+from compaction.stores.unreachable import StoreAddress
 
 DESCRIBED_AT_ONCE: Final = 8
 """Footers that are read beside one another when many blocks are registered."""
@@ -43,6 +44,11 @@ class BlockStoreConnection:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     options_from: str = ""
     index_from: str = ""
+
+    @property
+    def address(self) -> StoreAddress:
+        """What messages about a store that cannot be reached are made of."""
+        return StoreAddress(self.url, self.options, self.options_from, self.index_from)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from compaction.stores.staging.kv.tables import TABLE
 from compaction.stores.staging.refs.repositories import Repositories, Repository
 from compaction.stores.staging.staged.counters import TokenCounters
 from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.stores.unreachable import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class StagingConnection:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     kv_from: str = ""
     options_from: str = ""
+
+    def address(self, namespace: str = "") -> StoreAddress:
+        """What messages about a store that cannot be reached are made of. `namespace`: the URL of the objects."""
+        return StoreAddress(namespace, self.options, self.options_from, self.kv_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +101,30 @@ class StagingStore:
     def _area(self, repository: Repository) -> Area:
         objects = open_objects(repository.namespace, options=self.connection.options)
         return Area.of(repository, self.kv, RangeStorage(objects), self.counters, clock=self.clock)
+
+
+class OpenedRepository:
+    """One repository that stays open for many calls, and what was read of its trees. Safe for threads."""
+
+    def __init__(self, store: StagingStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._area: Area | None = None
+
+    @classmethod
+    def open(cls, connection: StagingConnection, name: str, *, patience: float = DEFAULT_PATIENCE) -> OpenedRepository:
+        """Open the store that has it. Raises as `StagingStore.open`."""
+        return cls(StagingStore.open(connection, patience=patience), name)
+
+    def area(self) -> Area:
+        """The repository as its record says now: one that was created again is another one. Raises as
+        `StagingStore.area`.
+        """
+        found = self._store.area(self._name)
+        if self._area is None or self._area.repository != found.repository:
+            self._area = found
+        return self._area
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()

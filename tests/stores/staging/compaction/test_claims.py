@@ -63,7 +63,7 @@ def test_swapped_once(repo: StagingRepo, work: BranchWork) -> None:
     assert (repo.shown(), repo.uncommitted()) == (shown, {"b": "removed", "c": "added", "d": "added"})
     assert swap_base(repo.area, work, tree, job="j1", token=1).record == branch.record
     assert claim(repo.area, work, job="j1", token=2) is Claimed.COMMITTED
-    assert high_water_of(branch.record, "j1") == 1
+    assert high_water_of(branch.record) == 1
 
 
 def test_a_zombie_commits_nothing(repo: StagingRepo, work: BranchWork) -> None:

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from compaction.exceptions import StaleTokenError, WorkOutdatedError
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.flows.receipts import forget_receipts, keep_receipt
 from compaction.stores.staging.flows.swapping import fresh_token, swapped
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.records import BranchRecord
@@ -39,7 +40,7 @@ def claim(area: Area, work: BranchWork, *, job: str, token: int) -> Claimed:
         if record.compacted_job == job:
             found = Claimed.COMMITTED
             return None
-        accepted = high_water_of(record, job)
+        accepted = high_water_of(record)
         if token <= accepted:
             raise StaleTokenError(_path(work), job, token, accepted)
         if not work.is_of(record):
@@ -55,7 +56,7 @@ def claim(area: Area, work: BranchWork, *, job: str, token: int) -> Claimed:
 
 
 def retire(area: Area, branch: str, job: str) -> None:
-    """No base is swapped for the job any more; what it sealed stays sealed.
+    """No base is swapped for the job any more; what it sealed stays sealed, and its token stays accepted.
 
     Raises UnknownRefError, TooManyTriesError.
     """
@@ -63,22 +64,24 @@ def retire(area: Area, branch: str, job: str) -> None:
     def retired(found: Branch) -> BranchRecord | None:
         if found.record.claim_job != job:
             return None
-        return replace(found.record, claim_job="", claim_token=0)
+        return replace(found.record, claim_job="")
 
     swapped(area, branch, "retire a job", retired)
 
 
-def high_water_of(record: BranchRecord, job: str) -> int:
-    """The largest token that the branch has accepted for a job; 0: none."""
-    claimed = record.claim_token if record.claim_job == job else 0
-    return max(claimed, record.compacted_token if record.compacted_job == job else 0)
+def high_water_of(record: BranchRecord) -> int:
+    """The largest token that the branch has accepted, for whichever job; 0: none.
+
+    One number for all jobs: it outlives each of them, whoever claims next, and the record does not grow.
+    """
+    return max(record.claim_token, record.compacted_token)
 
 
-def swap_base(area: Area, work: BranchWork, tree: str, *, job: str, token: int) -> Branch:
+def swap_base(area: Area, work: BranchWork, tree: str, *, job: str, token: int, receipt: str = "") -> Branch:
     """The commit of a compaction: `tree` becomes the base, the tokens of the work go, and nothing else changes.
 
-    `tree` holds what the tokens showed over the base: the caller has proved it. Repeated after a lost answer it changes
-    nothing.
+    `tree` holds what the tokens showed over the base: the caller has proved it, and `receipt` says so. Repeated after a
+    lost answer it changes nothing.
 
     Raises:
         StaleTokenError: another attempt has claimed the branch, or the job was retired.
@@ -101,12 +104,14 @@ def swap_base(area: Area, work: BranchWork, tree: str, *, job: str, token: int) 
             sealed_tokens=record.sealed_tokens[: -len(work.tokens)],
             compacted_base="" if tree == head else tree,
             claim_job="",
-            claim_token=0,
             compacted_job=job,
             compacted_token=token,
         )
 
-    return swapped(area, work.branch, "swap its base", based)
+    keep_receipt(area, work.branch, job=job, token=token, receipt=receipt)
+    branch = swapped(area, work.branch, "swap its base", based)
+    forget_receipts(area, work.branch, but=(job, token))
+    return branch
 
 
 def _path(work: BranchWork) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
+from compaction.kinds.staging.work import base_version_of
 from compaction.stores.staging.refs.records import BranchRecord
 
 
@@ -21,10 +21,7 @@ class BranchWork:
     @property
     def base_version(self) -> str:
         """A hash of what the plan was made from: another one means that the plan is outdated."""
-        content = hashlib.sha256()
-        for part in (self.repository, self.branch, self.commit_id, self.base, *self.tokens):
-            content.update(b"%d:" % len(part.encode()) + part.encode())
-        return content.hexdigest()
+        return base_version_of(self.repository, self.branch, self.commit_id, self.base, self.tokens)
 
     def is_of(self, record: BranchRecord) -> bool:
         """Whether a branch still has the same trees below the same tokens; newer ones may be above them."""

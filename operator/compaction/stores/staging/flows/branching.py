@@ -8,6 +8,7 @@ from dataclasses import replace
 from compaction.exceptions import ProtectedBranchError
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.journal import journal
+from compaction.stores.staging.flows.receipts import forget_receipts
 from compaction.stores.staging.flows.swapping import swapped
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.commits import FIRST_MESSAGE
@@ -58,6 +59,7 @@ class Brancher:
 
         swapped(self._area, name, "delete it", ended)
         self._area.branches.remove(name)
+        forget_receipts(self._area, name)
 
     def _create(self, name: str, commit_id: str, *, hidden: bool = False) -> Branch:
         token = new_token(self._area.repository.name, name)

@@ -5,10 +5,10 @@ docs/design/staging-areas.md#branch-record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from compaction.exceptions import PredicateFailedError, RefExistsError, UnknownRefError
+from compaction.exceptions import CorruptMessageError, PredicateFailedError, RefExistsError, UnknownRefError
 from compaction.stores.staging.kv.port import KeyValueStore, Presence
 from compaction.stores.staging.refs.names import BRANCH_KEYS, check_branch_name
 from compaction.stores.staging.refs.records import BranchRecord
@@ -50,12 +50,23 @@ class Branches:
         except UnknownRefError:
             return None
 
-    def every(self) -> Iterator[Branch]:
-        """All branches, by name; each as it was when its page was read."""
+    def every(self, unreadable: Callable[[str, CorruptMessageError], None] | None = None) -> Iterator[Branch]:
+        """All branches, by name; each as it was when its page was read.
+
+        `unreadable` is given the name of a branch whose row is damaged, and the others go on; without it the error is
+        raised. Raises CorruptMessageError, DatabaseError.
+        """
         start, stop = BRANCH_KEYS.encode(), BRANCH_KEYS[:-1].encode() + b"0"
         for page in self._kv.scan(self._repository.partition, start, stop):
             for key, row in page:
-                branch = self._branch(key.decode(errors="replace").removeprefix(BRANCH_KEYS), row)
+                name = key.decode(errors="replace").removeprefix(BRANCH_KEYS)
+                try:
+                    branch = self._branch(name, row)
+                except CorruptMessageError as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(name, error)
+                    continue
                 if not branch.record.deleted:
                     yield branch
 

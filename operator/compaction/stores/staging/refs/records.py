@@ -30,7 +30,8 @@ class BranchRecord(BranchData):
     compacted_base: the metarange below the tokens; empty: that of the commit. It holds what was in tokens that a
         compaction removed, so it is nothing without them being gone, and a commit starts from it and clears it.
     compaction_started: milliseconds since 1970; the cooldown runs from it. 0: never.
-    claim_job, claim_token: the job that may swap the base, and its fencing token.
+    claim_job, claim_token: the job that may swap the base, and its fencing token. The token stays when the job has
+        ended: no later claim is accepted without a larger one.
     compacted_job, compacted_token: who swapped the base last: proof that the job has committed.
     deleted: the branch is being deleted, and no swap of its row succeeds any more.
     """

@@ -39,6 +39,11 @@ class Repository:
     default_branch: str
     read_only: bool = False
 
+    @property
+    def receipts(self) -> str:
+        """The partition of the receipts of compactions."""
+        return f"{self.partition}:receipts"
+
     def check_writable(self) -> None:
         """Raises RepositoryReadOnlyError."""
         if self.read_only:

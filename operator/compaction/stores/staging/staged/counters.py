@@ -165,8 +165,8 @@ class TokenCounters:
                 self._rows.pop(token, None)
             self._kv.delete_many(PARTITION, [key for key, _ in self._stored(token, token)])
 
-    def prime(self, token: str) -> Counts:
-        """The counters of a token; if it has none, its rows are counted by a scan and the result is stored.
+    def prime(self, token: str, *, store: bool = True) -> Counts:
+        """The counters of a token; if it has none, its rows are counted by a scan and the result is stored (`store`).
 
         Writes that another writer counted but did not write yet may be counted twice.
         """
@@ -175,7 +175,7 @@ class TokenCounters:
         counts = Counts()
         for changes in StagedTokens(self._kv).changes(token):
             counts += Counts(len(changes), int(tombstones(changes).sum()), changes.nbytes)
-        if counts.writes:
+        if counts.writes and store:
             try:
                 self._kv.set_if(PARTITION, _key(token, PRIMED), counts.encode(), Presence.ABSENT)
             except PredicateFailedError:

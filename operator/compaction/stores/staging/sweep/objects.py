@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.marks import mark, marked_objects, pinned, unmark
 
-BATCH = 500
+BATCH: Final = 500
+CLOCKS_DIFFER: Final = 300.0
+"""Seconds by which the clock of an object storage may be behind ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,11 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
 
     Raises CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
     """
+    kept_since = _oldest_claim(area)
     found = {one.path: one for one in area.ranges.stored()}
     reached = reachable(area)
     now = area.clock()
+    grace = max(grace, now - kept_since)
     unreached = [one for one in found.values() if one.path not in reached]
     due = [one.path for one in unreached if _age(one.modified, now) > grace]
     objects = size = 0
@@ -50,6 +55,14 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
         unmark(area.kv, area.repository.partition, names)
     _unmark_leftovers(area)
     return SweptObjects(objects, size, len(unreached) - objects)
+
+
+def _oldest_claim(area: Area) -> float:
+    """Since when (seconds since 1970) objects may be those of an attempt whose claim stands; now when none does."""
+    now = area.clock()
+    records = [branch.record for branch in area.branches.every()]
+    began = [one.compaction_started / 1000 - CLOCKS_DIFFER for one in records if one.claim_job]
+    return min(began, default=now)
 
 
 def reachable(area: Area) -> frozenset[str]:

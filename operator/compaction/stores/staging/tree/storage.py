@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from compaction.exceptions import CorruptRangeError, MissingRangeError, ObjectMissingError, ObjectTruncatedError
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
+from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.staging.format.breaks import BreakRule
 from compaction.stores.staging.format.columns import BINARY, RecordColumns
 from compaction.stores.staging.format.ranges import (
@@ -59,11 +60,13 @@ class RangeStorage:
         rule: BreakRule | None = None,
         namespace: str = "",
         cache_bytes: int = CACHE_BYTES,
+        pace: Pace = UNLIMITED,
     ) -> None:
         """`namespace`: the folder of `objects` that is the storage namespace. `rule`: where written ranges end,
-        lakeFS's defaults without one."""
+        lakeFS's defaults without one. `pace` is asked before bytes of tables are read or written."""
         self.objects: Final = objects
         self.rule: Final = rule or BreakRule()
+        self.pace: Final = pace
         self._folder = f"{namespace.strip('/')}/{FOLDER}" if namespace.strip("/") else FOLDER
         self._readers: RecentlyUsed[TableReader] = RecentlyUsed(cache_bytes)
         self._lists: RecentlyUsed[_RangeList] = RecentlyUsed(cache_bytes)
@@ -89,7 +92,7 @@ class RangeStorage:
         kept = self._readers.get(table)
         if kept is not None:
             return kept
-        source = ObjectSource(self.objects, self.path(table, metarange=metarange), table, metarange)
+        source = ObjectSource(self.objects, self.path(table, metarange=metarange), table, metarange, self.pace)
         reader = TableReader(source)
         # The index at hand is one block, which the end of the table mostly has.
         self._readers.put(table, reader, 2 * min(source.size, TAIL_BYTES))
@@ -255,9 +258,10 @@ _TOO_LONG: Final = _RangeList((), ())
 class ObjectSource:
     """A table in an object storage, for `TableReader`. Opening it asks for its size."""
 
-    def __init__(self, objects: ObjectStorage, path: str, table: str, metarange: str) -> None:
+    def __init__(self, objects: ObjectStorage, path: str, table: str, metarange: str, pace: Pace = UNLIMITED) -> None:
         self.name = path
         self._objects = objects
+        self._pace = pace
         self._missing = MissingRangeError(table, path, metarange)
         try:
             self.size = objects.head(path).size
@@ -266,6 +270,7 @@ class ObjectSource:
 
     def read(self, offset: int, length: int) -> bytes:
         """MissingRangeError when the object was deleted meanwhile; fewer bytes when it became shorter."""
+        self._pace(max(0, min(length, self.size - offset)))
         try:
             return self._objects.get_range(self.name, offset, min(length, self.size - offset))
         except ObjectMissingError:
@@ -286,6 +291,7 @@ class SpooledSink:
 
     def store(self, info: RangeInfo) -> None:
         """Put the object under its id. An equal one that is there already is replaced: its age begins again."""
+        self._storage.pace(self._file.tell())
         self._file.seek(0)
         self._storage.objects.put(self._storage.path(info.id), cast(Any, self._file))
         self._file.close()

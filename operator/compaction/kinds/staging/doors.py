@@ -1,0 +1,20 @@
+"""Where the code of staging areas is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from compaction.kinds.doors import Door, Doors
+
+STAGING_DOORS: Final = Doors(
+    rooms=(
+        "compaction.kinds.staging",
+        "compaction.stores.staging",
+        "compaction.rewrite.metaranges",
+        "compaction.cli.staging",
+        "compaction.local.demo.staging",
+    ),
+    adapter=Door("compaction.stores.staging.adapter:open_adapter"),
+    rewriters={"MetarangeRewrite": Door("compaction.rewrite.metaranges.rewriter:open_rewriter")},
+    tables=Door("compaction.cli.staging.run_tables"),
+)

@@ -1,0 +1,120 @@
+"""What a worker says about an attempt at a branch, and the receipt that it leaves beside the branch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport, ReportOutcome
+from compaction.api.job.resource import JobReceipt
+from compaction.api.text.times import timestamp_from_epoch
+from compaction.exceptions import (
+    CompactionError,
+    CorruptMessageError,
+    CorruptRangeError,
+    DatabaseUnavailableError,
+    MissingRangeError,
+    ObjectStoreUnavailableError,
+    RewriteProofError,
+    StaleTokenError,
+    UnknownRefError,
+    UnsupportedRangeError,
+    WorkOutdatedError,
+)
+from compaction.kinds.staging.work import format_rewrite
+from compaction.rewrite.metaranges.tree import WrittenTree
+from compaction.stores.staging.compaction.work import BranchWork
+
+MAX_OUTPUTS: Final = 1000
+"""Names of written ranges that a receipt has; it proves all of them by their fingerprint."""
+_REASONS: Final[dict[type[CompactionError], JobReason]] = {
+    StaleTokenError: JobReason.STALE_TOKEN,
+    WorkOutdatedError: JobReason.SOURCES_CHANGED,
+    UnknownRefError: JobReason.SOURCES_CHANGED,
+    RewriteProofError: JobReason.VERIFICATION_FAILED,
+    CorruptRangeError: JobReason.SOURCE_CORRUPT,
+    MissingRangeError: JobReason.SOURCE_CORRUPT,
+    UnsupportedRangeError: JobReason.SOURCE_CORRUPT,
+    CorruptMessageError: JobReason.SOURCE_CORRUPT,
+}
+"""Anything else is that the store could not be read or written."""
+_PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteFailure:
+    """Why there is no new base. `passing`: a server was away."""
+
+    reason: JobReason
+    message: str
+    passing: bool = False
+
+    @classmethod
+    def of(cls, error: CompactionError) -> RewriteFailure:
+        """An error of the data or of the store."""
+        reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
+        return cls(reason or JobReason.STORE_UNREADABLE, str(error), isinstance(error, _PASSING))
+
+
+def receipt_of(
+    work: BranchWork, written: WrittenTree, *, token: int, worker: str, seconds: float, now: float
+) -> JobReceipt:
+    """The proof of one swap. `now`: seconds since 1970."""
+    return JobReceipt(
+        token=token,
+        worker=worker,
+        groups=1,
+        groups_committed=1,
+        sources=work.tokens,
+        outputs=tuple(info.id for info in written.written[:MAX_OUTPUTS]),
+        records=sum(info.count for info in written.written),
+        bytes_before=written.bytes_read,
+        bytes_after=written.bytes_written,
+        bytes_reclaimed=written.staged_bytes,
+        fingerprint_before=_together(written.shown),
+        fingerprint_after=_together(written.contents),
+        seconds=round(seconds, 3),
+        committed_at=timestamp_from_epoch(now),
+    )
+
+
+def receipt_from(text: str, work: BranchWork, *, token: int) -> JobReceipt:
+    """A receipt that was kept. Of one that this version cannot read, what is known without it: the swap stands."""
+    try:
+        return JobReceipt.model_validate_json(text)
+    except ValidationError:
+        return JobReceipt(token=token, worker="", sources=work.tokens)
+
+
+def succeeded(receipt: JobReceipt, *, token: int) -> JobReport:
+    """The job is done, by this attempt or an earlier one whose report was lost."""
+    return JobReport(
+        token=token,
+        outcome=ReportOutcome.SUCCEEDED,
+        reason=JobReason.COMPLETED,
+        message=format_rewrite(len(receipt.sources), len(receipt.outputs)),
+        receipt=receipt,
+    )
+
+
+def failed(failure: RewriteFailure, *, token: int) -> JobReport:
+    """The attempt has swapped nothing. Servers that were away, and attempts that were replaced, are not charged."""
+    changed = failure.reason is JobReason.SOURCES_CHANGED
+    return JobReport(
+        token=token,
+        outcome=ReportOutcome.SKIPPED if changed else ReportOutcome.FAILED,
+        reason=failure.reason,
+        message=failure.message,
+        charged=failure.reason is not JobReason.STALE_TOKEN and not failure.passing,
+    )
+
+
+def _together(fingerprints: Sequence[str]) -> str:
+    """One fingerprint of those of all parts, in order: the sum of their records, and a hash of their hashes."""
+    records = sum(int(one.partition(":")[0]) for one in fingerprints)
+    return f"{records}:{hashlib.sha256(' '.join(fingerprints).encode()).hexdigest()[:32]}"

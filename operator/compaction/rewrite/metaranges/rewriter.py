@@ -1,0 +1,87 @@
+"""The runner of MetarangeRewrite jobs: opens the repository that a job names, and makes one attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from compaction.api.job.report import JobReport
+from compaction.exceptions import StagingStoreError, StorageError
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.metaranges.attempt import MetarangeAttempt
+from compaction.rewrite.metaranges.job import MetarangeJob
+from compaction.rewrite.metaranges.report import RewriteFailure, failed
+from compaction.rewrite.place import objects_place
+from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
+from compaction.stores.database.engine import DEFAULT_PATIENCE
+from compaction.stores.secrets import Secrets
+from compaction.stores.staging.connecting import connection_of
+from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.stores.unreachable import explaining
+
+
+class MetarangeRewriter:
+    """Implements `ports.JobRunner` for staging areas.
+
+    Args:
+        engine: runs the tasks that write ranges.
+        holder: name of this worker, as it appears in receipts.
+        secrets: those of the policy's namespace.
+        clock: seconds since 1970.
+        patience: seconds for which a call of the key-value store is repeated while the database is away.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        holder: str,
+        secrets: Secrets,
+        clock: Callable[[], float] = time.time,
+        patience: float = DEFAULT_PATIENCE,
+    ) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._secrets = secrets
+        self._clock = clock
+        self._patience = patience
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
+        job = MetarangeJob.of(assignment.spec, name=assignment.job_name)
+        try:
+            connection = connection_of(job.store, self._secrets)
+            with closing(StagingStore.open(connection, clock=self._clock, patience=self._patience)) as store:
+                return self._attempt(job, connection, store, assignment, lease)
+        except (StagingStoreError, StorageError) as error:
+            return failed(RewriteFailure.of(error), token=assignment.token)
+
+    def _attempt(
+        self,
+        job: MetarangeJob,
+        connection: StagingConnection,
+        store: StagingStore,
+        assignment: Assignment,
+        lease: HeldLease,
+    ) -> JobReport:
+        with explaining(connection.address()):
+            area = replace(store.area(job.work.repository), clock=self._clock)
+        namespace = area.repository.namespace
+        place = objects_place(namespace, job.store.credentials_secret_name, self._secrets)
+        return MetarangeAttempt(
+            job=job,
+            token=assignment.token,
+            area=area,
+            place=place,
+            worker=self._holder,
+            lease=lease,
+            engine=self._engine,
+            bytes_per_second=assignment.bytes_per_second,
+        ).run()
+
+
+def open_rewriter(engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner:
+    """See `ports.OpenRewriter`."""
+    return MetarangeRewriter(engine, holder=holder, secrets=secrets)

@@ -1,0 +1,20 @@
+"""From what a policy or a job says of its staging area to the store: Secrets are read here and nowhere else."""
+
+from __future__ import annotations
+
+from compaction.api.policy.staging_area import StagingAreaReference
+from compaction.stores.secrets import Secrets, options_of, require, value_of
+from compaction.stores.staging.store import StagingConnection
+
+
+def connection_of(reference: StagingAreaReference, secrets: Secrets) -> StagingConnection:
+    """How to reach the store. Raises SecretError, which names the Secret and the key, never a value."""
+    require(secrets, reference.secret_names)
+    credentials = reference.credentials_secret_name
+    return StagingConnection(
+        kv_url=value_of(secrets, reference.kv.secret_name, reference.kv.key),
+        table=reference.table,
+        options=options_of(secrets, credentials),
+        kv_from=f"Secret {reference.kv.secret_name}",
+        options_from=f"Secret {credentials}" if credentials else "",
+    )
