@@ -13,6 +13,7 @@ STAGING_DOORS: Final = Doors(
         "compaction.rewrite.metaranges",
         "compaction.cli.staging",
         "compaction.ingest.staging",
+        "compaction.local.demo.staging",
     ),
     adapter=Door("compaction.stores.staging.adapter:open_adapter"),
     rewriters={"MetarangeRewrite": Door("compaction.rewrite.metaranges.rewriter:open_rewriter")},
