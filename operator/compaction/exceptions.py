@@ -1300,6 +1300,42 @@ class ProtectedBranchError(StagingStoreError):
         return f'branch "{branch}" is protected: {action} is not allowed'
 
 
+class RecordTextError(StagingStoreError):
+    """A record, value or operation that is not written as it must be; says what is wrong and what to write."""
+
+
+class RecordLineError(RecordTextError):
+    """A line of a file that is not written as it must be; `line` counts from 1."""
+
+    def __init__(self, path: str, line: int, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: line {self.line}: {self.reason}"
+
+
+class NoStagingAreaError(StagingStoreError):
+    """There is no key-value store where one was named."""
+
+
+class BranchClaimedError(StagingStoreError):
+    """Another compaction has claimed the branch; nothing was changed."""
+
+    def __init__(self, branch: str, job: str) -> None:
+        super().__init__(branch, job)
+        self.branch = branch
+        self.job = job
+
+    def __str__(self) -> str:
+        return (
+            f'branch "{self.branch}" is claimed by compaction {self.job}: wait until that has ended, or take over the '
+            "branch (--take-over); the other one then commits nothing"
+        )
+
+
 class InvalidBatchError(StagingStoreError):
     """A batch that is larger than one call takes; nothing of it was done."""
 

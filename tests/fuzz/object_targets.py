@@ -21,7 +21,7 @@ from compaction.api.manifests.policies import load_policies
 from compaction.api.manifests.secrets import load_secrets
 from compaction.api.text.times import Timestamp, format_timestamp
 from compaction.api.text.values import Duration, Quantity
-from compaction.cli.blocks.policy.file import options_of_file
+from compaction.cli.option_file import options_of_file
 from compaction.kube.client.config import from_kubeconfig
 from compaction.kube.gather import job_lease, worker_lease
 from compaction.kube.launchers.process import ProcessLauncher

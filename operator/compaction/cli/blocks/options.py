@@ -205,7 +205,7 @@ def _connection(store: str | None, index: str | None, options: Path | None) -> B
 def _options_of(file: Path | None) -> Mapping[str, str]:
     if file is None:
         return MappingProxyType({})
-    from compaction.cli.blocks.policy.file import options_of_file
+    from compaction.cli.option_file import options_of_file
 
     return options_of_file(file)
 

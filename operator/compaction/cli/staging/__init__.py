@@ -1,0 +1,1 @@
+"""`compactor staging`: staging areas without Kubernetes and without Spark."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.kinds.doors import Door, Doors
+from compaction.kinds.doors import Command, Door, Doors
 
 STAGING_DOORS: Final = Doors(
     rooms=(
@@ -12,9 +12,17 @@ STAGING_DOORS: Final = Doors(
         "compaction.stores.staging",
         "compaction.rewrite.metaranges",
         "compaction.cli.staging",
+        "compaction.ingest.staging",
         "compaction.local.demo.staging",
     ),
     adapter=Door("compaction.stores.staging.adapter:open_adapter"),
     rewriters={"MetarangeRewrite": Door("compaction.rewrite.metaranges.rewriter:open_rewriter")},
     tables=Door("compaction.cli.staging.run_tables"),
+    commands=(
+        Command(
+            "staging",
+            "Work with staging areas: branches, records, commits; compact, verify.",
+            Door("compaction.cli.staging.commands:group"),
+        ),
+    ),
 )

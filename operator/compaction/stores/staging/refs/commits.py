@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from compaction.exceptions import PredicateFailedError, RefExistsError, UnknownRefError
+from compaction.exceptions import CorruptMessageError, PredicateFailedError, RefExistsError, UnknownRefError
 from compaction.stores.staging.format.identity import commit_id
 from compaction.stores.staging.format.messages import CommitData, ProtoTimestamp, TagData
 from compaction.stores.staging.kv.port import KeyValueStore, Presence
@@ -67,12 +67,20 @@ class Commits:
             return [key.decode().removeprefix(COMMIT_KEYS) for key, _ in page[:2]]
         return []
 
-    def every(self) -> Iterator[CommitData]:
-        """All commits of the repository, also those that no branch leads to, by id."""
+    def every(self, unreadable: Callable[[str, CorruptMessageError], None] | None = None) -> Iterator[CommitData]:
+        """All commits of the repository, also those that no branch leads to, by id. `unreadable`: see
+        `Branches.every`.
+        """
         start, stop = COMMIT_KEYS.encode(), COMMIT_KEYS[:-1].encode() + b"0"
         for page in self._kv.scan(self._repository.partition, start, stop):
             for key, row in page:
-                yield CommitData.decode(row, name=key.decode(errors="replace"))
+                name = key.decode(errors="replace")
+                try:
+                    yield CommitData.decode(row, name=name)
+                except CorruptMessageError as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(name, error)
 
     def log(self, identifier: str) -> Iterator[CommitData]:
         """A commit and all before it, children before parents."""

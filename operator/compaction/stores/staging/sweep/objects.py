@@ -40,11 +40,11 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
     Raises CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
     """
     found = {one.path: one for one in area.ranges.stored()}
-    claimed = _claimed_since(area)  # before the bases are read: a swap in between makes a base of what it has
+    claimed = claimed_since(area)  # before the bases are read: a swap in between makes a base of what it has
     reached = reachable(area)
     now = area.clock()
     unreached = [one for one in found.values() if one.path not in reached]
-    due = [one.path for one in unreached if _age(one.modified, now) > grace and _epoch(one.modified) < claimed]
+    due = [one.path for one in unreached if age_of(one.modified, now) > grace and epoch_of(one.modified) < claimed]
     objects = size = 0
     for begin in range(0, len(due), BATCH):
         names = due[begin : begin + BATCH]
@@ -67,7 +67,7 @@ def reachable(area: Area) -> frozenset[str]:
     return frozenset(_with_ranges(area, trees - {""}))
 
 
-def _claimed_since(area: Area) -> float:
+def claimed_since(area: Area) -> float:
     """The moment, in seconds since 1970, from which on objects may be those of an attempt whose claim stands.
 
     A branch without sealed tokens was committed or reset since: its claim commits nothing any more.
@@ -87,7 +87,7 @@ def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
 def _still_old(area: Area, name: str, grace: float) -> bool:
     """Whether no writer has written the object since: its mark is there, so a writer that comes now waits."""
     modified = area.ranges.modified(name)
-    return modified is not None and _age(modified, area.clock()) > grace
+    return modified is not None and age_of(modified, area.clock()) > grace
 
 
 def _unmark_leftovers(area: Area) -> None:
@@ -97,9 +97,11 @@ def _unmark_leftovers(area: Area) -> None:
         unmark(area.kv, area.repository.partition, sorted(left))
 
 
-def _age(modified: datetime, now: float) -> float:
-    return now - _epoch(modified)
+def age_of(modified: datetime, now: float) -> float:
+    """Seconds since an object was written. `now`: seconds since 1970."""
+    return now - epoch_of(modified)
 
 
-def _epoch(modified: datetime) -> float:
+def epoch_of(modified: datetime) -> float:
+    """Seconds since 1970."""
     return modified.astimezone(UTC).timestamp()

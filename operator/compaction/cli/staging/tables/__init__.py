@@ -1,0 +1,1 @@
+"""`compactor staging sst`: ranges and metaranges as files, and as lines of JSON."""

@@ -1,0 +1,139 @@
+"""Records as lines of JSON: a record per line, its bytes as base64.
+
+    {"key": "YQ==", "value": "..."}
+
+`value` is the value as the table has it. Instead of it a line may have `identity` and `data` (the parts of a framed
+value, base64), or `entry` (docs/design/staging.md#values). Lines that were read have all of them; then `value` counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, Final
+
+from compaction.cli.staging.values import bytes_of_base64, entry_from, entry_object, entry_of, entry_value
+from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError
+from compaction.stores.staging.format.columns import RecordColumns
+from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
+from compaction.stores.staging.format.messages import RangeData
+from compaction.stores.staging.format.ranges import TableKind
+from compaction.stores.staging.format.table_writer import MAX_KEY_BYTES, MAX_VALUE_BYTES
+
+STDIN: Final = "-"
+STDIN_NAME: Final = "standard input"
+FIELDS: Final = ("key", "value", "identity", "data", "entry", "range")
+MAX_LINE_BYTES: Final = 4 * (MAX_KEY_BYTES + 3 * MAX_VALUE_BYTES)
+BATCH_RECORDS: Final = 8192
+BATCH_BYTES: Final = 8 << 20
+
+
+def record_line(key: bytes, value: bytes, kind: TableKind | None) -> dict[str, Any]:
+    """The line of a record; what its value means where it has that meaning. `kind`: of the table, None: unknown."""
+    line: dict[str, Any] = {"key": _text(key), "value": _text(value)}
+    try:
+        identity, data = split_value(value)
+    except FramingError:
+        return line
+    line |= {"identity": _text(identity), "data": _text(data)}
+    if kind is TableKind.METARANGES:
+        try:
+            return line | {"range": _range_object(identity, RangeData.decode(data))}
+        except CorruptMessageError:
+            return line
+    entry = entry_of(identity, data, strictly=False)
+    return line if entry is None else line | {"entry": entry_object(entry)}
+
+
+def read_lines(file: IO[bytes], *, name: str) -> Iterator[RecordColumns]:
+    """The records of a file, in batches. OSError; RecordLineError names the first bad line: one that is no record, or
+    whose key is not greater than the one before it.
+    """
+    batch: list[tuple[bytes, bytes]] = []
+    size = number = 0
+    last: bytes | None = None
+    while raw := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if not raw.strip():
+            continue
+        try:
+            key, value = _record(raw)
+            _check_order(last, key)
+        except RecordTextError as error:
+            raise RecordLineError(name, number, str(error)) from None
+        last = key
+        batch.append((key, value))
+        size += len(key) + len(value)
+        if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+            yield RecordColumns.of(batch)
+            batch, size = [], 0
+    if batch:
+        yield RecordColumns.of(batch)
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """The JSON object of a line. RecordTextError: it is none, or names a field twice."""
+    if len(raw) > MAX_LINE_BYTES:
+        raise RecordTextError(f"the line is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        found = json.loads(raw, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        words = error.msg if isinstance(error, json.JSONDecodeError) else "it is not UTF-8, or nested too deeply"
+        raise RecordTextError(f"the line is not JSON ({words}): write one object per line") from None
+    if not isinstance(found, dict):
+        raise RecordTextError("the line is no JSON object: write one object per line")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RecordTextError("the line names a field twice")
+    return found
+
+
+def _record(raw: bytes) -> tuple[bytes, bytes]:
+    fields = object_of(raw)
+    if unknown := sorted(set(fields) - set(FIELDS)):
+        raise RecordTextError(f'a record has no "{unknown[0]}": write {", ".join(FIELDS)}')
+    if "key" not in fields:
+        raise RecordTextError('a record needs "key"')
+    key, value = bytes_of_base64(fields["key"], "key"), _value(fields)
+    if len(key) > MAX_KEY_BYTES:
+        raise RecordTextError(f'"key" has {len(key)} bytes, more than {MAX_KEY_BYTES}')
+    if len(value) > MAX_VALUE_BYTES:
+        raise RecordTextError(f"the value has {len(value)} bytes, more than {MAX_VALUE_BYTES}")
+    return key, value
+
+
+def _value(fields: Mapping[str, Any]) -> bytes:
+    if "value" in fields:
+        return bytes_of_base64(fields["value"], "value")
+    if "identity" in fields and "data" in fields:
+        parts = (bytes_of_base64(fields[name], name) for name in ("identity", "data"))
+        return frame_value(*parts)
+    if isinstance(fields.get("entry"), dict):
+        return entry_value(entry_from(fields["entry"]))
+    raise RecordTextError('a record needs "value", or "identity" and "data", or "entry"')
+
+
+def _check_order(last: bytes | None, key: bytes) -> None:
+    if last is None or last < key:
+        return
+    wrong = "is there twice" if last == key else f"is not greater than {last[:80]!a} before it"
+    raise RecordTextError(f"the key {key[:80]!a} {wrong}: sort the records by the bytes of their keys")
+
+
+def _range_object(identity: bytes, data: RangeData) -> dict[str, Any]:
+    return {
+        "id": identity.decode("ascii", errors="backslashreplace"),
+        "minKey": _text(data.min_key),
+        "maxKey": _text(data.max_key),
+        "count": data.count,
+        "estimatedSize": data.estimated_size,
+    }
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
