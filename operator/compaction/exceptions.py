@@ -1363,6 +1363,18 @@ class OutputSweptError(StagingStoreError):
         return f"{self.branch}: a sweep deleted range {self.table} while it was written: nothing was committed; retry"
 
 
+class ScratchSpaceError(StagingStoreError):
+    """The disk of a worker did not take what a rewrite puts there for a while: it is full, or not writable."""
+
+    def __init__(self, branch: str, reason: str) -> None:
+        super().__init__(branch, reason)
+        self.branch = branch
+
+    def __str__(self) -> str:
+        branch, reason = self.args
+        return f"{branch}: scratch space of the worker: {reason}; give the worker's temporary directory more room"
+
+
 class RewriteProofError(StagingStoreError):
     """What was written does not read back as what the branch shows; nothing is committed. Says both fingerprints."""
 

@@ -9,11 +9,8 @@ import pytest
 from compaction.stores.objects.store import open_objects
 from compaction.stores.staging.kv.sql import SqlKeyValueStore
 from compaction.stores.staging.tree.storage import RangeStorage
-from support.faults.aged import age
 from support.stores.s3 import S3
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo
-
-__all__ = ["age"]
 
 
 @pytest.fixture

@@ -7,7 +7,14 @@ from pydantic import Field
 from compaction.api.base import ApiModel
 from compaction.api.crd.columns import ColumnType, PrinterColumn, ResourceInfo
 from compaction.api.job.spec import CompactionJobSpec, JobParameters, JobSources, PolicyReference, job_members
-from compaction.api.job.status import AttemptStatus, ClumpReceipt, CompactionJobStatus, JobReceipt, SkippedSource
+from compaction.api.job.status import (
+    AttemptStatus,
+    ClumpReceipt,
+    CompactionJobStatus,
+    JobReceipt,
+    MetarangeReceipt,
+    SkippedSource,
+)
 from compaction.api.metadata import ObjectMeta
 from compaction.api.names import API_VERSION, JOB_KIND, JOB_PLURAL, MAX_JOB_NAME
 from compaction.api.policy.plan_status import WaitStatus
@@ -69,6 +76,7 @@ __all__ = [
     "JobParameters",
     "JobReceipt",
     "JobSources",
+    "MetarangeReceipt",
     "PolicyReference",
     "SkippedSource",
     "WaitStatus",

@@ -79,6 +79,25 @@ class ClumpReceipt(ApiModel):
     """Index of the last new entry."""
 
 
+class MetarangeReceipt(ApiModel):
+    """What became of the tree of a branch."""
+
+    metarange: Annotated[str, StringConstraints(max_length=64)] = ""
+    """Id of the metarange that the branch has as its base now."""
+    changes: Count = 0
+    """Number of keys that the tokens changed, tombstones among them."""
+    tombstones: Count = 0
+    """Number of them that were tombstones, which reads step over no more."""
+    ranges_written: Count = 0
+    """Number of ranges that were written."""
+    ranges_reused: Count = 0
+    """Number of ranges that no change touched; the metarange names them as they are."""
+    bytes_read: Count = 0
+    """Bytes of changes and of touched ranges that were read."""
+    bytes_written: Count = 0
+    """Bytes of ranges that were written, before compression."""
+
+
 class JobReceipt(ApiModel):
     """Proof of what the job committed, over all its attempts."""
 
@@ -124,10 +143,17 @@ class JobReceipt(ApiModel):
     clump: ClumpReceipt | None = None
     """What was re-written at the head of the log, in a job with clump. The maps beside the log name every entry."""
 
+    metarange: MetarangeReceipt | None = None
+    """What became of the tree of a branch, in a job of kind MetarangeRewrite."""
+
     @property
     def commits(self) -> frozenset[str]:
-        """What the receipt proves, by name: outputs, obsolete sources, and the copies at the head of a log."""
-        return frozenset((*self.outputs, *self.obsolete, *(("clump",) if self.clump is not None else ())))
+        """What the receipt proves, by name: outputs, obsolete sources, the copies at the head of a log, and the tree of
+        a branch, which may have no ranges.
+        """
+        clump = ("clump",) if self.clump is not None else ()
+        tree = (self.metarange.metarange,) if self.metarange is not None else ()
+        return frozenset((*self.outputs, *self.obsolete, *clump, *tree))
 
 
 class CompactionJobStatus(ApiModel):

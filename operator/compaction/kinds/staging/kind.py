@@ -153,13 +153,17 @@ class StagingAreaKind(Kind):
 
     def did(self, receipt: JobReceipt) -> str:
         """See `Kind`."""
-        return format_rewrite(len(receipt.sources), len(receipt.outputs))
+        return format_rewrite(receipt)
 
     def became(self, receipt: JobReceipt) -> str:
         """See `Kind`."""
-        written = f"{plural(len(receipt.outputs), 'range')} with {format_bytes(receipt.bytes_after)}"
         tokens = f"{plural(len(receipt.sources), 'token')} with {format_bytes(receipt.bytes_before)}"
-        return f"{tokens} became {written}; the touched ranges hold {receipt.records} records."
+        tree = receipt.metarange
+        if tree is None:
+            return f"{tokens} became part of the base."
+        written = f"{plural(tree.ranges_written, 'range')} with {format_bytes(receipt.bytes_after)}"
+        records = f"the written ranges hold {plural(receipt.records, 'record')}"
+        return f"{tokens} became {written}; {records}, and {plural(tree.ranges_reused, 'range')} stayed as they were."
 
     def debt(self, status: CompactionPolicyStatus) -> str:
         """See `Kind`."""

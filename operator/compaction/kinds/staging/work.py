@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from compaction.api.job.resource import JobReceipt
 from compaction.api.text.formatting import plural
 
 
@@ -34,6 +35,13 @@ def trees_of(base_version: str) -> tuple[str, str]:
     return commit, base
 
 
-def format_rewrite(tokens: int, ranges: int) -> str:
-    """What a job did with a branch: `3 tokens compacted, 2 ranges written`."""
-    return f"{plural(tokens, 'token')} compacted, {plural(ranges, 'range')} written"
+def format_rewrite(receipt: JobReceipt) -> str:
+    """What a job did with a branch: `3 tokens compacted, 2 ranges written, 40 left as they are`."""
+    done = [f"{plural(len(receipt.sources), 'token')} compacted"]
+    if receipt.metarange is not None:
+        done.append(f"{plural(receipt.metarange.ranges_written, 'range')} written")
+        if receipt.metarange.ranges_reused:
+            done.append(f"{receipt.metarange.ranges_reused} left as they are")
+        if receipt.metarange.tombstones:
+            done.append(f"{plural(receipt.metarange.tombstones, 'tombstone')} removed")
+    return ", ".join(done)

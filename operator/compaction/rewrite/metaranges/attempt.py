@@ -34,7 +34,7 @@ from compaction.exceptions import (
 from compaction.rewrite.attempt import RewriteAttempt
 from compaction.rewrite.metaranges.job import MetarangeJob
 from compaction.rewrite.metaranges.report import RewriteFailure, failed, receipt_from, receipt_of, succeeded
-from compaction.rewrite.metaranges.tree import TreeWriter
+from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.stores.staging.compaction.claims import swap_base
@@ -85,7 +85,7 @@ class MetarangeAttempt(RewriteAttempt):
         receipt = receipt_of(
             work, written, token=self.token, worker=self.worker, seconds=seconds, now=self.area.clock()
         )
-        self._swap(written.tree, receipt)
+        self._swap(written, receipt)
         self.receipt = receipt
         log.info("branch compacted", branch=work.branch, changes=written.changes, reused=written.reused)
 
@@ -105,14 +105,22 @@ class MetarangeAttempt(RewriteAttempt):
             raise WorkOutdatedError(target)
         return False
 
-    def _swap(self, tree: str, receipt: JobReceipt) -> None:
+    def _swap(self, written: WrittenTree, receipt: JobReceipt) -> None:
         """Commit, again and again while it is not known whether it happened; the lease is held each time."""
         text = receipt.model_dump_json(by_alias=True, exclude_defaults=True)
         give_up_at = self.monotonic() + COMMIT_PATIENCE
         while True:
             self.lease.ensure_held()
             try:
-                swap_base(self.area, self.job.work, tree, job=self.job.name, token=self.token, receipt=text)
+                swap_base(
+                    self.area,
+                    self.job.work,
+                    written.tree,
+                    job=self.job.name,
+                    token=self.token,
+                    receipt=text,
+                    written=written.objects,
+                )
             except (DatabaseUnavailableError, TooManyTriesError) as error:
                 if self.monotonic() >= give_up_at:
                     raise

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import JobReceipt
+from compaction.api.job.resource import JobReceipt, MetarangeReceipt
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import (
     CompactionError,
@@ -20,8 +20,11 @@ from compaction.exceptions import (
     DatabaseUnavailableError,
     MissingRangeError,
     ObjectStoreUnavailableError,
+    OutputSweptError,
+    RangeRecordError,
     RewriteProofError,
     StaleTokenError,
+    TooManyTriesError,
     UnknownRefError,
     UnsupportedRangeError,
     WorkOutdatedError,
@@ -41,9 +44,10 @@ _REASONS: Final[dict[type[CompactionError], JobReason]] = {
     MissingRangeError: JobReason.SOURCE_CORRUPT,
     UnsupportedRangeError: JobReason.SOURCE_CORRUPT,
     CorruptMessageError: JobReason.SOURCE_CORRUPT,
+    RangeRecordError: JobReason.SOURCE_CORRUPT,
 }
 """Anything else is that the store could not be read or written."""
-_PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
+_PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError, OutputSweptError, TooManyTriesError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,9 @@ class RewriteFailure:
 
     @classmethod
     def of(cls, error: CompactionError) -> RewriteFailure:
-        """An error of the data or of the store."""
+        """An error of the data or of the store. A branch or a repository that is gone has changed."""
+        if isinstance(error, UnknownRefError) and error.what == "commit":
+            return cls(JobReason.SOURCE_CORRUPT, f"{error}: restore its row from a backup of the key-value store")
         reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
         return cls(reason or JobReason.STORE_UNREADABLE, str(error), isinstance(error, _PASSING))
 
@@ -73,13 +79,22 @@ def receipt_of(
         sources=work.tokens,
         outputs=tuple(info.id for info in written.written[:MAX_OUTPUTS]),
         records=sum(info.count for info in written.written),
-        bytes_before=written.bytes_read,
+        bytes_before=written.staged_bytes,
         bytes_after=written.bytes_written,
         bytes_reclaimed=written.staged_bytes,
         fingerprint_before=_together(written.shown),
         fingerprint_after=_together(written.contents),
         seconds=round(seconds, 3),
         committed_at=timestamp_from_epoch(now),
+        metarange=MetarangeReceipt(
+            metarange=written.tree,
+            changes=written.changes,
+            tombstones=written.tombstones,
+            ranges_written=len(written.written),
+            ranges_reused=written.reused,
+            bytes_read=written.bytes_read,
+            bytes_written=written.bytes_written,
+        ),
     )
 
 
@@ -97,7 +112,7 @@ def succeeded(receipt: JobReceipt, *, token: int) -> JobReport:
         token=token,
         outcome=ReportOutcome.SUCCEEDED,
         reason=JobReason.COMPLETED,
-        message=format_rewrite(len(receipt.sources), len(receipt.outputs)),
+        message=format_rewrite(receipt),
         receipt=receipt,
     )
 

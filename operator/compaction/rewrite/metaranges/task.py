@@ -6,17 +6,26 @@ Spark, and would lose which object it is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from compaction.exceptions import CompactionError, RewriteProofError, StagingStoreError, StorageError
+from compaction.exceptions import (
+    CompactionError,
+    CorruptRangeError,
+    MissingRangeError,
+    RewriteProofError,
+    ScratchSpaceError,
+    StagingStoreError,
+    StorageError,
+)
 from compaction.rewrite.place import ObjectsPlace
 from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.staging.compaction.rewriting import shown_over
 from compaction.stores.staging.compaction.spool import decode_changes
 from compaction.stores.staging.format.breaks import BreakRule
 from compaction.stores.staging.format.columns import RecordColumns
+from compaction.stores.staging.format.ranges import RangeInfo
 from compaction.stores.staging.tree.applying import PartResult, read_back, write_part
 from compaction.stores.staging.tree.fingerprint import fingerprint
 from compaction.stores.staging.tree.storage import RangeStorage
@@ -57,12 +66,22 @@ def write_proved(task: PartTask) -> WrittenPart:
         storage = RangeStorage(task.place.open(), rule=task.rule, pace=pace)
         result = write_part(storage, task.part, decode_changes(task.changes), keep_equal=False)
         shown = fingerprint(_shown(storage, task))
-        found = read_back(storage, result.ranges)
+        found = _read_back(storage, result.ranges)
     except (StagingStoreError, StorageError) as error:
         return WrittenPart(None, error=error)
+    except OSError as error:  # of the temporary files; those of objects are errors of ours by now
+        return WrittenPart(None, error=ScratchSpaceError(task.branch, error.strerror or type(error).__name__))
     if not shown == found == result.content:
         return WrittenPart(None, error=RewriteProofError(task.branch, shown, found))
     return WrittenPart(result, shown, found)
+
+
+def _read_back(storage: RangeStorage, ranges: Iterable[RangeInfo]) -> str:
+    """The fingerprint of what was written, or in words what is wrong with it: no source is to blame for that."""
+    try:
+        return read_back(storage, ranges)
+    except (CorruptRangeError, MissingRangeError) as error:
+        return str(error)
 
 
 def _shown(storage: RangeStorage, task: PartTask) -> Iterator[RecordColumns]:

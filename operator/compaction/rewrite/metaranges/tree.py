@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import RewriteProofError
+from compaction.exceptions import CorruptRangeError, MissingRangeError, RewriteProofError, ScratchSpaceError
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_proved
 from compaction.rewrite.place import ObjectsPlace
@@ -30,11 +30,14 @@ PLANNING_SHARE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class WrittenTree:
-    """A tree whose metarange was written, and what was done for it. Bytes are estimates."""
+    """A tree whose metarange was written, and what was done for it. Bytes are estimates. `changes`: of all tokens,
+    `tombstones` among them.
+    """
 
     tree: str
     counts: ChangeCounts
     changes: int
+    tombstones: int
     written: tuple[RangeInfo, ...]
     reused: int
     shown: tuple[str, ...]
@@ -43,15 +46,18 @@ class WrittenTree:
     bytes_read: int
 
     @property
+    def objects(self) -> tuple[str, ...]:
+        """The ids of all that was written."""
+        return (*(info.id for info in self.written), self.tree)
+
+    @property
     def bytes_written(self) -> int:
         return sum(info.estimated_size for info in self.written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeWriter:
-    """Writes one tree. `part_bytes`: wanted size of a part; `bytes_per_second`: what all may read and write together.
-    OSError when the driver's disk is full.
-    """
+    """Writes one tree. `part_bytes`: wanted size of a part. `bytes_per_second`: what all may move together."""
 
     area: Area
     place: ObjectsPlace
@@ -68,6 +74,13 @@ class TreeWriter:
 
         Raises StagingStoreError, StorageError, LeaseLostError, JobStoppedError, EngineLostError, TaskFailedError.
         """
+        try:
+            return self._write(work)
+        except OSError as error:  # of the file of changes; those of objects are errors of ours by now
+            reason = error.strerror or type(error).__name__
+            raise ScratchSpaceError(f"{work.repository}/{work.branch}", reason) from error
+
+    def _write(self, work: BranchWork) -> WrittenTree:
         base = base_view(self.area, work).metarange_id
         with ChangesSpool() as spool:
             changes = self._held(spool.through(staged_changes(self.area, work)))
@@ -77,8 +90,7 @@ class TreeWriter:
             parts = [one for one in planned if isinstance(one, Part)]
             self.lease.set_progress(PLANNING_SHARE)
             done = self._run(work, base, spool, parts)
-            spooled, count = spool.nbytes, spool.changes
-        return self._assembled(work, planned, done, changes=count, spooled=spooled)
+            return self._assembled(work, planned, done, spool)
 
     def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
         pace = Pace(bytes_per_second=self.bytes_per_second) if self.bytes_per_second else UNLIMITED
@@ -110,7 +122,7 @@ class TreeWriter:
         return [done[number] for number in range(len(parts))]
 
     def _assembled(
-        self, work: BranchWork, planned: list[RangeInfo | Part], done: list[WrittenPart], *, changes: int, spooled: int
+        self, work: BranchWork, planned: list[RangeInfo | Part], done: list[WrittenPart], spool: ChangesSpool
     ) -> WrittenTree:
         every: list[RangeInfo] = []
         written: list[RangeInfo] = []
@@ -126,18 +138,29 @@ class TreeWriter:
             written += result.ranges
             counts += result.counts
         tree = self.area.ranges.write_metarange(every)
-        found = self.area.ranges.content_id(tree, TableKind.METARANGES)
-        if found != tree or tuple(self.area.ranges.ranges(tree)) != tuple(every):
+        found = self._read_back(tree, every)
+        if found != tree:
             raise RewriteProofError(f"{work.repository}/{work.branch}", tree, found)
-        read = spooled + sum(one.nbytes for one in planned if isinstance(one, Part))
+        read = spool.nbytes + sum(one.nbytes for one in planned if isinstance(one, Part))
         return WrittenTree(
             tree=tree,
             counts=counts,
-            changes=changes,
+            changes=spool.changes,
+            tombstones=spool.tombstones,
             written=tuple(written),
             reused=len(every) - len(written),
             shown=tuple(one.shown for one in done),
             contents=tuple(one.content for one in done),
-            staged_bytes=spooled,
+            staged_bytes=spool.nbytes,
             bytes_read=read,
         )
+
+    def _read_back(self, tree: str, every: list[RangeInfo]) -> str:
+        """The id of the metarange as it lies there now, or in words what is wrong with it: no source is to blame."""
+        try:
+            self.area.ranges.forget(tree)
+            found = self.area.ranges.content_id(tree, TableKind.METARANGES)
+            same = tuple(self.area.ranges.ranges(tree)) == tuple(every)
+        except (CorruptRangeError, MissingRangeError) as error:
+            return str(error)
+        return found if same else f"another list of ranges ({found})"

@@ -101,6 +101,7 @@ def swap_base(
         UnknownRefError, TooManyTriesError
     """
     head = area.commits.get(work.commit_id).meta_range_id
+    forget_receipts(area, work.branch)
     keep_receipt(area, work.branch, job=job, token=token, receipt=receipt)
 
     def based(branch: Branch) -> BranchRecord | None:
@@ -127,9 +128,7 @@ def swap_base(
         if gone:
             raise OutputSweptError(_path(work), gone[0])
 
-    branch = swapped(area, work.branch, "swap its base", based, before_swap=present)
-    forget_receipts(area, work.branch)
-    return branch
+    return swapped(area, work.branch, "swap its base", based, before_swap=present)
 
 
 def _path(work: BranchWork) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from compaction.stores.staging.changes import tombstones
 from compaction.stores.staging.format.columns import BINARY, RecordColumns
 from compaction.stores.staging.tree.aligning import Upcoming
 from compaction.stores.staging.tree.stretches import Part
@@ -35,6 +36,7 @@ class ChangesSpool:
         self._writer = pa.ipc.new_stream(self._file, SCHEMA, options=_ZSTD)
         self.nbytes = 0
         self.changes = 0
+        self.tombstones = 0
 
     def through(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
         """The same batches, each written down on its way."""
@@ -42,6 +44,7 @@ class ChangesSpool:
             self._writer.write_batch(_batch_of(batch))
             self.nbytes += batch.nbytes
             self.changes += len(batch)
+            self.tombstones += int(tombstones(batch).sum())
             yield batch
 
     def parts(self, parts: Sequence[Part]) -> Iterator[tuple[Part, bytes]]:
