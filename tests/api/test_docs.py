@@ -11,6 +11,7 @@ import pytest
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
 from compaction.kinds.blocks.reasons import BlockJobReason
 from compaction.kinds.segments.reasons import SegmentReason
+from compaction.kinds.staging.reasons import StagingReason
 from compaction.planning.candidates import LeftOutReason
 from compaction.stores.blocks.planning.rules import BlockReason
 from compaction.stores.segments.planning.plan import LeftAloneReason
@@ -27,6 +28,7 @@ WORDS: tuple[type[StrEnum], ...] = (
     BlockReason,
     BlockJobReason,
     SegmentReason,
+    StagingReason,
     AttemptOutcome,
     JobState,
     ConditionType,

@@ -124,7 +124,7 @@ def test_parents_that_are_left_out_are_filled_in() -> None:
     spec = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]
     assert all(spec[parent]["default"] == {} for parent in ("trigger", "limits", "lease", "workers", "cleanup"))
     stores = spec["store"]["properties"].values()
-    assert [store["properties"]["thresholds"]["default"] for store in stores] == [{}, {}]
+    assert [store["properties"]["thresholds"]["default"] for store in stores] == [{}, {}, {}]
     assert "default" not in spec["store"], "the user says which store"
 
 
@@ -169,7 +169,7 @@ def test_columns_and_selectable_fields_point_at_fields(crd: dict[str, Any]) -> N
 def test_only_what_works_is_declared() -> None:
     assert [crd["spec"]["names"]["kind"] for crd in crd_objects()] == ["CompactionPolicy", "CompactionJob"]
     store = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]["store"]
-    assert list(store["properties"]) == ["segmentLogs", "blockStore"]
+    assert list(store["properties"]) == ["segmentLogs", "blockStore", "stagingArea"]
 
 
 class TestCommand:

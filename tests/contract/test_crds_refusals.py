@@ -20,6 +20,12 @@ from support.cluster.manifests import (
     job_object,
     policy_object,
 )
+from support.cluster.staging_manifests import (
+    WRONG_STAGING_JOBS,
+    WRONG_STAGING_POLICIES,
+    staging_job_object,
+    staging_policy_object,
+)
 
 pytestmark = pytest.mark.apiserver
 
@@ -61,6 +67,30 @@ def test_a_wrong_job_of_blocks(dry_run: DryRun, wrong: Wrong) -> None:
     message = refusal(dry_run, wrong.applied_to(block_job_object()))
     assert f"{wrong.field}: " in message
     assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_STAGING_POLICIES, ids=str)
+def test_a_wrong_policy_of_a_staging_area(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(staging_policy_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_STAGING_JOBS, ids=str)
+def test_a_wrong_job_of_a_branch(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(staging_job_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+def test_the_smallest_staging_area_is_taken_with_its_defaults(kubectl: Any, namespace: str) -> None:
+    for document in (staging_policy_object(), staging_job_object()):
+        kubectl("create", "-f", "-", input=json.dumps(document), namespace=namespace)
+    answer = kubectl("get", "cpol", "staging", "-o", "json", namespace=namespace)
+    store = json.loads(answer.stdout)["spec"]["store"]["stagingArea"]
+    assert store["thresholds"] == {"tombstones": 1000, "sealedTokens": 10, "stagedWrites": 1_000_000}
+    assert (store["include"], store["table"], store["kv"]["key"]) == (["*"], "kv", "url")
+    assert "lakefs" not in store
 
 
 def test_the_smallest_ones_are_taken_with_their_defaults(kubectl: Any, namespace: str) -> None:

@@ -20,7 +20,7 @@ from compaction.exceptions import (
     NotAuthenticatedError,
     TokenReviewUnavailableError,
 )
-from compaction.ingest.access import Gate, TenantRules
+from compaction.ingest.access import AccessRules, Gate
 from compaction.ingest.reviews import KNOWN_SECONDS, REFUSED_SECONDS, AllowedAccounts, CachedReviews
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.kube.logging import LogFormat, setup_logging
@@ -314,14 +314,14 @@ def test_a_file_of_tenants_that_is_none_is_an_error(tmp_path: Path, text: str) -
     file = tmp_path / "tenants.yaml"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(IngestConfigError, match=r"tenants\.yaml"):
-        TenantRules.read(file)
+        AccessRules.read(file)
 
 
 def test_a_file_of_tenants(tmp_path: Path) -> None:
     file = tmp_path / "tenants.yaml"
     file.write_text(f'{ACCOUNT}: [acme]\nsecret:boss: ["*"]\n')
-    rules = TenantRules.read(file)
-    assert rules.of("secret:boss").tenants is None
+    rules = AccessRules.read(file)
+    assert rules.of("secret:boss").allowed is None
     rules.of(ACCOUNT).check("acme")
     with pytest.raises(NotAllowedError, match="may not use the tenant 'other'"):
         rules.of(ACCOUNT).check("other")

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import DatabaseError, DatabaseUnavailableError, TokenReviewUnavailableError
-from compaction.ingest.messages import Problem, RegistrationOutcome
-from compaction.ingest.openapi import document
-from compaction.ingest.server import IngestServer, RequestLimits
+from compaction.ingest.blocks.messages import Problem, RegistrationOutcome
+from compaction.ingest.blocks.openapi import document
+from compaction.ingest.blocks.server import IngestServer
+from compaction.ingest.service import RequestLimits
 from compaction.stores.blocks.index.tombstones import forget_blocks
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.depth import examples
@@ -170,8 +171,8 @@ def test_every_answer_of_the_document_is_given(
                 def fail(*_: Any, error: Exception = error, **__: Any) -> None:
                     raise error
 
-                patch.setattr("compaction.ingest.server.page", fail)
-                patch.setattr("compaction.ingest.server.register", fail)
+                patch.setattr("compaction.ingest.blocks.server.page", fail)
+                patch.setattr("compaction.ingest.blocks.server.register", fail)
                 listed = endpoint.list(tenant="acme")
                 entered = endpoint.register({"path": "p"} | block)
                 assert listed.status == entered.status
@@ -195,7 +196,7 @@ def test_too_many_requests_at_once_are_told_to_come_back(
         release.wait()
         raise DatabaseUnavailableError("index", "away")
 
-    monkeypatch.setattr("compaction.ingest.server.page", slow)
+    monkeypatch.setattr("compaction.ingest.blocks.server.page", slow)
     with serving(store, lambda: gate(tmp_path), limits=RequestLimits(in_flight=1)) as endpoint:
         first = threading.Thread(target=endpoint.list)
         first.start()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from compaction.ingest.server import RequestLimits
+from compaction.ingest.service import RequestLimits
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.paths import block_path

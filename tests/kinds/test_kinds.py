@@ -18,15 +18,20 @@ from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutRea
 from compaction.planning.planner import JobInventory, PlanLimits, PlannedJob, Planner
 from compaction.planning.triggers import PlanTrigger
 from support.cluster.manifests import block_job_object, block_policy_object, job_object, policy_object
+from support.cluster.staging_manifests import staging_job_object, staging_policy_object
 
 POLICIES = {
     "SegmentLogs": CompactionPolicy.from_object(policy_object()),
     "BlockStore": CompactionPolicy.from_object(block_policy_object()),
+    "StagingArea": CompactionPolicy.from_object(staging_policy_object()),
 }
 JOBS = {
     "SegmentLogs": CompactionJob.from_object(job_object()),
     "BlockStore": CompactionJob.from_object(block_job_object()),
+    "StagingArea": CompactionJob.from_object(staging_job_object()),
 }
+THRESHOLD = {"StagingArea": "tombstones"}
+"""The threshold to try, where it is not that of bytes."""
 EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
@@ -64,11 +69,30 @@ def test_a_planned_job_is_a_job_of_the_store_and_has_its_parts(kind: Kind) -> No
 def test_thresholds_are_the_kinds(kind: Kind) -> None:
     policy = POLICIES[kind.name].to_object()
     member = next(iter(policy["spec"]["store"]))
-    policy["spec"]["store"][member]["thresholds"] = {"debtBytes": 200}
+    policy["spec"]["store"][member]["thresholds"] = {THRESHOLD.get(kind.name, "debtBytes"): 200}
     due = kind.due(CompactionPolicy.from_object(policy).spec.store)
-    small = Candidate("t", "", "", (), (), debt_bytes=199, debt_sources=9, sensed_at=0.0)
-    large = Candidate("t", "", "", (), (), debt_bytes=200, debt_sources=9, sensed_at=0.0)
+    small, large = (
+        Candidate(
+            "t", "", "", (), (), debt_bytes=size, debt_sources=9, sensed_at=0.0, measures=(("tombstones", float(size)),)
+        )
+        for size in (199, 200)
+    )
     assert (due(small), due(large)) == (False, True)
+
+
+def test_any_threshold_of_a_branch_is_enough() -> None:
+    document = staging_policy_object()
+    document["spec"]["store"]["stagingArea"]["thresholds"] = {"sealedTokens": 3, "tombstones": None, "maxAge": "1h"}
+    store = CompactionPolicy.from_object(document).spec.store
+    due = kind_of(store).due(store)
+
+    def with_measures(**measures: float) -> Candidate:
+        return Candidate("t", "", "", (), (), 1, 1, sensed_at=0.0, measures=tuple(measures.items()))
+
+    assert not due(with_measures(sealedTokens=2, tombstones=1e9, ageReached=0))
+    assert due(with_measures(sealedTokens=3))
+    assert due(with_measures(ageReached=1))
+    assert due(with_measures(stagedWrites=1_000_000))
 
 
 @EACH

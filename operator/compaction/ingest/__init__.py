@@ -1,5 +1,5 @@
-"""The HTTP endpoint where writers register the blocks they have uploaded, and readers list the live ones.
+"""HTTP endpoints for writers, each of one kind of store: what they share, and a package for each.
 
-Knows the block store as a library. Who a bearer token belongs to it asks through a port that `kube` implements, so it
-runs without Kubernetes too, with a shared secret.
+An endpoint knows its store as a library. Who a bearer token belongs to it asks through a port that `kube` implements,
+so it runs without Kubernetes too, with a shared secret.
 """

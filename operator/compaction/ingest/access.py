@@ -1,4 +1,4 @@
-"""Who may come in, and for which tenants: a bearer token that is a shared secret, or a service account's.
+"""Who may come in, and for what: a bearer token that is a shared secret, or a service account's.
 
 Nothing of a token is logged, kept or put into a message; what is remembered of one is its digest.
 """
@@ -18,39 +18,42 @@ from compaction.exceptions import IngestConfigError, NotAllowedError, NotAuthent
 from compaction.ingest.reviews import CachedReviews
 from compaction.ingest.shared_secrets import SharedSecret
 
-EVERY_TENANT: Final = "*"
+EVERY: Final = "*"
 _SCHEME: Final = "bearer"
 _MAX_RULES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking. `tenants`: whose blocks it may register and list; None is everybody's."""
+    """Who is asking. `allowed`: the tenants it may use, or what else `noun` says; None is all of them."""
 
     name: str
-    tenants: frozenset[str] | None = None
+    allowed: frozenset[str] | None = None
+    noun: str = "tenant"
 
-    def check(self, tenant: str) -> None:
+    def check(self, wanted: str) -> None:
         """Raises NotAllowedError."""
-        if self.tenants is not None and tenant not in self.tenants:
-            raise NotAllowedError(f"{self.name} may not use the tenant {printable(cut(tenant, 100))!r}")
+        if self.allowed is not None and wanted not in self.allowed:
+            raise NotAllowedError(f"{self.name} may not use the {self.noun} {printable(cut(wanted, 100))!r}")
 
 
 @dataclass(frozen=True, slots=True)
-class TenantRules:
-    """The tenants of each principal; a principal that is not named has none."""
+class AccessRules:
+    """The tenants of each principal, or what else `noun` says; a principal that is not named has none."""
 
-    tenants: Mapping[str, frozenset[str]]
+    allowed: Mapping[str, frozenset[str]]
+    noun: str = "tenant"
+    nouns: str = "tenants"
 
     def of(self, name: str) -> Principal:
         """Raises NotAllowedError."""
-        found = self.tenants.get(name)
+        found = self.allowed.get(name)
         if found is None:
-            raise NotAllowedError(f"{name} is in no rule: name it in the file of tenants")
-        return Principal(name, None if EVERY_TENANT in found else found)
+            raise NotAllowedError(f"{name} is in no rule: name it in the file of {self.nouns}")
+        return Principal(name, None if EVERY in found else found, self.noun)
 
     @classmethod
-    def read(cls, path: Path) -> TenantRules:
+    def read(cls, path: Path, *, noun: str = "tenant", nouns: str = "tenants") -> AccessRules:
         """From YAML, `principal: [tenant, ...]`, where "*" is every tenant. Raises IngestConfigError."""
         try:
             with path.open(encoding="utf-8") as file:
@@ -60,25 +63,25 @@ class TenantRules:
                 f"{path}: cannot be read as YAML: {cut(' '.join(str(error).split()), 200)}"
             ) from None
         if not isinstance(document, dict) or not document:
-            raise IngestConfigError(f"{path}: write one line `principal: [tenant, ...]` for each principal")
+            raise IngestConfigError(f"{path}: write one line `principal: [{noun}, ...]` for each principal")
         rules: dict[str, frozenset[str]] = {}
-        for name, tenants in document.items():
-            texts = isinstance(tenants, list) and all(isinstance(one, str) and one for one in tenants)
+        for name, wanted in document.items():
+            texts = isinstance(wanted, list) and all(isinstance(one, str) and one for one in wanted)
             if not isinstance(name, str) or not texts:
-                raise IngestConfigError(f'{path}: {name}: its tenants are no list of texts, such as [acme] or ["*"]')
-            rules[name] = frozenset(tenants)
-        return cls(rules)
+                raise IngestConfigError(f'{path}: {name}: its {nouns} are no list of texts, such as [acme] or ["*"]')
+            rules[name] = frozenset(wanted)
+        return cls(rules, noun, nouns)
 
 
 class Gate:
     """Tells from a header who is asking. Safe for one event loop."""
 
     def __init__(
-        self, secrets: Sequence[SharedSecret], reviews: CachedReviews | None, rules: TenantRules | None = None
+        self, secrets: Sequence[SharedSecret], reviews: CachedReviews | None, rules: AccessRules | None = None
     ) -> None:
         """Raises IngestConfigError when no caller could be authenticated."""
         if not secrets and reviews is None:
-            raise IngestConfigError("no caller could register blocks: give a shared secret, or allow service accounts")
+            raise IngestConfigError("no caller could come in: give a shared secret, or allow service accounts")
         self._secrets, self._reviews, self._rules = tuple(secrets), reviews, rules
 
     async def enter(self, header: str | None) -> Principal:

@@ -1,4 +1,4 @@
-"""What the endpoint counts. Labels are of small, fixed sets: no tenant, no principal, no path."""
+"""What every endpoint counts. Labels are of small, fixed sets: no tenant, no principal, no path."""
 
 from __future__ import annotations
 
@@ -6,38 +6,25 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from compaction.ingest.messages import BlockResult
-
 _SECONDS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 
 
-class IngestMetrics:
-    """Of one server, in a registry of its own unless one is given."""
+class RequestMetrics:
+    """Of one server, in a registry of its own unless one is given. `prefix`: of the names of its metrics."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self.requests = Counter(
-            "compaction_ingest_requests",
+            f"{prefix}_requests",
             "Requests answered, by operation and status",
             ["operation", "code"],
             registry=self.registry,
         )
         self.seconds = Histogram(
-            "compaction_ingest_request_seconds",
+            f"{prefix}_request_seconds",
             "From the head of a request to its answer",
             ["operation"],
             registry=self.registry,
             buckets=_SECONDS,
         )
-        self.blocks = Counter(
-            "compaction_ingest_blocks",
-            "Blocks of registrations, by what became of them and why",
-            ["outcome", "reason"],
-            registry=self.registry,
-        )
-        self.running = Gauge("compaction_ingest_requests_running", "Requests under way", registry=self.registry)
-
-    def count(self, results: tuple[BlockResult, ...]) -> None:
-        """The blocks of one request."""
-        for one in results:
-            self.blocks.labels(one.outcome.value, one.code.value if one.code else "").inc()
+        self.running = Gauge(f"{prefix}_requests_running", "Requests under way", registry=self.registry)

@@ -1,9 +1,9 @@
-"""What the endpoint offers, once: the routes are made from these operations, and the OpenAPI document too."""
+"""What an endpoint offers, once: its routes are made from its operations, and the OpenAPI document too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final
@@ -11,25 +11,15 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from compaction.ingest.messages import (
-    ListingAnswer,
-    ListingQuery,
-    ProblemAnswer,
-    RegisterAnswer,
-    RegisterRequest,
-)
-
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 _REFERENCE: Final = "#/components/schemas/{model}"
 _BEARER: Final = "bearer"
 
 
-class Name(StrEnum):
-    """The operations."""
+class OpenName(StrEnum):
+    """The operations that every endpoint has, for every caller."""
 
-    REGISTER = "registerBlocks"
-    LIST = "listBlocks"
     DOCUMENT = "openapi"
     HEALTH = "healthz"
     READY = "readyz"
@@ -38,9 +28,11 @@ class Name(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route. `answers`: by status a model, or a media type; `open`: without authentication."""
+    """One route. `answers`: by status a model, or a media type; `open`: without authentication. `parts`: the parameters
+    in the path, and what they are. `lines`: a body of JSON lines, each of this model.
+    """
 
-    name: Name
+    name: StrEnum
     method: str
     path: str
     summary: str
@@ -49,6 +41,8 @@ class Operation:
     open: bool = False
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
+    parts: Mapping[str, str] = field(default_factory=dict)
+    lines: type[BaseModel] | None = None
 
     def document(self) -> dict[str, Any]:
         """As OpenAPI has it."""
@@ -57,10 +51,19 @@ class Operation:
             found["description"] = self.description
         if self.open:
             found["security"] = []
+        parameters = [_part(name, what) for name, what in self.parts.items()]
         if self.query is not None:
-            found["parameters"] = _parameters(self.query)
+            parameters += _parameters(self.query)
+        if parameters:
+            found["parameters"] = parameters
         if self.body is not None:
             found["requestBody"] = {"required": True, "content": _content(self.body)}
+        if self.lines is not None:
+            line = {"$ref": _REFERENCE.format(model=self.lines.__name__)}
+            found["requestBody"] = {
+                "required": True,
+                "content": {LINES: {"schema": {"type": "string"}, "x-line": line}},
+            }
         found["responses"] = {
             str(status.value): {"description": status.phrase, "content": _content(answer)}
             | ({} if isinstance(answer, str) else _headers(status))
@@ -69,94 +72,73 @@ class Operation:
         return found
 
 
-def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
-    return dict.fromkeys(statuses, ProblemAnswer)
-
-
-_ALWAYS: Final = (
+LINES: Final = "application/x-ndjson"
+ALWAYS: Final = (
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.UNAUTHORIZED,
     HTTPStatus.FORBIDDEN,
     HTTPStatus.INTERNAL_SERVER_ERROR,
     HTTPStatus.SERVICE_UNAVAILABLE,
 )
-_OF_BODIES: Final = (
+"""Refusals of every operation that is not open."""
+OF_BODIES: Final = (
     HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.CONFLICT,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    HTTPStatus.UNPROCESSABLE_ENTITY,
 )
-
-OPERATIONS: Final = (
+"""Refusals of every operation with a body."""
+OPEN: Final = (
+    Operation(OpenName.DOCUMENT, "GET", "/openapi.json", "This document.", {HTTPStatus.OK: JSON}, open=True),
+    Operation(OpenName.HEALTH, "GET", "/healthz", "Whether the process answers.", {HTTPStatus.OK: TEXT}, open=True),
     Operation(
-        Name.REGISTER,
-        "POST",
-        "/v1/blocks",
-        "Register blocks that were uploaded: all of them, or none.",
-        {HTTPStatus.OK: RegisterAnswer} | _problems(*_ALWAYS, *_OF_BODIES),
-        "From a 200 on readers see the blocks, and they wait for compaction. Repeating is harmless: a block that is "
-        "registered already is Known. 409: an id or path is that of another content. 422: an object is missing, "
-        "damaged or not the block it should be. After 503, or no answer, send the same request again.",
-        body=RegisterRequest,
-    ),
-    Operation(
-        Name.LIST,
-        "GET",
-        "/v1/blocks",
-        "List live blocks, all of one instant.",
-        {HTTPStatus.OK: ListingAnswer} | _problems(*_ALWAYS, HTTPStatus.GONE),
-        "By id, in pages. For the next one give the `version` of the first and the last id as `after`: whatever "
-        "happens in between, all pages show the same instant. The objects stay readable for the store's grace after "
-        "it. 410: the instant is too long ago.",
-        query=ListingQuery,
-    ),
-    Operation(Name.DOCUMENT, "GET", "/openapi.json", "This document.", {HTTPStatus.OK: JSON}, open=True),
-    Operation(Name.HEALTH, "GET", "/healthz", "Whether the process answers.", {HTTPStatus.OK: TEXT}, open=True),
-    Operation(
-        Name.READY,
+        OpenName.READY,
         "GET",
         "/readyz",
         "Whether requests are taken.",
         {HTTPStatus.OK: TEXT, HTTPStatus.SERVICE_UNAVAILABLE: TEXT},
         open=True,
     ),
-    Operation(Name.METRICS, "GET", "/metrics", "Metrics for Prometheus.", {HTTPStatus.OK: TEXT}, open=True),
+    Operation(OpenName.METRICS, "GET", "/metrics", "Metrics for Prometheus.", {HTTPStatus.OK: TEXT}, open=True),
 )
 
 
-def document(version: str) -> dict[str, Any]:
-    """The OpenAPI document. `version`: of the program."""
-    paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = operation.document()
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Block ingest",
-            "version": version,
-            "description": "Writers register the Parquet blocks that they have uploaded; readers list the live ones.",
-        },
-        "security": [{_BEARER: []}],
-        "paths": paths,
-        "components": {
-            "schemas": _schemas(),
-            "securitySchemes": {
-                _BEARER: {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "The token of a service account, made for the audience of this service; or a shared "
-                    "secret.",
-                }
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An endpoint as its document describes it; `operations` with those that every endpoint has."""
+
+    title: str
+    description: str
+    operations: tuple[Operation, ...]
+
+    def document(self, version: str) -> dict[str, Any]:
+        """The OpenAPI document. `version`: of the program."""
+        paths: dict[str, dict[str, Any]] = {}
+        for operation in self.operations:
+            paths.setdefault(operation.path, {})[operation.method.lower()] = operation.document()
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": self.title, "version": version, "description": self.description},
+            "security": [{_BEARER: []}],
+            "paths": paths,
+            "components": {
+                "schemas": _schemas(self.operations),
+                "securitySchemes": {
+                    _BEARER: {
+                        "type": "http",
+                        "scheme": "bearer",
+                        "description": "The token of a service account, made for the audience of this service; or a "
+                        "shared secret.",
+                    }
+                },
             },
-        },
-    }
+        }
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     """The models of all operations, which name each other."""
-    models = {one.body for one in OPERATIONS if one.body is not None}
-    models |= {answer for one in OPERATIONS for answer in one.answers.values() if not isinstance(answer, str)}
+    every = list(operations)
+    models = {model for one in every for model in (one.body, one.lines) if model is not None}
+    models |= {answer for one in every for answer in one.answers.values() if not isinstance(answer, str)}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, found = models_json_schema([(model, "validation") for model in ordered], ref_template=_REFERENCE)
     return dict(found["$defs"])
@@ -171,6 +153,10 @@ def _content(answer: type[BaseModel] | str) -> dict[str, Any]:
 def _headers(status: HTTPStatus) -> dict[str, Any]:
     name = {HTTPStatus.SERVICE_UNAVAILABLE: "Retry-After", HTTPStatus.UNAUTHORIZED: "WWW-Authenticate"}.get(status)
     return {} if name is None else {"headers": {name: {"schema": {"type": "string"}}}}
+
+
+def _part(name: str, what: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "description": what, "schema": {"type": "string"}}
 
 
 def _parameters(model: type[BaseModel]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from compaction.exceptions import IngestConfigError
-from compaction.ingest.server import IngestServer
+from compaction.ingest.service import HttpService
 
 LOOK_SECONDS: Final = 30.0
 """How often files of TLS are checked."""
@@ -76,7 +76,7 @@ class Address:
 
 
 async def serve(
-    server: IngestServer, address: Address, *, stop: asyncio.Event, started: Callable[[int], None] = lambda _: None
+    server: HttpService, address: Address, *, stop: asyncio.Event, started: Callable[[int], None] = lambda _: None
 ) -> None:
     """Serve until `stop` is set; `started` gets the port. Raises IngestConfigError."""
     address.check()

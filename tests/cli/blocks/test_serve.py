@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from compaction.cli.main import main
-from compaction.ingest.server import IngestServer
+from compaction.ingest.blocks.server import IngestServer
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import write_secrets
 from support.stores.block_index import check

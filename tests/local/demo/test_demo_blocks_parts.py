@@ -17,13 +17,13 @@ from compaction.exceptions import ControlPlaneError
 from compaction.local.demo import servers
 from compaction.local.demo.blocks import scenario
 from compaction.local.demo.blocks.facts import StoreFacts, Stray, compare, look
-from compaction.local.demo.blocks.leaks import find_leaks
 from compaction.local.demo.blocks.ledger import Entries, Ledger
 from compaction.local.demo.blocks.prover import proving
 from compaction.local.demo.blocks.run import Cast
 from compaction.local.demo.blocks.scenario import DAMAGED, TOP_LEVEL, Tenant
 from compaction.local.demo.blocks.writers import Writer, writing
 from compaction.local.demo.cluster import DemoCluster
+from compaction.local.demo.leaks import find_leaks
 from compaction.local.processes.process import ProcessId
 from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.reader import BlockReader
@@ -205,13 +205,13 @@ def test_servers_are_started_recorded_and_stopped(tmp_path: Path) -> None:
     running = servers.start_servers(place, detached=False, report=print)
     scratch = (place / "postgres").readlink()
     try:
-        assert running.index.execute("SELECT 1", database=servers.DATABASE) == [(1,)]
+        assert running.database.execute("SELECT 1", database=servers.DATABASE) == [(1,)]
         assert not any(secret in repr(running) for secret in running.secrets)
     finally:
         servers.stop_servers(place)
     assert not scratch.exists()
     assert not running.objects.process.alive()
-    assert not running.index.process.alive()
+    assert not running.database.process.alive()
     servers.stop_servers(place)
 
 

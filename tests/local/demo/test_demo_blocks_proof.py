@@ -13,8 +13,8 @@ from rich.console import Console
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.local.demo.accident import Accident
 from compaction.local.demo.blocks import proof, run, scenario, view
-from compaction.local.demo.blocks.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, Stray
 from compaction.local.demo.blocks.ledger import Entries, Ledger
 from compaction.local.demo.blocks.prover import ProvedContent, Prover

@@ -243,7 +243,7 @@ SOURCES_FIELD = "spec.sources.segmentLog"
 WRONG_JOBS = (
     Wrong("spec/policyRef", ABSENT, "spec.policyRef", "Required value", "required"),
     Wrong("spec/policyRef", {"name": ""}, "spec.policyRef.name", "at least 1 char"),
-    Wrong("spec/kind", "MetarangeRewrite", "spec.kind", "SegmentRewrite"),
+    Wrong("spec/kind", "LogRewrite", "spec.kind", "SegmentRewrite"),
     Wrong("spec/kind", "BlockRewrite", "spec.sources", "needs sources.blocks", "needs sources.segmentLog"),
     Wrong("spec/sources", {}, "spec.sources", "needs sources.segmentLog: the path of a log"),
     Wrong(f"{SOURCES}/path", "ra/a", f"{SOURCES_FIELD}.path", "must be an absolute path"),

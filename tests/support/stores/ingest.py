@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from compaction.ingest.access import Gate, TenantRules
+from compaction.ingest.access import AccessRules, Gate
+from compaction.ingest.blocks.server import IngestServer
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews, TokenReview
 from compaction.ingest.running import Address, serve
-from compaction.ingest.server import IngestServer, RequestLimits
+from compaction.ingest.service import HttpService, RequestLimits
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.stores.blocks.store import BlockStore
+from compaction.stores.staging.store import StagingStore
 from support.stores.json_schema import problems
 
 SECRET = "a secret of the tests"
@@ -50,7 +53,7 @@ class Endpoint:
     """A running server as a client sees it."""
 
     port: int
-    server: IngestServer
+    server: HttpService
     tls: ssl.SSLContext | None = None
     document: dict[str, Any] = field(default_factory=dict, repr=False)
     token: str | None = SECRET
@@ -95,7 +98,15 @@ class Endpoint:
         given = {name.rstrip("_"): value for name, value in query.items()}
         return self.call("GET", "/v1/blocks?" + urlencode(given, quote_via=quote), token=token)
 
+    def _template(self, path: str) -> str:
+        """The path of the document with parameters in it; the path itself when there is none."""
+        for template in self.document.get("paths", {}):
+            if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):
+                return str(template)
+        return path
+
     def _hold_against_the_document(self, method: str, path: str, answer: Answer, kind: str) -> None:
+        path = self._template(path)
         self.seen.add((method, path, answer.status))
         operation = self.document.get("paths", {}).get(path, {}).get(method.lower())
         if operation is None:
@@ -123,22 +134,23 @@ def gate(
         shared.append(SharedSecret(name, file))
     options = {} if clock is None else {"clock": clock}
     reviews = None if review is None else CachedReviews(review, AllowedAccounts(allowed), **options)
-    rules = None if tenants is None else TenantRules({name: frozenset(found) for name, found in tenants.items()})
+    rules = None if tenants is None else AccessRules({name: frozenset(found) for name, found in tenants.items()})
     return Gate(shared, reviews, rules)
 
 
 @contextmanager
 def serving(
-    store: BlockStore,
+    store: BlockStore | StagingStore,
     make_gate: Callable[[], Gate],
     *,
+    make: Callable[..., HttpService] = IngestServer,
     limits: RequestLimits | None = None,
     address: Address | None = None,
     tls: ssl.SSLContext | None = None,
     finish: Callable[[], Awaitable[None]] | None = None,
 ) -> Iterator[Endpoint]:
     """The server in a thread with an event loop of its own; ended at the end, and whatever went wrong is raised.
-    `make_gate` and `finish` are called in that loop.
+    `make_gate`, `make` and `finish` are called in that loop.
     """
     begun, failure = threading.Event(), []
     found: dict[str, Any] = {}
@@ -146,7 +158,7 @@ def serving(
     async def run() -> None:
         stop = found["stop"] = asyncio.Event()
         found["loop"] = asyncio.get_running_loop()
-        server = found["server"] = IngestServer(store, make_gate(), limits=limits)
+        server = found["server"] = make(store, make_gate(), limits=limits)
 
         def started(port: int) -> None:
             found["port"] = port

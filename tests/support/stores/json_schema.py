@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -15,7 +16,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _NOTES = {"title", "description", "default"}
 _OTHER_TYPES = {
     "items", "properties", "required", "additionalProperties", "minLength", "minItems", "maxLength", "maxItems",
-    "minimum", "maximum",
+    "minimum", "maximum", "propertyNames", "maxProperties", "pattern",
 }  # fmt: skip
 """They say nothing about a value of another type."""
 
@@ -46,8 +47,17 @@ def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where
             case "required" if isinstance(value, dict):
                 found += [f"{where}: {name} is missing" for name in rule if name not in value]
             case "additionalProperties" if isinstance(value, dict):
-                assert rule is False
-                found += [f"{where}: {name} is unknown" for name in value if name not in schema.get("properties", {})]
+                others = [name for name in value if name not in schema.get("properties", {})]
+                if rule is False:
+                    found += [f"{where}: {name} is unknown" for name in others]
+                else:
+                    found += [p for name in others for p in problems(value[name], rule, document, f"{where}.{name}")]
+            case "propertyNames" if isinstance(value, dict):
+                found += [p for name in value for p in problems(name, rule, document, f"{where}: {name}")]
+            case "maxProperties" if isinstance(value, dict):
+                found += [f"{where}: too many"] if len(value) > rule else []
+            case "pattern" if isinstance(value, str):
+                found += [] if re.search(rule, value) else [f"{where}: not of the form {rule}"]
             case "minLength" | "minItems" if isinstance(value, str | list):
                 found += [f"{where}: too short"] if len(value) < rule else []
             case "maxLength" | "maxItems" if isinstance(value, str | list):

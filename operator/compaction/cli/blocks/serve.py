@@ -2,168 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import signal
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 
 import click
 
-from compaction.api.text.values import Quantity
 from compaction.cli.blocks.options import StorePlace, store_options
-from compaction.cli.cluster.flags import kubeconfig_option
-from compaction.ingest.access import Gate, TenantRules
-from compaction.ingest.reviews import AllowedAccounts, CachedReviews
-from compaction.ingest.running import Address, TlsFiles, serve
-from compaction.ingest.server import IngestServer, RequestLimits
-from compaction.ingest.shared_secrets import SharedSecret
-from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import load_connection
-from compaction.kube.client.token_review import TokenReviewer
-from compaction.kube.logging import LogFormat, setup_logging
-from compaction.stores.blocks.store import BlockStore
+from compaction.cli.serving import Serving, serving_options
+from compaction.ingest.blocks.server import IngestServer
 
-AUDIENCE = "compaction-block-ingest"
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-@dataclass(frozen=True, slots=True)
-class Callers:
-    """Who may come in."""
-
-    secrets: tuple[SharedSecret, ...]
-    accounts: AllowedAccounts | None
-    audiences: tuple[str, ...]
-    kubeconfig: Path | None
-    rules: TenantRules | None
-
-    async def gate(self, stack: AsyncExitStack) -> Gate:
-        """For this event loop. Raises IngestConfigError, ConnectionConfigError."""
-        if self.accounts is None:
-            return Gate(self.secrets, None, self.rules)
-        client = await stack.enter_async_context(ApiClient(load_connection(self.kubeconfig)))
-        reviews = CachedReviews(TokenReviewer(client, self.audiences), self.accounts)
-        return Gate(self.secrets, reviews, self.rules)
+AUDIENCE: Final = "compaction-block-ingest"
 
 
 @click.command("serve")
 @store_options(may_be_new=True)
-@click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any free one.")
-@click.option("--tls-cert", type=_FILE, help="Certificate with its chain (PEM); read again when it is replaced.")
-@click.option("--tls-key", type=_FILE, help="Its key (PEM).")
-@click.option("--plain-http", is_flag=True, help="Listen beyond loopback without TLS (a proxy encrypts).")
-@click.option(
-    "--secret-file",
-    "secret_files",
-    multiple=True,
-    metavar="NAME=FILE",
-    help="A caller whose bearer token is a line of the file is secret:NAME. Repeatable.",
+@serving_options(
+    port=8090, audience=AUDIENCE, purpose="register blocks", rules="--tenants", noun="tenant", nouns="tenants"
 )
-@click.option(
-    "--allow-service-account",
-    "accounts",
-    multiple=True,
-    metavar="NAMESPACE/NAME",
-    help="Allow callers with a token of this account (TokenReview); NAMESPACE/* allows a namespace. Repeatable.",
-)
-@click.option(
-    "--audience",
-    "audiences",
-    multiple=True,
-    default=(AUDIENCE,),
-    show_default=True,
-    help="Required audience of service account tokens.",
-)
-@kubeconfig_option()
-@click.option(
-    "--tenants",
-    type=_FILE,
-    help='YAML, `principal: [tenant, ...]`, where "*" is every tenant: all other callers are refused. Principals are '
-    "secret:NAME and system:serviceaccount:NAMESPACE:NAME.",
-)
-@click.option("--max-body", default="1Mi", show_default=True, metavar="QUANTITY", help="Maximum size of a request.")
-@click.option(
-    "--concurrency", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of concurrent requests."
-)
-@click.option(
-    "--drain-seconds",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="How long requests are accepted after SIGTERM, so that clients can switch.",
-)
-@click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True)
-def command(
-    *,
-    place: StorePlace,
-    bind_address: str,
-    port: int,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    plain_http: bool,
-    secret_files: tuple[str, ...],
-    accounts: tuple[str, ...],
-    audiences: tuple[str, ...],
-    kubeconfig: Path | None,
-    tenants: Path | None,
-    max_body: str,
-    concurrency: int,
-    drain_seconds: float,
-    log_format: str,
-) -> None:
+def command(*, place: StorePlace, serving: Serving) -> None:
     """Serve the endpoint where writers register blocks and readers list the live ones, until SIGTERM or SIGINT.
 
     What it offers says /openapi.json. Without --secret-file and --allow-service-account it does not start.
     """
-    if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key go together")
-    if not secret_files and not accounts:
-        raise click.UsageError("no caller could register blocks: give --secret-file or --allow-service-account")
-    tls = TlsFiles(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
-    address = Address(bind_address, port, tls, plain_http, drain_seconds)
-    address.check()
-    callers = Callers(
-        secrets=tuple(_shared_secret(written) for written in secret_files),
-        accounts=AllowedAccounts(accounts) if accounts else None,
-        audiences=audiences,
-        kubeconfig=kubeconfig,
-        rules=TenantRules.read(tenants) if tenants is not None else None,
-    )
-    limits = RequestLimits(body_bytes=_bytes(max_body), in_flight=8 * concurrency, threads=concurrency)
-    setup_logging(LogFormat(log_format), level=logging.INFO)
     with place.open() as store:
-        asyncio.run(_serve(store, callers, limits, address))
-
-
-async def _serve(store: BlockStore, callers: Callers, limits: RequestLimits, address: Address) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with AsyncExitStack() as stack:
-        server = IngestServer(store, await callers.gate(stack), limits=limits)
-        try:
-            await serve(server, address, stop=stop)
-        finally:
-            server.close()
-
-
-def _shared_secret(written: str) -> SharedSecret:
-    """Raises click.UsageError, IngestConfigError."""
-    name, sign, file = written.partition("=")
-    if not sign or not file:
-        # What was written may be the secret itself.
-        raise click.UsageError("--secret-file: write NAME=FILE, such as writer=/etc/ingest/writer")
-    return SharedSecret(name, Path(file))
-
-
-def _bytes(written: str) -> int:
-    try:
-        found = int(Quantity(written))
-    except ValueError as error:
-        raise click.UsageError(f"--max-body: {error}") from error
-    if not 1 <= found <= 64 << 20:
-        raise click.UsageError("--max-body: between 1 byte and 64Mi")
-    return found
+        serving.run(lambda gate, limits: IngestServer(store, gate, limits=limits))

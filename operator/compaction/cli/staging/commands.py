@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sst": ("compaction.cli.staging.tables.command:group", "Read and write files of ranges and metaranges."),
     "exec": ("compaction.cli.staging.history.command:exec_command", "Carry out operations of a file, line by line."),
     "serve": ("compaction.cli.staging.serve:command", "Serve the HTTP endpoint of writers."),
-    "lakefs": ("compaction.cli.staging.lakefs:group", "Merge the sealed tokens of a live lakeFS."),
+    "lakefs": ("compaction.cli.staging.lakefs.commands:group", "Merge the sealed tokens of a live lakeFS."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 

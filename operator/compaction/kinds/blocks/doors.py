@@ -13,7 +13,7 @@ BLOCK_DOORS: Final = Doors(
         "compaction.rewrite.blocks",
         "compaction.cli.blocks",
         "compaction.local.demo.blocks",
-        "compaction.ingest",
+        "compaction.ingest.blocks",
     ),
     adapter=Door("compaction.stores.blocks.adapter:open_adapter"),
     rewriters={"BlockRewrite": Door("compaction.rewrite.blocks.rewriter:open_rewriter")},

@@ -12,6 +12,7 @@ STAGING_DOORS: Final = Doors(
         "compaction.stores.staging",
         "compaction.rewrite.metaranges",
         "compaction.cli.staging",
+        "compaction.ingest.staging",
         "compaction.local.demo.staging",
     ),
     adapter=Door("compaction.stores.staging.adapter:open_adapter"),

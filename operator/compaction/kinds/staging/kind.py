@@ -45,7 +45,7 @@ class StagingAreaKind(Kind):
         ends_quarantine="restore the range",
     )
     doors = STAGING_DOORS
-    words = Words(policies=words.POLICY_WORDS, left_out=words.LEFT_OUT_WORDS, left_alone=words.LEFT_ALONE_WORDS)
+    words = Words(policies=words.POLICY_WORDS, left_out=words.LEFT_OUT_WORDS)
     measures = (
         Measure(measures.TOMBSTONES, "tombstones", "Tombstones in the tokens of branches", "Tombstones"),
         Measure(measures.SEALED_TOKENS, "sealed_tokens", "Sealed tokens of branches", "Sealed tokens"),

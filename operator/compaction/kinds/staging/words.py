@@ -38,10 +38,3 @@ LEFT_OUT_WORDS: Final[Mapping[str, Meaning]] = {
         f"If the branch is committed all the time, a commit does what a compaction would do; exclude it: {_EDIT}",
     ),
 }
-
-LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
-    StagingReason.NOTHING_STAGED: Meaning(
-        "Nothing is staged on the branch.",
-        "It becomes a candidate when a change is staged.",
-    ),
-}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
@@ -17,6 +19,21 @@ from compaction.exceptions import DemoError
 
 NAMESPACE: Final = "compaction-demo"
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def secrets_yaml(secrets: Mapping[str, Mapping[str, str]]) -> str:
+    """Secrets by name as YAML. It is given to kubectl and written nowhere."""
+    return str(
+        yaml.safe_dump_all(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "stringData": dict(data),
+            }
+            for name, data in secrets.items()
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The servers of a block store on this machine: versitygw for its objects, PostgreSQL for its index.
+"""The servers of a store on this machine: versitygw for its objects, PostgreSQL for its index or its changes.
 
 In the stage's `servers/`: `state.json` what was started, `s3/` objects and log, `postgres` a link to the place of the
 database, which is one for temporary files (see `local/servers/postgres.py`).
@@ -18,7 +18,7 @@ from compaction.local.servers import postgres, versitygw
 from compaction.local.servers.postgres import PostgresServer
 from compaction.local.servers.versitygw import S3Gateway, ensure_versitygw, free_port
 
-DATABASE: Final = "block_index"
+DATABASE: Final = "demo"
 BUCKET: Final = "demo"
 LINK: Final = "postgres"
 
@@ -28,22 +28,21 @@ class Servers:
     """Both, running and empty: one bucket, one database."""
 
     objects: S3Gateway
-    index: PostgresServer
+    database: PostgresServer
+
+    def url(self, folder: str) -> str:
+        """Of a folder in the bucket."""
+        return f"s3://{BUCKET}/{folder}"
 
     @property
-    def url(self) -> str:
-        """Where blocks are, below the bucket."""
-        return f"s3://{BUCKET}/blocks"
-
-    @property
-    def index_url(self) -> str:
+    def database_url(self) -> str:
         """With its password: for a Secret."""
-        return self.index.url(DATABASE)
+        return self.database.url(DATABASE)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must be seen nowhere."""
-        return self.objects.secret_key, self.index.password
+        return self.objects.secret_key, self.database.password
 
 
 def start_servers(directory: Path, *, detached: bool, report: Callable[[str], None]) -> Servers:

@@ -32,7 +32,7 @@ from compaction.stores.staging.refs.records import BranchRecord
 from compaction.stores.staging.staged.counters import Counts
 
 REST_SECONDS: Final = 60.0
-"""For so long after the start of a compaction a branch rests that a commit has come to since."""
+"""For so long after the start of a compaction a branch is left alone that a commit has come to since."""
 _REMEMBERED: Final = 100_000
 """Times of commits, and tokens known to have no counters, that a sensor keeps."""
 
@@ -189,7 +189,7 @@ def candidate_of(
 
 
 def next_change(debts: Iterable[BranchDebt], spec: StagingAreaSpec, *, now: float) -> float | None:
-    """Seconds until a branch becomes due by its age, or has rested; None: no branch does."""
+    """Seconds until a branch becomes due by its age, or is no more left alone; None: no branch does."""
     longest = spec.thresholds.max_age
     moments = []
     for debt in debts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -294,17 +294,17 @@ class TestDelete:
         """Nothing is found because it was committed meanwhile: that is no reason to acknowledge."""
         repo.put({}, sealed=[{"k": "1"}])
         token = repo.area.branches.get("main").record.sealed_tokens[0]
-        original = StagedTokens.get
+        original = StagedTokens.get_many
         done = []
 
-        def read(self: StagedTokens, name: str, key: bytes) -> bytes | None:
+        def read(self: StagedTokens, name: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
             if not done:
                 done.append(True)
                 repo.committer.commit("main", DRAFT)
                 repo.area.tokens.drop(token)
-            return original(self, name, key)
+            return original(self, name, keys)
 
-        monkeypatch.setattr(StagedTokens, "get", read)
+        monkeypatch.setattr(StagedTokens, "get_many", read)
         repo.delete("k")
         assert repo.get("k") is None
 

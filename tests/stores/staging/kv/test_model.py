@@ -56,6 +56,11 @@ class Machine(RuleBasedStateMachine):
         assert holds
         rows[key] = value
 
+    @rule(partition=PARTITIONS, keys=st.lists(KEYS, max_size=8))
+    def get_many(self, partition: str, keys: list[bytes]) -> None:
+        rows = self.model[partition]
+        assert self.store.get_many(partition, keys) == {key: rows[key] for key in keys if key in rows}
+
     @rule(partition=PARTITIONS, key=KEYS)
     def delete(self, partition: str, key: bytes) -> None:
         self.store.delete(partition, key)

@@ -148,6 +148,8 @@ def test_reading_from_any_key_on(
         assert list(each.ranges(tree, start)) == [info for info in ranges if info.max_key >= start]
     for key in (start, stop or b"", *list(content)[:5]):
         assert storage.get(tree, key) == content.get(key)
+    asked = [start, stop or b"", *list(content)[::2]]
+    assert storage.get_many(tree, asked) == {key: content[key] for key in asked if key in content}
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1000, 1 << 20])

@@ -14,7 +14,7 @@ from compaction.api.enums import JobState
 from compaction.api.job.resource import JobReceipt
 from compaction.kinds.blocks.kind import BLOCKS
 from compaction.kinds.blocks.measures import READS
-from compaction.local.demo.blocks.accident import Accident
+from compaction.local.demo.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, Stray
 from compaction.local.demo.blocks.ledger import Entries
 from compaction.local.demo.blocks.prover import ProvedContent, Prover

@@ -15,16 +15,16 @@ from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.exceptions import DemoError
+from compaction.local.demo.accident import Accident, damage
 from compaction.local.demo.blocks import scenario, view
-from compaction.local.demo.blocks.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, compare, look
-from compaction.local.demo.blocks.leaks import find_leaks
 from compaction.local.demo.blocks.ledger import Ledger
 from compaction.local.demo.blocks.proof import Story, checks, read_amplification_of
 from compaction.local.demo.blocks.prover import Prover, proving
 from compaction.local.demo.blocks.scenario import DAMAGED, DAMAGED_BLOCK, GRACE, POLICY, TENANTS, WRITE_SECONDS
-from compaction.local.demo.blocks.writers import Writer, damage, writing
+from compaction.local.demo.blocks.writers import Writer, writing
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
+from compaction.local.demo.leaks import find_leaks
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage
@@ -44,7 +44,8 @@ BLOCKS_STATUS: Final = (
 def show(stage: Stage) -> bool:
     """Show it all; True when every claim held. For `Stage.perform`."""
     servers = start_servers(stage.servers, detached=stage.keep, report=stage.step)
-    connection = BlockStoreConnection(servers.url, servers.index_url, servers.objects.options())
+    url = servers.url("blocks")
+    connection = BlockStoreConnection(url, servers.database_url, servers.objects.options())
     with closing(BlockStore.open(connection)) as store, ThreadPoolExecutor(max_workers=1) as pool:
         cast = Cast.of(store)
         stage.step("three tenants write and register blocks, one of them is noisy, while the control plane starts")
@@ -80,7 +81,7 @@ class Cast:
             writer.write(writer.tenant.backlog)
             if writer.tenant is DAMAGED:
                 victim = writer.written[DAMAGED_BLOCK]
-                damage(self.store, victim.path)
+                damage(self.store.objects, victim.path)
                 self.ledger.lose(DAMAGED.name, victim.id, victim.content)
                 self.lost = victim.id
         # S3 dates objects by the second; what is as old as the store itself is not taken for an orphan.
@@ -122,11 +123,11 @@ class _Play:
         stage.step(f"backlog: {view.store_line(before, entries)}")
         stage.step(f"damaged on purpose: block {cast.lost} of {DAMAGED.name}")
         self.cluster.run(
-            "apply", "-f", "-", input=scenario.secrets(self.servers.objects.options(), self.servers.index_url)
+            "apply", "-f", "-", input=scenario.secrets(self.servers.objects.options(), self.servers.database_url)
         )
         stage.step(f"Secrets applied: {scenario.CREDENTIALS_SECRET}, {scenario.INDEX_SECRET}")
         replicas = stage.start_operator(self.cluster)
-        stage.apply_policy(self.cluster, scenario.policy(self.servers.url))
+        stage.apply_policy(self.cluster, scenario.policy(self.servers.url("blocks")))
         with view.watching(stage.console) as shown, proving(cast.prover):
             self._watch(replicas, shown, lambda seen, _: any(job.status.worker for job in seen.jobs))
             shown.say("a worker has its first jobs: writers go on writing, and a reader reads, from here to the end")

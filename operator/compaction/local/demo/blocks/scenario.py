@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import yaml
-
 from compaction.api.names import API_VERSION, POLICY_KIND
-from compaction.local.demo.cluster import NAMESPACE
+from compaction.local.demo.cluster import NAMESPACE, secrets_yaml
 
 POLICY: Final = "blocks"
 CREDENTIALS_SECRET: Final = "object-store"  # the name of a Secret
@@ -72,13 +70,4 @@ def policy(url: str) -> dict[str, Any]:
 
 def secrets(options: Mapping[str, str], index_url: str) -> str:
     """The two Secrets as YAML. It is given to kubectl and written nowhere."""
-    documents = [
-        _secret(CREDENTIALS_SECRET, options),
-        _secret(INDEX_SECRET, {"url": index_url}),
-    ]
-    return str(yaml.safe_dump_all(documents))
-
-
-def _secret(name: str, data: Mapping[str, str]) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": NAMESPACE}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(data)}
+    return secrets_yaml({CREDENTIALS_SECRET: options, INDEX_SECRET: {"url": index_url}})

@@ -125,11 +125,3 @@ def writing(writers: list[Writer]) -> Iterator[None]:
             writer.stopped.set()
         for thread in threads:
             thread.join(JOIN_SECONDS)
-
-
-def damage(store: BlockStore, path: str) -> None:
-    """Bytes in the middle of an object are inverted, as bad storage does it: its footer still reads well."""
-    data = bytearray(store.objects.get(path))
-    middle = len(data) // 3
-    data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
-    store.objects.put(path, bytes(data))

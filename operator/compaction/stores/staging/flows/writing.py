@@ -117,7 +117,7 @@ class Writer:
 
         def write(found: Branch) -> bool:
             view = view_of(self._area, found)
-            chosen = [key for key in dict.fromkeys(keys) if self._needs_tombstone(view, key)]
+            chosen = self._need_tombstones(view, sorted(set(keys)))
             self._stage(found.record.staging_token, [(key, TOMBSTONE) for key in chosen])
             return len(chosen) < len(keys)
 
@@ -136,20 +136,21 @@ class Writer:
 
         self._acknowledged(branch, "reset", write)
 
-    def _needs_tombstone(self, view: View, key: bytes) -> bool:
-        """Whether a deletion has to be written into the staging token.
+    def _need_tombstones(self, view: View, keys: list[bytes]) -> list[bytes]:
+        """For which of the keys a deletion has to be written into the staging token.
 
         A tombstone in a sealed token is no reason to write none: it may have come too late for a reader that has
         scanned that token already, perhaps in an earlier try of this very deletion
         (docs/design/staging-areas.md#a-lost-deletion).
         """
         newest, *sealed = view.tokens
-        staged = self._tokens.get(newest, key)
-        if staged is not None:
-            return staged != TOMBSTONE
-        if any(self._tokens.get(token, key) is not None for token in sealed):
-            return True
-        return self._area.ranges.get(view.metarange_id, key) is not None
+        staged = self._tokens.get_many(newest, keys)
+        chosen = {key for key, value in staged.items() if value != TOMBSTONE}
+        left = [key for key in keys if key not in staged]
+        for token in sealed:
+            chosen |= self._tokens.get_many(token, left).keys()
+            left = [key for key in left if key not in chosen]
+        return sorted(chosen | self._area.ranges.get_many(view.metarange_id, left).keys())
 
     def _shown(self, view: View, key: bytes, *, but: tuple[bytes, Replaced] = NOTHING) -> tuple[bytes | None, str]:
         """What a view shows of a key, and the token it is in ("" for the metarange). `but`: a row of ours, and the

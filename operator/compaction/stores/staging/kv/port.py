@@ -46,6 +46,10 @@ class KeyValueStore(Protocol):
         """The value, None when the key is not there."""
         ...
 
+    def get_many(self, partition: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The values of those of the keys that are there, read at one moment each thousand or so."""
+        ...
+
     def set(self, partition: str, key: bytes, value: bytes) -> None:
         """Write a row, whatever was there."""
         ...

@@ -110,6 +110,17 @@ class SqlKeyValueStore:
         row = _place(partition, key)
         return self.database.alone(lambda connection: _value(connection.execute(self._sql.get, row).scalar()))
 
+    def get_many(self, partition: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The values of those of the keys that are there, each chunk of keys at one moment."""
+        name = partition_bytes(partition)
+        for key in keys:
+            check_key(partition, key)
+        found: dict[bytes, bytes] = {}
+        for chunk in _chunks([(key, b"") for key in sorted(set(keys))]):
+            row = {"p": name, "k": [key for key, _ in chunk]}
+            found |= self.database.alone(lambda connection: dict(_pairs(connection, self._sql.gets, row)))  # noqa: B023
+        return found
+
     def set(self, partition: str, key: bytes, value: bytes) -> None:
         """Write a row, whatever was there."""
         row = _row(partition, key, value)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine, TextClause, bindparam, text
 
 from compaction.exceptions import DatabaseSchemaError, KeyValueArgumentError
 
@@ -26,10 +26,11 @@ _COLUMNS: Final = ("partition_key", "key", "value")
 @dataclass(frozen=True, slots=True)
 class RowStatements:
     """Parameters are p, k, v (partition, key, value), `old`, `stop`, `page`; of `upserts` and `deletions` on
-    PostgreSQL, k and v are arrays, on SQLite they are executed for many rows.
+    PostgreSQL, k and v are arrays, on SQLite they are executed for many rows. `gets` takes an array of keys on both.
     """
 
     get: TextClause
+    gets: TextClause
     upsert: TextClause
     add: TextClause
     update: TextClause
@@ -79,8 +80,11 @@ class KeyValueTable:
             bounds = f"partition_key = :p AND key {first} :k{stop}"
             return text(f"SELECT key, value FROM {table} WHERE {bounds} ORDER BY key LIMIT :page")
 
+        among = "key = ANY(CAST(:k AS bytea[]))" if self._postgres else "key IN :k"
+        gets = text(f"SELECT key, value FROM {table} WHERE partition_key = :p AND {among}")
         return RowStatements(
             get=text(f"SELECT value FROM {table} WHERE {row}"),
+            gets=gets if self._postgres else gets.bindparams(bindparam("k", expanding=True)),
             upsert=text(upsert),
             add=text(f"INSERT INTO {columns} {source} {conflict} NOTHING"),
             update=text(f"UPDATE {table} SET value = :v {beside}WHERE {row}"),

@@ -18,7 +18,7 @@ from compaction.stores.staging.lakefs.journal import JournalRow, MergeEntry, beg
 from compaction.stores.staging.lakefs.planning import too_few, tree_below
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.scanning import TokenScan, kept_rows, shown
-from compaction.stores.staging.lakefs.settings import MergeSettings
+from compaction.stores.staging.lakefs.settings import MergeSettings, MergeStep
 from compaction.stores.staging.staged.tokens import new_token
 
 PAGE: Final = 5_000
@@ -129,6 +129,7 @@ class _Merge:
             if reason:
                 raise TokenMergeStoppedError(self._branch, f"{reason}, and its last seal is a short time ago")
         # Also for tokens that a server sealed: when it did is not known.
+        settings.progress(MergeStep.WAITING, 0)
         live.sleep(settings.quiet)
         self._lease.keep()
         if live.branch_bytes(self._branch) != row.raw:
@@ -147,12 +148,15 @@ class _Merge:
         written = idle = 0
         for batch in kept_rows(self._live.ranges, tree, first.merged()):
             idle += batch.dropped
-            written += len(batch.rows)
             for at in range(0, len(batch.rows), PAGE):
                 self._go_on(row)
                 rows = batch.rows.slice(at, min(at + PAGE, len(batch.rows)))
                 self._live.kv.set_many(journal.entry.fresh, rows.pairs())
+                written += len(rows)
+                self._settings.progress(MergeStep.WRITING, written)
+        self._settings.progress(MergeStep.PROVING, written)
         view = self._proved(row, tree, journal, first, written)
+        self._settings.progress(MergeStep.SWAPPING, written)
         self._go_on(row)
         try:
             swapped = swap(

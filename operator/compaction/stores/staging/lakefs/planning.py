@@ -33,7 +33,7 @@ class TokenInspection:
 @dataclass(frozen=True, slots=True)
 class BranchInspection:
     """A branch as it is. `unchanged_seconds`: for how long at least; None: no merger saw it like this. `problem`: why
-    it cannot be read, in which case nothing else of it is known.
+    it cannot be read, in which case nothing else of it is known. `reason`: why a merge would not begin now.
     """
 
     branch: str
@@ -44,6 +44,7 @@ class BranchInspection:
     sealed: tuple[TokenInspection, ...] = ()
     unchanged_seconds: float | None = None
     problem: str = ""
+    reason: str = ""
 
     @property
     def statements_per_get(self) -> int:
@@ -88,21 +89,25 @@ def statements_per_get(sealed: int) -> int:
     return 2 + sealed
 
 
-def inspect_branches(live: LiveRepository, *, limit: int = COUNTED) -> Iterator[BranchInspection]:
+def inspect_branches(
+    live: LiveRepository, *, limit: int = COUNTED, settings: MergeSettings | None = None
+) -> Iterator[BranchInspection]:
     """All branches by name; of each token at most `limit` rows are counted. A branch that cannot be read is one with a
-    problem, and those beside it are reported.
+    problem, and those beside it are reported. `settings`: by which a merge would begin or not.
 
     Raises DatabaseError, SchemaVersionError, UnknownRefError, RepositoryReadOnlyError, LiveStoreRefusedError.
     """
     live.check()
     for name, raw in live.branch_rows():
         try:
-            yield _inspection(live, read_branch_row(raw, name=name, repository=live.name), limit)
+            row = read_branch_row(raw, name=name, repository=live.name)
+            yield _inspection(live, row, limit, settings or MergeSettings())
         except StagingStoreError as error:
             yield BranchInspection(name, problem=str(error))
 
 
-def _inspection(live: LiveRepository, row: BranchRow, limit: int) -> BranchInspection:
+def _inspection(live: LiveRepository, row: BranchRow, limit: int, settings: MergeSettings) -> BranchInspection:
+    seals = settings.seals and live.tokens.has_rows(row.data.staging_token)
     return BranchInspection(
         row.name,
         row.data.commit_id,
@@ -111,6 +116,7 @@ def _inspection(live: LiveRepository, row: BranchRow, limit: int) -> BranchInspe
         _counted(live, row.data.staging_token, limit),
         tuple(_counted(live, token, limit) for token in row.sealed),
         unchanged_seconds(live, row),
+        reason=_why_not(live, row, len(row.sealed) + seals, settings),
     )
 
 

@@ -143,6 +143,21 @@ def open_live_repository(
     return LiveRepository(name, _partition(name, data), data.storage_namespace, kv, objects, clock, sleep)
 
 
+def live_repositories(kv: SqlKeyValueStore) -> Iterator[str]:
+    """Names of the repositories that lakeFS servers work on, those that are refused among them.
+
+    Raises LiveStoreRefusedError, SchemaVersionError, CorruptMessageError, DatabaseError.
+    """
+    check_layout(kv)
+    Repositories(kv).check_version()
+    start, stop = REPOSITORY_KEYS.encode(), REPOSITORY_KEYS[:-1].encode() + b"0"
+    for page in kv.scan(REPOSITORIES_PARTITION, start, stop):
+        for key, raw in page:
+            name = key.decode(errors="replace").removeprefix(REPOSITORY_KEYS)
+            if not RepositoryRecord.decode(raw, name=f"repository {name}").compactable:
+                yield name
+
+
 def check_layout(kv: SqlKeyValueStore) -> None:
     """Raises LiveStoreRefusedError unless the table is lakeFS's on PostgreSQL."""
     if kv.database.engine.dialect.name != "postgresql":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 GRACE: Final = 6 * 3600.0
@@ -12,8 +13,21 @@ collection that misses rows deletes objects. Longer than the longest of both.
 """
 
 
+class MergeStep(Enum):
+    """What a merge does at the moment."""
+
+    WAITING = "waiting for late writes"
+    WRITING = "writing the merged token"
+    PROVING = "comparing it with the sealed tokens"
+    SWAPPING = "swapping it in"
+
+
 def _never() -> bool:
     return False
+
+
+def _silently(_step: MergeStep, _rows: int) -> None:
+    """No progress is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,8 @@ class MergeSettings:
     grace: from the swap until old tokens may be dropped.
     least_tokens: fewer sealed tokens are not merged. seals: seal the staging token first, where it has rows.
     seal_every: from one seal of ours to the next; writers give up after three new tokens.
-    lease: of the merger. stop: asked before each step; True ends the merge.
+    lease: of the merger. stop: asked before each step; True ends the merge. progress: each step, and how many rows are
+        written so far.
     """
 
     quiet: float = 30.0
@@ -37,9 +52,14 @@ class MergeSettings:
     seal_every: float = 60.0
     lease: float = 300.0
     stop: Callable[[], bool] = _never
+    progress: Callable[[MergeStep, int], None] = _silently
 
     def __post_init__(self) -> None:
         if self.least_tokens < 1 or min(self.quiet, self.yields, self.grace, self.seal_every) < 0:
             raise ValueError("least_tokens below 1 or a time below 0; correct the settings of the merge")
         if self.lease <= 2 * self.quiet:
             raise ValueError("a lease that ends within twice the quiet period; make it longer")
+
+    def shown_by(self, progress: Callable[[MergeStep, int], None]) -> MergeSettings:
+        """The same settings with a progress."""
+        return replace(self, progress=progress)

@@ -5,7 +5,7 @@ docs/design/staging.md#staged-changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -53,6 +53,10 @@ class StagedTokens:
         """The change of one object: framed value, b"" for a tombstone, None when there is none."""
         row = self.read(token, key)
         return None if row is None else row.value
+
+    def get_many(self, token: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The changes of those of the objects that have one, as `get` returns them."""
+        return {key: decode_row(token, key, raw) for key, raw in self.kv.get_many(token, keys).items()}
 
     def set(self, token: str, key: bytes, value: bytes) -> None:
         """Stage a change, whatever was there. KeyValueArgumentError for a value without an identity."""

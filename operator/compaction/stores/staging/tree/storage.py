@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import re
 import tempfile
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from compaction.exceptions import CorruptRangeError, MissingRangeError, ObjectMissingError, ObjectTruncatedError
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.staging.format.breaks import BreakRule
-from compaction.stores.staging.format.columns import RecordColumns
+from compaction.stores.staging.format.columns import BINARY, RecordColumns
 from compaction.stores.staging.format.ranges import (
     FOLDER,
     RangeInfo,
@@ -36,6 +39,8 @@ SPOOL_BYTES: Final = 8 << 20
 """A table that is being written lies in memory up to this size, in a temporary file above."""
 LISTED: Final = 50_000
 """The lists of metaranges of up to so many ranges are kept; in larger ones each lookup seeks."""
+NEIGHBOURS_BYTES: Final = 64 << 10
+"""What is read of a range for a key and those that come soon after it."""
 _INFO_BYTES: Final = 400
 """Memory of a range in a list, without its keys."""
 _ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -119,6 +124,23 @@ class RangeStorage:
         """The framed value of a key in a tree, None when it has none."""
         info = self.lookup(metarange, key)
         return self.open(info.id, metarange=metarange).get(key) if info else None
+
+    def get_many(self, metarange: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The framed values of those of the keys that a tree has. Neighbours are read together, once."""
+        wanted, found, at = sorted(set(keys)), dict[bytes, bytes](), 0
+        while at < len(wanted):
+            info = self.lookup(metarange, wanted[at])
+            table = None if info is None else self.open(info.id, metarange=metarange)
+            batch = None if table is None else next(table.batches(wanted[at], batch_bytes=NEIGHBOURS_BYTES), None)
+            if batch is None:
+                at += 1
+                continue
+            # Up to the last key of the batch, what is not in it is not in the tree.
+            end = bisect_right(wanted, batch.keys[-1].as_py(), at)
+            rows = pc.index_in(pa.array(wanted[at:end], BINARY), batch.keys).drop_null()
+            found.update(RecordColumns(batch.keys.take(rows), batch.values.take(rows)).pairs())
+            at = end
+        return found
 
     def records(self, metarange: str, start: bytes = b"", stop: bytes | None = None) -> Iterator[RecordColumns]:
         """The records of a tree with start <= key < stop (None: to the end), in order; no batch is empty."""

@@ -1,4 +1,4 @@
-"""The accident of the demo of block stores: a worker dies while it has a job, and at no other time."""
+"""The accidents of the demos: a worker dies while it has a job, and at no other time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob
-from compaction.local.demo.blocks.accident import Accident
+from compaction.local.demo.accident import Accident
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
 from compaction.local.processes.process import ProcessId
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from compaction.ingest.wire import Wire
 from compaction.stores.blocks.index.rows import MAX_INTEGER, MAX_LEVEL, text_problem
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import MAX_SHARD
@@ -22,25 +22,6 @@ MOST_BLOCKS: Final = 1000
 """Of one request and of one page."""
 MAX_NAME: Final = 1024
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
-
-
-class Wire(BaseModel):
-    """Frozen, camelCase, nothing unknown, nothing converted."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        serialize_by_alias=True,
-        use_attribute_docstrings=True,
-    )
-
-    def to_json(self) -> bytes:
-        """As it is sent; what is None is left out."""
-        return self.model_dump_json(exclude_none=True).encode()
 
 
 class Problem(StrEnum):

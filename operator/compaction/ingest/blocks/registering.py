@@ -26,7 +26,7 @@ from compaction.exceptions import (
     UnsuitableBlockError,
 )
 from compaction.ingest.access import Principal
-from compaction.ingest.messages import BlockResult, BlockToRegister, Problem, RegistrationOutcome
+from compaction.ingest.blocks.messages import BlockResult, BlockToRegister, Problem, RegistrationOutcome
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import escape_tenant, parse_block_path
 from compaction.stores.blocks.store import BlockStore
@@ -81,7 +81,7 @@ def register(
 def _look(store: BlockStore, one: BlockToRegister, principal: Principal) -> Block | BlockResult:
     try:
         escape_tenant(one.tenant)  # or what the block is merged into could not be written
-        if principal.tenants is not None and parse_block_path(one.path) is None:
+        if principal.allowed is not None and parse_block_path(one.path) is None:
             # Only such a path says whose object it is; any other may be another tenant's.
             raise ObjectPathError(
                 cut(one.path, 200), f"{principal.name} registers <tenant>/<shard>/<ULID>.parquet only"

@@ -1,0 +1,205 @@
+"""`compactor staging lakefs` as an operator of a lakeFS meets it, on PostgreSQL; the servers are played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from compaction.cli.staging.commands import group
+from compaction.local.servers.postgres import PostgresServer
+from compaction.stores.objects.store import open_objects
+from compaction.stores.staging.format.wire import bytes_field
+from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.stores.staging.lakefs.control import MergeLease
+from compaction.stores.staging.lakefs.repository import open_live_repository
+from compaction.stores.staging.tree.storage import RangeStorage
+from support.stores.lakefs_server import LakeFsServer
+from support.stores.staging_repos import SMALL_RANGES, StagingRepo
+
+AT_ONCE = ("--quiet", "0s", "--busy", "0s")
+
+
+@pytest.fixture
+def kv_url(postgres: PostgresServer, postgres_kv: str) -> Iterator[str]:
+    yield postgres.url(postgres_kv)
+    postgres.execute("DELETE FROM kv", database=postgres_kv)
+
+
+@pytest.fixture
+def kv(kv_url: str) -> Iterator[SqlKeyValueStore]:
+    store = open_key_value_store(kv_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def server(kv: SqlKeyValueStore, tmp_path: Path) -> LakeFsServer:
+    """The keys `a` to `e` are committed; two sealed tokens replace `a` and delete `b`, `n` and `o`."""
+    folder = f"{tmp_path}/objects"
+    ranges = RangeStorage(open_objects(folder), rule=SMALL_RANGES)
+    server = LakeFsServer(kv, ranges).create({key: f"{key} committed" for key in "abcde"}, namespace=folder)
+    server.put_sealed({"a": "2", "n": None}, {"a": "1", "b": None, "o": None})
+    return server
+
+
+@dataclass
+class LakeFsCommands:
+    """`run(...)` runs a command on the key-value store that the environment names."""
+
+    kv_url: str
+
+    def run(self, *args: str) -> Result:
+        result = CliRunner().invoke(group, ["lakefs", *args], env={"COMPACTION_KV_URL": self.kv_url})
+        assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+        assert "Traceback" not in result.output
+        return result
+
+    def data(self, *args: str, code: int = 0) -> Any:
+        result = self.run(*args, "-o", "json")
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    def fails(self, *args: str) -> str:
+        result = self.run(*args)
+        assert result.exit_code == 1, result.output
+        return result.stderr
+
+
+@pytest.fixture
+def lakefs(kv_url: str) -> LakeFsCommands:
+    return LakeFsCommands(kv_url)
+
+
+def test_branches_are_inspected(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    server.create_branch("idle", server.branch().commit_id)
+    server.set("x", "1")
+    idle, main = lakefs.data("inspect")["items"]
+    assert (idle["branch"], idle["sealedTokens"], idle["statements"]) == ("idle", 0, 2)
+    assert idle["whyNot"] == "it has 0 tokens to merge, 2 are the least"
+    assert (main["sealedTokens"], main["sealedRows"], main["tombstones"], main["stagingRows"]) == (2, 5, 3, 1)
+    assert (main["statements"], main["unchangedSeconds"], main["whyNot"]) == (4, None, "")
+    assert [one["rows"] for one in main["sealed"]] == [2, 3]
+    shown = lakefs.run("inspect", server.name).stdout
+    assert shown.splitlines()[-1] == "2 branches with 2 sealed tokens"
+    assert server.branch().sealed_tokens[0] in lakefs.run("inspect", server.name, "-o", "wide").stdout
+    assert " 2+ " in lakefs.run("inspect", "--limit", "1").stdout
+
+
+def test_a_plan_is_reported_and_a_merge_is_a_dry_run_at_first(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    row = server.row()
+    planned = lakefs.data("plan", "main", "--repo", server.name)["items"][0]
+    assert (planned["tokens"], planned["rowsBefore"], planned["rowsAfter"]) == (2, 5, 2)
+    assert (planned["statementsBefore"], planned["statementsAfter"], planned["whyNot"]) == (4, 3, "")
+    assert (planned["hiddenRows"], planned["tombstones"], planned["idleTombstones"]) == (1, 1, 2)
+    dry = lakefs.run("merge", "--repo", server.name, *AT_ONCE)
+    assert dry.stdout.splitlines()[-1] == (
+        "1 branch would be merged, 3 rows fewer; nothing was changed (`merge --apply` does it)"
+    )
+    assert server.row() == row
+
+
+def test_a_merge_shows_the_same_and_its_end_is_cleaned_up(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    before, old = server.listed(), server.branch().sealed_tokens
+    merge = ("merge", "main", "--repo", server.name, *AT_ONCE, "--apply")
+    merged = lakefs.data(*merge, "--grace", "0s")["items"][0]
+    assert (merged["end"], merged["tokens"], merged["rowsBefore"], merged["rowsAfter"]) == ("merged", 2, 5, 2)
+    assert server.branch().sealed_tokens == (merged["fresh"],)
+    assert server.listed() == before
+    (check,) = lakefs.data("undo-check", "--repo", server.name)["items"]
+    assert (check["branch"], check["possible"], check["oldTokens"]) == ("main", True, list(old))
+    assert "yes" in lakefs.run("undo-check", "main", "--repo", server.name).stdout
+    again = lakefs.run(*merge)
+    assert "0 branches of 1 merged" in again.stdout
+    assert "it has 1 tokens to merge" in again.stdout
+    ended = lakefs.data("clean", "--repo", server.name)
+    assert (ended["droppedTokens"], ended["droppedRows"], ended["inUse"]) == (2, 5, [])
+    assert server.rows_of(old) == dict.fromkeys(old, 0)
+    assert server.listed() == before
+    assert "nothing could be undone" in lakefs.run("undo-check", "--repo", server.name).stdout
+
+
+def test_the_staging_token_is_sealed_on_request(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    server.set("a", "3")
+    before = server.listed()
+    given = ("main", "--repo", server.name, *AT_ONCE, "--seal-staging")
+    assert lakefs.data("plan", *given)["items"][0]["tokens"] == 3
+    assert lakefs.data("merge", *given, "--apply")["items"][0]["rowsAfter"] == 2
+    assert (server.listed(), len(server.branch().sealed_tokens)) == (before, 1)
+
+
+def test_a_merge_that_cannot_be_undone_is_named(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply")
+    server.commit()
+    result = lakefs.run("undo-check", "--repo", server.name)
+    assert (result.exit_code, "it was committed, reset or merged again" in result.stdout) == (1, True)
+
+
+def test_the_kill_switch(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    lakefs.run("stop", "--reason", "maintenance")
+    (main,) = lakefs.data("inspect")["items"]
+    assert main["whyNot"] == "merging is stopped (maintenance)"
+    assert "merging is stopped (maintenance)" in lakefs.run("inspect").stdout.splitlines()[-1]
+    assert "merging is stopped" in lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply").stdout
+    assert len(server.branch().sealed_tokens) == 2
+    assert lakefs.data("clean", "--repo", server.name)["stopped"] == "maintenance"
+    assert "was stopped: maintenance" in lakefs.run("allow").stdout
+    assert "was not stopped" in lakefs.run("allow").stdout
+    assert "1 branch of 1 merged" in lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply").stdout
+
+
+def test_a_branch_of_another_merger_is_left_to_it(
+    lakefs: LakeFsCommands, server: LakeFsServer, kv: SqlKeyValueStore
+) -> None:
+    assert MergeLease.acquire(open_live_repository(kv, server.name), "main", seconds=300)
+    answer = lakefs.data("merge", "main", "--repo", server.name, *AT_ONCE, "--apply")["items"][0]
+    assert (answer["end"], answer["reason"]) == ("skipped", "another merger holds the lease of the branch")
+
+
+def test_objects_that_are_elsewhere_here(lakefs: LakeFsCommands, kv: SqlKeyValueStore, tmp_path: Path) -> None:
+    ranges = RangeStorage(open_objects(f"{tmp_path}/data"), rule=SMALL_RANGES)
+    server = LakeFsServer(kv, ranges).create({"a": "1"}, namespace="local://example")
+    server.put_sealed({"a": "2"}, {"a": None})
+    assert "local" in lakefs.fails("plan", "--repo", server.name)
+    assert lakefs.data("plan", "--repo", server.name, "--objects", f"{tmp_path}/data")["items"][0]["rowsAfter"] == 1
+
+
+def test_what_is_refused_is_named_and_the_rest_reported(
+    lakefs: LakeFsCommands, server: LakeFsServer, kv: SqlKeyValueStore
+) -> None:
+    server.create_branch("broken", server.branch().commit_id)
+    kv.set(server.partition, b"branches/broken", bytes_field(1, b"other"))
+    LakeFsServer(kv, server.ranges, name="deleted").create({}, state=1)
+    result = lakefs.run("inspect", "-o", "json")
+    assert result.exit_code == 1
+    assert [one["branch"] for one in json.loads(result.stdout)["items"]] == ["broken", "main"]
+    assert "its row is of branch 'other'" in result.stderr
+    assert "it is not active (state 1: it is being deleted)" in result.stderr
+    mixed = lakefs.run("plan", "main", "broken", "gone", "--repo", server.name)
+    assert mixed.exit_code == 1
+    assert "1 branch would be merged" in mixed.stdout
+    assert 'branch "gone"' in mixed.stderr
+
+
+def test_what_is_no_live_lakefs_is_refused(
+    lakefs: LakeFsCommands, kv: SqlKeyValueStore, server: LakeFsServer, tmp_path: Path
+) -> None:
+    StagingRepo(kv, server.ranges, name="ours")
+    assert [one["repository"] for one in lakefs.data("inspect")["items"]] == [server.name]
+    assert "it is a repository of this project" in lakefs.fails("plan", "--repo", "ours")
+    assert "nowhere" in lakefs.fails("merge", "--repo", "nowhere", "--apply")
+    kv.set("kv-internal-metadata", b"kv/schema/version", b"5")
+    assert "version b'5'" in lakefs.fails("inspect")
+    file = tmp_path / "kv.db"
+    other = open_key_value_store(f"sqlite:///{file}")
+    other.migrate()
+    other.close()
+    assert "supported on PostgreSQL only" in lakefs.fails("inspect", "--kv", f"sqlite:///{file}")
+    for command in ("stop", "allow"):
+        assert "supported on PostgreSQL only" in lakefs.fails(command, "--kv", f"sqlite:///{file}")
+    assert "no password" in lakefs.run("inspect", "--kv", "postgresql://u:secret@localhost/x").stderr
