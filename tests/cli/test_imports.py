@@ -39,7 +39,9 @@ def imported(heavy: set[str], *args: str | Path, **environment: str) -> str:
     return ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("args", [["--help"], ["blocks", "--help"], ["segments", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["blocks", "--help"], ["segments", "--help"], ["staging", "--help"], ["--version"]]
+)
 def test_help_imports_nothing_of_it(args: list[str]) -> None:
     assert imported(CLUSTER | PARQUET | MODELS | DATABASE | TALK, *args) == ""
 

@@ -11,7 +11,7 @@ import getpass
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from compaction.exceptions import NoStagingAreaError
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.kv.tables import TABLE
 from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.stores.unreachable import explaining
 
 KV_VARIABLE: Final = "COMPACTION_KV_URL"
 REPOSITORY_VARIABLE: Final = "COMPACTION_REPOSITORY"
@@ -56,7 +57,7 @@ class StagingPlace:
             DatabaseUrlError, KeyValueArgumentError
         """
         self.check()
-        with self.open_unchecked() as store:
+        with explaining(self.connection.address()), self.open_unchecked() as store:
             yield store
 
     @contextmanager
@@ -71,8 +72,13 @@ class StagingPlace:
     @contextmanager
     def area(self) -> Iterator[Area]:
         """The repository, in a store that is closed at the end. Raises as `open`, and as `StagingStore.area`."""
-        with self.open() as store:
-            yield store.area(self.repository)
+        self.check()
+        with ExitStack() as stack:
+            with explaining(self.connection.address()):
+                store = stack.enter_context(self.open_unchecked())
+                area = store.area(self.repository)
+            stack.enter_context(explaining(self.connection.address(area.repository.namespace)))
+            yield area
 
     def check(self) -> None:
         """A mistyped file must not become an empty store. Raises NoStagingAreaError."""

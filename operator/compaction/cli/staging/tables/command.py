@@ -15,8 +15,14 @@ import click
 
 from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_pairs, stream
-from compaction.cli.staging.tables.lines import STDIN, STDIN_NAME, read_lines, record_line
-from compaction.cli.staging.values import text_fields
+from compaction.cli.staging.tables.lines import (
+    STDIN,
+    STDIN_NAME,
+    properties_object,
+    properties_of,
+    read_lines,
+    record_line,
+)
 from compaction.stores.staging.format.ranges import RangeInfo, RangeWriter, TableKind, table_id
 from compaction.stores.staging.format.sources import FileSource
 from compaction.stores.staging.format.table_reader import TableReader
@@ -67,7 +73,13 @@ def read(*, file: Path, properties: bool, output: OutputFormat) -> None:
     required=True,
     help="The file to write; one that exists is replaced when all was written.",
 )
-def write(*, file: Path, kind: str, target: Path) -> None:
+@click.option(
+    "--properties",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Properties as `sst read --properties -o json` prints them, for a table of another writer.",
+)
+def write(*, file: Path, kind: str, target: Path, properties: Path | None) -> None:
     """Write a range or metarange of the records of FILE (- is standard input), and print its id.
 
     Lines are those of `sst read`, in the order of their keys; of each, `value` counts, or `identity` and `data`, or
@@ -75,12 +87,13 @@ def write(*, file: Path, kind: str, target: Path) -> None:
 
     Example: compactor staging sst write --type ranges records.jsonl -o range.sst
     """
+    user = None if properties is None else properties_of(properties)
     name = STDIN_NAME if str(file) == STDIN else str(file)
     with click.open_file(str(file), "rb") as lines, _replacing(target) as sink:
         writer = RangeWriter(sink, TableKind(kind))
         for batch in read_lines(lines, name=name):
             writer.add(batch)
-        info = writer.finish()
+        info = writer.finish(user=user)
     click.echo(info.id)
     click.echo(_words(info, target), err=True)
 
@@ -105,9 +118,7 @@ def _show_properties(reader: TableReader, kind: TableKind | None, size: int, out
         "dataBlocks": found.data_blocks,
         "indexLevels": 2 if found.two_levels else 1,
     }
-    user: dict[str, str] = {}
-    for name, value in sorted(found.user.items()):
-        user |= text_fields(name.decode(errors="backslashreplace"), value)
+    user = properties_object(found.user)
     if output is OutputFormat.TABLE:
         print_pairs([(name, optional(value)) for name, value in (user | shown).items()])
         return

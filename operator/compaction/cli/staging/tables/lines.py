@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any, Final
 
-from compaction.cli.staging.values import bytes_of_base64, entry_from, entry_object, entry_of, entry_value
+from compaction.cli.staging.values import bytes_of_base64, entry_from, entry_object, entry_of, entry_value, text_fields
 from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
@@ -23,6 +24,7 @@ from compaction.stores.staging.format.table_writer import MAX_KEY_BYTES, MAX_VAL
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "standard input"
+_BASE64: Final = "Base64"
 FIELDS: Final = ("key", "value", "identity", "data", "entry", "range")
 MAX_LINE_BYTES: Final = 4 * (MAX_KEY_BYTES + 3 * MAX_VALUE_BYTES)
 BATCH_RECORDS: Final = 8192
@@ -70,6 +72,26 @@ def read_lines(file: IO[bytes], *, name: str) -> Iterator[RecordColumns]:
             batch, size = [], 0
     if batch:
         yield RecordColumns.of(batch)
+
+
+def properties_object(user: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The properties of a writer: texts, or under `<name>Base64` what is none."""
+    shown: dict[str, str] = {}
+    for name, value in sorted(user.items()):
+        shown |= text_fields(name.decode(errors="backslashreplace"), value)
+    return shown
+
+
+def properties_of(path: Path) -> dict[bytes, bytes]:
+    """The properties in a file that has what `sst read --properties -o json` prints. OSError, RecordTextError."""
+    document = object_of(path.read_bytes())
+    found = document.get("properties")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise RecordTextError(f'{path}: it has no "properties", an object of texts')
+    return {
+        name.removesuffix(_BASE64).encode(): bytes_of_base64(value, name) if name.endswith(_BASE64) else value.encode()
+        for name, value in found.items()
+    }
 
 
 def object_of(raw: bytes) -> dict[str, Any]:

@@ -5,7 +5,7 @@ docs/design/staging.md#ranges-and-metaranges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -81,20 +81,22 @@ class RangeWriter:
             self._max_key = records.keys[taken - 1].as_py()
         return taken
 
-    def finish(self) -> RangeInfo:
-        """Write the end of the table."""
+    def finish(self, *, user: Mapping[bytes, bytes] | None = None) -> RangeInfo:
+        """Write the end of the table. `user`: its properties instead of those that its records have: of a table of
+        another writer that is written again.
+        """
         kind = {"type": self._kind.value}
         info = RangeInfo(
             self._identity.hexdigest(kind), self._min_key, self._max_key, self.count, self._table.estimated_size
         )
-        user = {
+        own = {
             b"type": self._kind.value.encode(),
             b"min_key": info.min_key,
             b"max_key": info.max_key,
             b"count": b"%d" % info.count,
             b"estimated_size_bytes": b"%d" % info.estimated_size,
         }
-        self._table.finish(user)
+        self._table.finish(own if user is None else user)
         return info
 
 

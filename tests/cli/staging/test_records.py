@@ -1,0 +1,139 @@
+"""`compactor staging put`, `get`, `rm`, `ls` and `diff` as a user meets them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import yaml
+
+from support.stores.staging_commands import StagingCommands
+
+
+def put_all(staging: StagingCommands, *keys: str, branch: str = "main") -> None:
+    staging.exec([{"op": "set_many", "branch": branch, "values": {key: f"value of {key}" for key in keys}}])
+
+
+def test_a_value_is_read_as_it_was_written(staging: StagingCommands, tmp_path: Path) -> None:
+    content = bytes(range(256))
+    (tmp_path / "file").write_bytes(content)
+    put = staging.data("put", "main", "a/1", tmp_path / "file")
+    assert put == {"branch": "main", "key": "a/1", "identity": hashlib.sha256(content).hexdigest()}
+    assert staging.run("get", "main", "a/1", "--raw").stdout_bytes == content
+    staging.does("put", "main", "a/2", "-", input="from a pipe")
+    staging.does("put", "main", "a/3", "--text", "")
+    assert staging.data("get", "main", "a/2")["value"] == "from a pipe"
+    assert staging.data("get", "main", "a/3")["value"] == ""
+    assert "key:       a/2" in staging.does("get", "main", "a/2")
+
+
+def test_an_entry_has_the_identity_of_its_object(staging: StagingCommands, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    options = ("--address", "s3://lake/x", "--content-type", "text/plain", "--metadata", "a=b=c")
+    one = staging.data("put", "main", "x", tmp_path / "file", *options)
+    etag = hashlib.md5(b"content").hexdigest()
+    two = staging.data("put", "main", "y", "--size", "7", "--etag", etag, *options[:4], "--metadata", "a=b=c")
+    assert one["identity"] == two["identity"], "neither address nor time is part of it"
+    entry = staging.data("get", "main", "x")["entry"]
+    assert entry.pop("lastModified").endswith("Z")
+    assert entry == {
+        "address": "s3://lake/x",
+        "addressType": "full",
+        "size": 7,
+        "eTag": etag,
+        "metadata": {"a": "b=c"},
+        "contentType": "text/plain",
+    }
+    assert "address:" in staging.does("get", "main", "x")
+
+
+def test_conditions_hold_or_nothing_is_written(staging: StagingCommands) -> None:
+    first = staging.data("put", "main", "a", "--text", "1", "--if-absent")["identity"]
+    assert staging.fails("put", "main", "a", "--text", "2", "--if-absent").endswith("nothing was written")
+    second = staging.data("put", "main", "a", "--text", "2", "--if-identity", first)["identity"]
+    assert "not the object that was expected" in staging.fails(
+        "put", "main", "a", "--text", "3", "--if-identity", first
+    )
+    assert staging.data("get", "main", "a") == {"key": "a", "identity": second, "value": "2"}
+
+
+def test_put_says_what_does_not_fit_together(staging: StagingCommands) -> None:
+    for args in (
+        [],
+        ["--size", "3"],
+        ["--text", "x", "--metadata", "a=b"],
+        ["--text", "x", "--if-absent", "--if-identity", "00"],
+        ["--address", "s3://x/y"],
+        ["--address", "", "--size", "1", "--etag", "e"],
+        ["--address", "s3://x/y", "--size", "1", "--etag", "e", "--identity", "00"],
+        ["/nowhere/file"],
+    ):
+        assert staging.run("put", "main", "k", *args).exit_code == 2, args
+    assert "hexadecimal" in staging.fails("put", "main", "k", "--text", "x", "--identity", "xyz")
+    assert staging.fails("put", "main", "", "--text", "x").startswith("error: ")
+    assert staging.fails("put", "none", "k", "--text", "x") == 'error: branch "none" not found'
+    assert staging.keys() == []
+
+
+def test_listings_have_prefixes_delimiters_and_pages(staging: StagingCommands) -> None:
+    put_all(staging, "a/1", "a/2", "b", "c/x/1", "c/y")
+    assert staging.keys() == ["a/1", "a/2", "b", "c/x/1", "c/y"]
+    assert staging.keys("main", "--delimiter", "/") == ["a/", "b", "c/"]
+    assert staging.keys("main", "--prefix", "c/", "--delimiter", "/") == ["c/x/", "c/y"]
+    page = staging.data("ls", "main", "--amount", "2")
+    assert page["more"]
+    assert [one["key"] for one in page["items"]] == ["a/1", "a/2"]
+    assert staging.keys("main", "--after", "a/2", "--amount", "2") == ["b", "c/x/1"]
+    assert staging.does("ls", "main", "--amount", "2").endswith("2 entries, more with --after 'a/2' or --all\n")
+    assert staging.does("ls", "main").endswith("5 entries\n")
+    lines = staging.does("ls", "main", "--all", "-o", "jsonl").splitlines()
+    assert [json.loads(line) for line in lines] == staging.data("ls", "main")["items"]
+    assert yaml.safe_load(staging.does("ls", "main", "-o", "yaml")) == staging.data("ls", "main")
+
+
+def test_more_than_a_page_is_listed_and_deleted(staging: StagingCommands) -> None:
+    put_all(staging, *(f"p/{number:04}" for number in range(2500)), "q")
+    assert len(staging.data("ls", "main", "--all")["items"]) == 2501
+    assert len(staging.data("ls", "main", "--amount", "1700")["items"]) == 1700
+    assert staging.data("rm", "main", "--prefix", "p/") == {"branch": "main", "deleted": 2500}
+    assert staging.keys() == ["q"]
+
+
+def test_keys_are_any_bytes(staging: StagingCommands) -> None:
+    key = os.fsdecode(b"k\xff\xfe")
+    staging.does("put", "main", key, "--text", "x")
+    assert staging.data("ls", "main")["items"][0]["keyBase64"] == "a//+"
+    assert "k\\xff\\xfe" in staging.does("ls", "main")
+    assert staging.data("get", "main", key)["keyBase64"] == "a//+"
+    staging.does("rm", "main", key)
+    assert staging.keys() == []
+
+
+def test_deleted_keys_are_gone_and_unknown_ones_count_as_deleted(staging: StagingCommands) -> None:
+    put_all(staging, "a", "b", "c")
+    assert staging.does("rm", "main", "a", "nope") == "2 keys deleted on branch main\n"
+    assert staging.keys() == ["b", "c"]
+    assert staging.fails("get", "main", "a") == 'error: key "a of main" not found'
+    assert staging.run("rm", "main").exit_code == staging.run("rm", "main", "b", "--prefix", "c").exit_code == 2
+    assert staging.fails("rm", "none", "--prefix", "c") == 'error: branch "none" not found'
+
+
+def test_differences_say_what_is_uncommitted_and_how_references_differ(staging: StagingCommands) -> None:
+    put_all(staging, "a", "b")
+    staging.does("commit", "main", "-m", "first")
+    staging.does("branch", "create", "etl", "main")
+    staging.does("rm", "etl", "a")
+    staging.does("put", "etl", "b", "--text", "other")
+    staging.does("put", "etl", "c", "--text", "new")
+    found = staging.data("diff", "etl")
+    assert [(one["kind"], one["key"]) for one in found["items"]] == [("removed", "a"), ("changed", "b"), ("added", "c")]
+    assert found["items"][1]["left"]["value"] == "value of b"
+    assert found["items"][1]["right"]["value"] == "other"
+    assert staging.data("diff", "main", "etl") == found
+    assert staging.data("diff", "main", "etl@")["items"] == staging.data("diff", "main")["items"] == []
+    assert staging.does("diff", "etl").splitlines()[-1] == "3 differences"
+    assert staging.fails("diff", "none") == 'error: branch "none" not found'
+    assert staging.run("get", "etl", "b", "--stage-only").exit_code == 0
+    assert staging.run("get", "main", "b", "--stage-only").exit_code == 1
