@@ -304,9 +304,15 @@ def in_child(run: Callable[[], object]) -> Sample:
 def answer_of_child(run: Callable[[], T]) -> tuple[Sample, T]:
     """As `in_child`, and what the run returned, which can be pickled."""
     with tempfile.TemporaryFile() as answer:
-        taken = in_child(lambda: pickle.dump(run(), answer) or answer.flush())
+
+        def answered() -> None:
+            pickle.dump(run(), answer)
+            answer.flush()
+
+        taken = in_child(answered)
         answer.seek(0)
-        return taken, pickle.load(answer)
+        found: T = pickle.load(answer)
+        return taken, found
 
 
 def _median(samples: Iterable[Sample]) -> Sample:

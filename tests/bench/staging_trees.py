@@ -80,7 +80,7 @@ def _stage(folder: Path, touched: I64) -> None:
             if repo.area.branches.find(BRANCH) is not None:
                 repo.area.branches.remove(BRANCH)
             token = repo.token(in_steps(sets, lambda numbers: records_of(numbers, 1)))
-            repo.area.tokens.set_many(token, deletions_of(2 * touched[kinds == 3]))
+            repo.token(in_steps(2 * touched[kinds == 3], deletions_of), token)
             repo.branch(BRANCH, (folder / "tree").read_text(), [token])
 
     in_child(make)

@@ -155,9 +155,9 @@ class BulkRepo:
         ranges = self.area.ranges
         return ranges.write_metarange(write_ranges(batches, ranges.sink, ranges.rule))
 
-    def token(self, batches: Iterable[RecordColumns]) -> str:
-        """A token of these changes."""
-        token = new_token(NAME, "main")
+    def token(self, batches: Iterable[RecordColumns], token: str = "") -> str:
+        """A token of these changes, or one with them too."""
+        token = token or new_token(NAME, "main")
         for batch in batches:
             for piece in batch.pieces(TRANSACTION_BYTES):
                 self.area.tokens.set_many(token, piece)
