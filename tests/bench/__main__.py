@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench", description="Ours beside a rival, interleaved.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(benchmark_names())}")
     parser.add_argument("--size", choices=list(Size), default=Size.FULL, type=Size)
-    parser.add_argument("--sizes", type=_sizes, default=(), metavar="N,N", help="sizes of a fleet instead of its own")
+    parser.add_argument("--sizes", type=_sizes, default=(), metavar="N,N", help="sizes instead of its own")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(benchmark_names()):

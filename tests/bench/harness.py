@@ -15,17 +15,22 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import resource
 import statistics
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from compaction.local.cluster.control_plane import RunningControlPlane
+
+T = TypeVar("T")
 
 
 class Size(StrEnum):
@@ -286,12 +291,28 @@ def in_child(run: Callable[[], object]) -> Sample:
             run()
             code = 0
         finally:
+            if code:
+                traceback.print_exc()
             os._exit(code)
     _, status, usage = os.wait4(pid, 0)
     wall = time.perf_counter() - began
     if status:
         raise RuntimeError(f"a measured run ended with status {status}; its error is above")
     return Sample(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def answer_of_child(run: Callable[[], T]) -> tuple[Sample, T]:
+    """As `in_child`, and what the run returned, which can be pickled."""
+    with tempfile.TemporaryFile() as answer:
+
+        def answered() -> None:
+            pickle.dump(run(), answer)
+            answer.flush()
+
+        taken = in_child(answered)
+        answer.seek(0)
+        found: T = pickle.load(answer)
+        return taken, found
 
 
 def _median(samples: Iterable[Sample]) -> Sample:

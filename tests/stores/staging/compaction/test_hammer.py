@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
+
+import pytest
 
 from compaction.exceptions import (
     ConditionFailedError,
@@ -28,11 +30,39 @@ from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, StagingRepo, framed
 
 WRITERS = 4
-WRITES = at_depth(short=400, deep=1_000_000)
+WRITES = at_depth(short=1600, deep=1_000_000)
+"""Sets and deletions that are acknowledged, each key of a batch by itself."""
 KEYS = 40
 """Of each writer; no two writers have one in common, so each knows what its own must show."""
+BATCH = at_depth(short=10, deep=40)
+"""Keys of the largest batch."""
 GRACE = 2.0
 """Seconds: longer than a page of a scan takes here."""
+
+
+@dataclass
+class Acknowledged:
+    """What one writer was told is written: how much of each, and what its keys must show."""
+
+    sets: int = 0
+    deletions: int = 0
+    shown: dict[str, str] = field(default_factory=dict)
+
+    def set(self, keys: Iterable[str], text: str) -> None:
+        """These keys show the text."""
+        for key in keys:
+            self.shown[key] = text
+            self.sets += 1
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """These keys show nothing."""
+        for key in keys:
+            self.shown.pop(key, None)
+            self.deletions += 1
+
+    @property
+    def writes(self) -> int:
+        return self.sets + self.deletions
 
 
 class Hammer:
@@ -44,41 +74,45 @@ class Hammer:
         self.ended = threading.Event()
         self.compactions = self.commits = self.dropped = 0
 
-    def write(self, number: int) -> dict[str, str]:
-        """Sets, deletions and conditional writes of one writer, each read back; what its keys must show."""
+    def write(self, number: int) -> Acknowledged:
+        """Sets, deletions and conditional writes of one writer, single ones and batches, each read back at times."""
         random = Random(number)
-        mine: dict[str, str] = {}
-        for turn in range(WRITES // WRITERS):
-            key = f"{number}/{random.randrange(KEYS):02}"
+        mine = Acknowledged()
+        for turn in count():
+            if mine.writes >= WRITES // WRITERS or self.ended.is_set():
+                return mine
+            amount = random.choice((1, random.randint(1, BATCH)))
+            keys = [f"{number}/{at:03}" for at in random.sample(range(KEYS), amount)]
             text = f"{number}.{turn}"
-            before = dict(mine)
             try:
                 match random.randrange(10):
                     case 0 | 1 | 2 | 3:
-                        mine.pop(key, None)
-                        self.repo.delete(key)
+                        self.repo.writer.delete_many("main", [key.encode() for key in keys])
+                        mine.delete(keys)
                     case 4:
-                        self._set_if_absent(key, text, mine)
+                        self._set_if_absent(keys[0], text, mine)
                     case _:
-                        mine[key] = text
-                        self.repo.set(key, text)
+                        self._set(keys, text)
+                        mine.set(keys, text)
             except TooManyTriesError:
                 # It may be there or not, so it is written again until it is known.
-                mine = before
-                self._certainly(lambda key=key, text=text: self.repo.set(key, text))  # type: ignore[misc]
-                mine[key] = text
+                self._certainly(lambda keys=keys, text=text: self._set(keys, text))  # type: ignore[misc]
+                mine.set(keys, text)
             if turn % 7 == 0:
-                assert self.repo.get(key) == mine.get(key), f"{key} after {text}"
-        return mine
+                assert self.repo.get(keys[0]) == mine.shown.get(keys[0]), f"{keys[0]} after {text}"
+        raise AssertionError("unreachable")
 
-    def _set_if_absent(self, key: str, text: str, mine: dict[str, str]) -> None:
+    def _set(self, keys: list[str], text: str) -> None:
+        self.repo.writer.set_many("main", [(key.encode(), framed(text)) for key in keys])
+
+    def _set_if_absent(self, key: str, text: str, mine: Acknowledged) -> None:
         try:
             self.repo.writer.set_if("main", key.encode(), framed(text), Condition(None))
         except ConditionFailedError:
-            assert key in mine, f"{key}: no other writer has it"
+            assert key in mine.shown, f"{key}: no other writer has it"
         else:
-            assert key not in mine, f"{key}: the branch showed it as absent"
-            mine[key] = text
+            assert key not in mine.shown, f"{key}: the branch showed it as absent"
+            mine.set([key], text)
 
     def _certainly(self, act: Callable[[], object]) -> None:
         while True:
@@ -123,19 +157,26 @@ class Hammer:
             self.dropped += sweep_tokens(self.repo.area, grace=GRACE).tokens
 
 
+@pytest.mark.timeout(at_depth(short=300, deep=7200))
 def test_nothing_is_lost(repo: StagingRepo) -> None:
     hammer = Hammer(repo)
     with ThreadPoolExecutor(WRITERS + 3) as pool:
         others = [pool.submit(act) for act in (hammer.compact, hammer.commit, hammer.sweep)]
         try:
             writers = [pool.submit(hammer.write, number) for number in range(WRITERS)]
-            expected: dict[str, str] = {}
-            for writer in writers:
-                expected |= writer.result()
+            told = [writer.result() for writer in as_completed(writers)]
         finally:
             hammer.ended.set()
         for other in others:
             other.result()
+    expected: dict[str, str | None] = {}
+    for one in told:
+        expected |= one.shown
     assert repo.shown() == dict(sorted(expected.items()))
     assert hammer.compactions > 0
     assert hammer.commits > 0
+    assert sum(one.writes for one in told) >= WRITES
+    print(
+        f"{sum(one.sets for one in told):,} sets and {sum(one.deletions for one in told):,} deletions acknowledged, "
+        f"{hammer.compactions} compactions, {hammer.commits} commits, {hammer.dropped} tokens swept"
+    )
