@@ -13,6 +13,7 @@ STAGING_DOORS: Final = Doors(
         "compaction.rewrite.metaranges",
         "compaction.cli.staging",
         "compaction.ingest.staging",
+        "compaction.local.demo.staging",
     ),
     adapter=Door("compaction.stores.staging.adapter:open_adapter"),
     rewriters={"MetarangeRewrite": Door("compaction.rewrite.metaranges.rewriter:open_rewriter")},
@@ -24,4 +25,5 @@ STAGING_DOORS: Final = Doors(
             Door("compaction.cli.staging.commands:group"),
         ),
     ),
+    demo=("staging", Door("compaction.local.demo.staging.run:show")),
 )
