@@ -45,8 +45,26 @@ class Counts(StagingMessage):
         return Counts(self.writes + other.writes, self.tombstones + other.tombstones, self.nbytes + other.nbytes)
 
 
+@dataclass(frozen=True, slots=True)
+class SensorNudge:
+    """What a writer does when one of its tokens has another `tombstones` of them: `call` is given the token and what
+    this writer counted in it. It is called by the thread that writes counters, after they are written, so a slow one
+    delays counters and never a write.
+    """
+
+    tombstones: int
+    call: Callable[[str, Counts], None]
+
+    def __post_init__(self) -> None:
+        if self.tombstones < 1:
+            raise ValueError("a nudge after fewer tombstones than 1; give a threshold from 1 on")
+
+
 class TokenCounters:
-    """The counters of one writer, and what all writers counted. May be used by many threads; close it at the end."""
+    """The counters of one writer, and what all writers counted. May be used by many threads; close it at the end.
+
+    `nudge`: tells a sensor that is far from its next scan.
+    """
 
     def __init__(
         self,
@@ -55,8 +73,11 @@ class TokenCounters:
         flush_writes: int = FLUSH_WRITES,
         flush_seconds: float = FLUSH_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        nudge: SensorNudge | None = None,
     ) -> None:
         self._kv = kv
+        self._nudge = nudge
+        self._nudged: dict[str, int] = {}
         self._flush_writes = flush_writes
         self._flush_seconds = flush_seconds
         self._clock = clock
@@ -100,7 +121,8 @@ class TokenCounters:
         with self._writing:
             with self._changed:
                 dirty, self._dirty, pending, self._pending = self._dirty, set(), self._pending, 0
-                rows = [(self._rows[token], self._totals[token].encode()) for token in sorted(dirty)]
+                written = {token: self._totals[token] for token in sorted(dirty)}
+                rows = [(self._rows[token], counts.encode()) for token, counts in written.items()]
             try:
                 self._kv.set_many(PARTITION, rows)
             except BaseException:
@@ -113,6 +135,19 @@ class TokenCounters:
                 clean = [token for token in self._totals if token not in self._dirty]
                 for token in clean[: max(0, len(self._totals) - _REMEMBERED)]:
                     del self._totals[token], self._rows[token]
+                    self._nudged.pop(token, None)
+            self._tell_sensor(written)
+
+    def _tell_sensor(self, written: dict[str, Counts]) -> None:
+        """Once for each time that a token has another threshold of tombstones."""
+        if self._nudge is None:
+            return
+        for token, counts in written.items():
+            reached = counts.tombstones // self._nudge.tombstones
+            for _ in range(self._nudged.get(token, 0), reached):
+                self._nudge.call(token, counts)
+            if reached:
+                self._nudged[token] = reached
 
     def close(self) -> None:
         """Stop counting, and write what was counted. DatabaseError when that is not possible."""
@@ -163,6 +198,7 @@ class TokenCounters:
                 self._dirty.discard(token)
                 self._totals.pop(token, None)
                 self._rows.pop(token, None)
+                self._nudged.pop(token, None)
             self._kv.delete_many(PARTITION, [key for key, _ in self._stored(token, token)])
 
     def prime(self, token: str, *, store: bool = True) -> Counts:
