@@ -13,6 +13,7 @@ from rich.console import Console
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident
 from compaction.local.demo.blocks import proof, run, scenario, view
 from compaction.local.demo.blocks.facts import StoreFacts, Stray
@@ -84,8 +85,8 @@ def test_settled_only_after_the_operator_looked_once_more(story: Story) -> None:
 def test_views_show_jobs_blocks_and_reader(story: Story, terminal: bool) -> None:
     output = io.StringIO()
     console = Console(file=output, width=200, force_terminal=terminal)
-    with view.watching(console) as shown:
-        shown.show(view.Scene(story.observation(), story.after, story.entries, story.prover))
+    with scenes.watching(console) as shown:
+        shown.show(view.BlockScene(story.observation(), story.after, story.entries, story.prover))
         shown.say("killed")
     console.print(view.receipts_table(story.observation().jobs, story.story().receipts))
     console.print(view.proof_table(story.entries, story.after, story.after, story.prover))

@@ -25,4 +25,5 @@ STAGING_DOORS: Final = Doors(
             Door("compaction.cli.staging.commands:group"),
         ),
     ),
+    demo=("staging", Door("compaction.local.demo.staging.run:show")),
 )

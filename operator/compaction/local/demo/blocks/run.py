@@ -15,6 +15,7 @@ from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.exceptions import DemoError
+from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident, damage
 from compaction.local.demo.blocks import scenario, view
 from compaction.local.demo.blocks.facts import StoreFacts, compare, look
@@ -128,7 +129,7 @@ class _Play:
         stage.step(f"Secrets applied: {scenario.CREDENTIALS_SECRET}, {scenario.INDEX_SECRET}")
         replicas = stage.start_operator(self.cluster)
         stage.apply_policy(self.cluster, scenario.policy(self.servers.url("blocks")))
-        with view.watching(stage.console) as shown, proving(cast.prover):
+        with scenes.watching(stage.console) as shown, proving(cast.prover):
             self._watch(replicas, shown, lambda seen, _: any(job.status.worker for job in seen.jobs))
             shown.say("a worker has its first jobs: writers go on writing, and a reader reads, from here to the end")
             began = time.monotonic()
@@ -139,7 +140,7 @@ class _Play:
         return self._judge(seen, before, replicas)
 
     def _watch(
-        self, replicas: Replicas, shown: view.BlockDemoView, done: Callable[[DemoObservation, StoreFacts], bool]
+        self, replicas: Replicas, shown: scenes.SceneView, done: Callable[[DemoObservation, StoreFacts], bool]
     ) -> DemoObservation:
         facts = look(self.store)
 
@@ -149,7 +150,7 @@ class _Play:
             facts = look(self.store)
             self.amplification = max(self.amplification, read_amplification_of(seen))
             entries = self.cast.ledger.entries()
-            shown.show(view.Scene(seen, facts, entries, self.cast.prover))
+            shown.show(view.BlockScene(seen, facts, entries, self.cast.prover))
             if time.monotonic() - self.began > LONGEST_SECONDS:
                 # The policy's status changes at each look, so a stage never sees this one stand still.
                 line = view.store_line(facts, entries)
@@ -157,7 +158,7 @@ class _Play:
 
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
 
-    def _seen_enough(self, seen: DemoObservation, shown: view.BlockDemoView, began: float) -> bool:
+    def _seen_enough(self, seen: DemoObservation, shown: scenes.SceneView, began: float) -> bool:
         """Writers wrote for long enough, and the worker after the killed one is at work."""
         if self.accident.happen(seen):
             jobs = ", ".join(self.accident.jobs)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob, JobReceipt
-from compaction.api.text.formatting import format_age, format_bytes
+from compaction.api.text.formatting import format_bytes
 from compaction.kinds.blocks.kind import BLOCKS
 from compaction.local.demo.blocks.facts import StoreFacts
 from compaction.local.demo.blocks.ledger import Entries
@@ -26,90 +20,43 @@ from compaction.local.demo.blocks.scenario import TOP_LEVEL
 from compaction.local.demo.cluster import DemoObservation
 from compaction.local.demo.view import (
     MISSING,
-    POLICY_COLUMNS,
-    STYLES,
-    live_or_plain,
-    policy_cells,
-    policy_table,
     table_of,
 )
 
-JOB_COLUMNS: Final = ("JOB", "TENANT", "LEVEL", "BLOCKS", "SIZE", "STATE", "PROGRESS", "WORKER", "TOKEN")
-SHOWN_JOBS: Final = 12
-PLAIN_SECONDS: Final = 3.0
-"""So often at most a line about the store, which changes all the time."""
+JOB_COLUMNS: Final = ("TENANT", "LEVEL", "BLOCKS", "SIZE")
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """All that is seen at one moment."""
+class BlockScene:
+    """See `Scene`: of a block store."""
 
     seen: DemoObservation
     facts: StoreFacts
     entries: Entries
     prover: Prover
+    job_columns: Sequence[str] = JOB_COLUMNS
 
+    def job_cells(self, job: CompactionJob) -> tuple[str, ...]:
+        """See `Scene`."""
+        sources = job.spec.sources.blocks
+        return (
+            MISSING if sources is None else sources.tenant,
+            f"L{job.spec.level}",
+            MISSING if sources is None else str(len(sources.blocks)),
+            format_bytes(job.spec.estimated_bytes),
+        )
 
-class BlockDemoView(Protocol):
-    """Shows one scene after the other, and what is said in between."""
+    def reader_line(self) -> str:
+        """See `Scene`."""
+        return reader_line(self.prover)
 
-    def show(self, scene: Scene) -> None: ...
+    def store_line(self) -> str:
+        """See `Scene`."""
+        return store_line(self.facts, self.entries)
 
-    def say(self, line: str) -> None: ...
-
-
-def watching(console: Console) -> AbstractContextManager[BlockDemoView]:
-    """See `live_or_plain`."""
-    return live_or_plain(console, LiveTables, BlockPlainLines)
-
-
-class LiveTables:
-    """Everything, redrawn in place."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._started = time.monotonic()
-
-    def show(self, scene: Scene) -> None:
-        age = format_age(time.monotonic() - self._started)
-        caption = f"{age}   leader: {scene.seen.leader or MISSING}   {reader_line(scene.prover)}"
-        parts: list[RenderableType] = [
-            Text(caption, style="dim"),
-            policy_table(scene.seen.policy),
-            store_table(scene.facts, scene.entries),
-            jobs_table(newest(scene.seen.jobs)),
-        ]
-        self._live.update(Group(*parts))
-
-    def say(self, line: str) -> None:
-        self._live.console.print(f"> {line}", style="dim", highlight=False)
-
-
-class BlockPlainLines:
-    """A line for each change of a job's state, and of the numbers of policy and store, the latter now and then."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._started = time.monotonic()
-        self._told = 0.0
-        self._last: tuple[str, ...] = ()
-        self._states: dict[str, JobState] = {}
-
-    def show(self, scene: Scene) -> None:
-        for job in scene.seen.jobs:
-            if self._states.get(job.metadata.name) is not job.status.state:
-                self._states[job.metadata.name] = job.status.state
-                self.say(f"job {' '.join(cell for cell in job_cells(job) if cell != MISSING)}")
-        cells = policy_cells(scene.seen.policy)
-        told = tuple(cell for name, cell in zip(POLICY_COLUMNS, cells, strict=True) if name != "OLDEST")
-        if told != self._last and time.monotonic() - self._told > PLAIN_SECONDS:
-            self._last, self._told = told, time.monotonic()
-            pairs = zip(POLICY_COLUMNS, cells, strict=True)
-            self.say("policy " + "  ".join(f"{name.lower()} {cell}" for name, cell in pairs))
-            self.say(f"store  {store_line(scene.facts, scene.entries)}; {reader_line(scene.prover)}")
-
-    def say(self, line: str) -> None:
-        self._console.print(f"{int(time.monotonic() - self._started):4d} s  {line}", highlight=False, soft_wrap=True)
+    def store_table(self) -> Table:
+        """See `Scene`."""
+        return store_table(self.facts, self.entries)
 
 
 def reader_line(prover: Prover) -> str:
@@ -135,39 +82,6 @@ def store_table(facts: StoreFacts, entries: Entries) -> Table:
         cells = [str(counts.get(level, 0)) for level in range(TOP_LEVEL + 1)]
         rows = str(entries.content[tenant].rows)
         table.add_row(tenant, str(entries.blocks[tenant]), rows, *cells, str(sum(counts.values())))
-    return table
-
-
-def newest(jobs: Sequence[CompactionJob]) -> Sequence[CompactionJob]:
-    """As many as fit: those that run or wait, and the newest of the others, by age."""
-    running = [job for job in jobs if job.status.state not in (JobState.SUCCEEDED, JobState.FAULTY)][:SHOWN_JOBS]
-    ended = [job for job in jobs if job.status.state in (JobState.SUCCEEDED, JobState.FAULTY)]
-    return [*ended[max(0, len(ended) + len(running) - SHOWN_JOBS) :], *running]
-
-
-def job_cells(job: CompactionJob) -> tuple[str, ...]:
-    status, sources = job.status, job.spec.sources.blocks
-    return (
-        job.metadata.name,
-        MISSING if sources is None else sources.tenant,
-        f"L{job.spec.level}",
-        MISSING if sources is None else str(len(sources.blocks)),
-        format_bytes(job.spec.estimated_bytes),
-        status.state.value,
-        status.progress or MISSING,
-        status.worker or MISSING,
-        str(status.fencing_token) if status.fencing_token else MISSING,
-    )
-
-
-def jobs_table(jobs: Sequence[CompactionJob]) -> Table:
-    table = table_of(JOB_COLUMNS)
-    for job in jobs:
-        cells: list[RenderableType] = list(job_cells(job))
-        cells[5] = Text(job.status.state.value, style=STYLES[job.status.state])
-        if job.status.state is JobState.IN_PROGRESS:
-            cells[6] = ProgressBar(total=100, completed=job.status.progress_percent or 0, width=10)
-        table.add_row(*cells)
     return table
 
 

@@ -1,4 +1,4 @@
-"""Who uses the staging area: the repository with its committed base and branches, a writer for each, the reader."""
+"""Those who use the staging area: its repository and branches, a writer for each branch, and the reader."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compaction.local.demo.staging.entries import LOGS_PREFIX
+from compaction.local.demo.staging.scenario import THRESHOLDS
 from compaction.stores.staging.changes import tombstones
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.reading import Reader
@@ -86,3 +87,10 @@ def left_over(area: Area, compacted: Iterable[str]) -> LeftOver:
     stored = {one.path for one in area.ranges.stored()}
     with_rows = tuple(token for token in compacted if area.tokens.has_rows(token))
     return LeftOver(with_rows, tuple(sorted(stored - reachable(area))))
+
+
+def due(facts: BranchFacts) -> bool:
+    """Whether a branch has reached a threshold of the policy."""
+    counts = facts.counts
+    reached = {"tombstones": counts.tombstones, "sealedTokens": facts.sealed, "stagedWrites": counts.writes}
+    return any(reached[name] >= least for name, least in THRESHOLDS.items())

@@ -72,7 +72,7 @@ class BranchWriter:
         else:
             self._set(self._some(SET))
         if self.branch.commit_every and len(self.moments) % self.branch.commit_every == 0:
-            self._commit()
+            self.commit()
 
     def purge(self, count: int) -> None:
         """Delete the next records below `logs/`. Raises CompactionError."""
@@ -119,7 +119,8 @@ class BranchWriter:
         self.model.change(change, lambda: _until_acknowledged(write))
         self.moments.append(time.time())
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """Commit what is staged. Raises CompactionError."""
         draft = Draft(COMMITTER, f"after {len(self.moments)} changes")
         _until_acknowledged(lambda: self._committer.commit(self.branch.name, draft))
         self.committed = self.model.moment()

@@ -1,0 +1,50 @@
+"""`compactor demo --store staging` itself, whole: it ends with every claim held, and nothing is left when it is taken
+down.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local.demo.demos import COMMAND, running_below, started_in
+
+pytestmark = [
+    pytest.mark.apiserver,
+    pytest.mark.spark,
+    pytest.mark.usefixtures("binaries"),
+    # Three minutes on a machine of its own; Spark is started twice, and everything that others do makes it longer.
+    pytest.mark.timeout(1500),
+]
+STAGING = [*COMMAND, "--store", "staging"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory for the demo; whatever a failing test leaves running in it is stopped."""
+    place = tmp_path / "demo"
+    yield place
+    subprocess.run([*COMMAND, "--down", "--directory", str(place)], check=True)
+
+
+def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path) -> None:
+    command = [*STAGING, "--keep", "--directory", str(directory)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "all of it held" in answer.stdout
+    assert "NO " not in answer.stdout
+    assert "killed (SIGKILL): worker" in answer.stdout
+    assert ", the coordinator" in answer.stdout
+    assert "restored: range" in answer.stdout
+    started, database = started_in(directory), (directory / "servers" / "postgres").readlink()
+    # One of the replicas was killed.
+    assert len([process for process in started if process.alive()]) == 5
+    subprocess.run([*COMMAND, "--down", "--directory", str(directory)], check=True)
+    assert not any(process.alive() for process in started)
+    assert not database.exists()
+    assert running_below(directory) == []
+    assert started_in(directory) == []
+    assert list(directory.rglob("*.secrets")) == []
