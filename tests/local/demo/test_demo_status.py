@@ -25,7 +25,7 @@ def at(schema: dict[str, Any], path: str) -> dict[str, Any]:
     return schema
 
 
-@pytest.mark.parametrize("template", [BLOCKS_STATUS, QUARANTINED])
+@pytest.mark.parametrize("template", [BLOCKS_STATUS, QUARANTINED, STAGING_STATUS])
 def test_each_field_of_a_template_is_in_the_crd(template: str) -> None:
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
