@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from pydantic import ValidationError
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import JobReceipt, MetarangeReceipt
+from compaction.api.job.resource import JobReceipt, MetarangeReceipt, SkippedSource
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import (
     CompactionError,
@@ -32,6 +32,7 @@ from compaction.exceptions import (
 from compaction.kinds.staging.work import format_rewrite
 from compaction.rewrite.metaranges.tree import WrittenTree
 from compaction.stores.staging.compaction.work import BranchWork
+from compaction.stores.staging.damage import DamagedSource
 
 MAX_OUTPUTS: Final = 1000
 """Names of written ranges that a receipt has; it proves all of them by their fingerprint."""
@@ -52,19 +53,29 @@ _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError, Output
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """Why there is no new base. `passing`: a server was away."""
+    """Why there is no new base. `passing`: a server was away. `damaged`: the source that is to blame."""
 
     reason: JobReason
     message: str
     passing: bool = False
+    damaged: SkippedSource | None = None
 
     @classmethod
-    def of(cls, error: CompactionError) -> RewriteFailure:
+    def of(cls, error: CompactionError) -> Self:
         """An error of the data or of the store. A branch or a repository that is gone has changed."""
         if isinstance(error, UnknownRefError) and error.what == "commit":
             return cls(JobReason.SOURCE_CORRUPT, f"{error}: restore its row from a backup of the key-value store")
         reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
         return cls(reason or JobReason.STORE_UNREADABLE, str(error), isinstance(error, _PASSING))
+
+    def because_of(self, source: DamagedSource | None, identity: str) -> Self:
+        """The same with the source that is damaged. `identity`: of what was read, "" when it is not known."""
+        if self.reason is not JobReason.SOURCE_CORRUPT or source is None:
+            return self
+        found = SkippedSource(
+            source=source.name, offset=source.offset, reason=self.reason, message=self.message, identity=identity
+        )
+        return replace(self, damaged=found)
 
 
 def receipt_of(
@@ -126,6 +137,7 @@ def failed(failure: RewriteFailure, *, token: int) -> JobReport:
         reason=failure.reason,
         message=failure.message,
         charged=failure.reason is not JobReason.STALE_TOKEN and not failure.passing,
+        skipped=() if failure.damaged is None else (failure.damaged,),
     )
 
 

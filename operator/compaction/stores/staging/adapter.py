@@ -40,6 +40,7 @@ from compaction.stores.secrets import Secrets, reason_of
 from compaction.stores.staging.compaction.claims import claim, high_water_of, retire
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.connecting import connection_of
+from compaction.stores.staging.damage import DamageLooks
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.sensor import BranchScan, BranchSensor, candidate_of, next_change
 from compaction.stores.staging.store import OpenedRepository, StagingConnection
@@ -75,6 +76,7 @@ class StagingAdapter:
         self._wall = wall
         self._opened: KeptOpen[StagingConnection, OpenedRepository] = KeptOpen(self._open)
         self._sensor = BranchSensor(spec)
+        self._damage = DamageLooks(clock)
         self._objects_due = clock() + OBJECTS_EVERY
 
     # -- scans --------------------------------------------------------------------------------------------------------
@@ -102,16 +104,16 @@ class StagingAdapter:
         if request.recover:
             note_unused(area, journal, scan.tokens)
             self._retire_strays(area, scan, request.jobs)
+        repository = area.repository.name
         candidates, resting = [], []
         for debt in scan.branches:
-            if debt.work is None:
+            if debt.work is None or request.quarantined.get(target_name(repository, debt.name)):
                 continue
             rested = debt.rests_until()
             if rested is not None and rested > now:
                 resting.append((debt.name, rested))
                 continue
             candidates.append(candidate_of(debt, debt.work, self._spec, sensed_at=request.asked, now=now))
-        repository = area.repository.name
         reading = ScanResult(
             number=request.number,
             generation=request.generation,
@@ -125,6 +127,7 @@ class StagingAdapter:
             ),
             targets=frozenset(target_name(repository, one.name) for one in scan.branches),
             measures=scan.measures,
+            identities=self._identities(area, scan, request.quarantined),
             left_out=_left_out(resting),
             outdated=_outdated(scan, request.jobs),
         )
@@ -136,6 +139,12 @@ class StagingAdapter:
             overdue=max(0.0, -due) if due is not None else 0.0,
             look_in=next_change(scan.branches, self._spec, now=now),
         )
+
+    def _identities(
+        self, area: Area, scan: BranchScan, quarantined: Mapping[str, frozenset[str]]
+    ) -> Mapping[tuple[str, str], str]:
+        records = {target_name(area.repository.name, one.name): one.record for one in scan.branches}
+        return self._damage.identities(area.kv, area.ranges, records, quarantined)
 
     def _retire_strays(self, area: Area, scan: BranchScan, jobs: Mapping[str, HeldJob]) -> None:
         """Claims of jobs that are no more keep what they may have written from the sweep."""
