@@ -24,11 +24,13 @@ from compaction.exceptions import (
     RangeRecordError,
     RewriteProofError,
     StaleTokenError,
+    TokenMergeProofError,
     TooManyTriesError,
     UnknownRefError,
     UnsupportedRangeError,
     WorkOutdatedError,
 )
+from compaction.kinds.staging.reasons import StagingReason
 from compaction.kinds.staging.work import format_rewrite
 from compaction.rewrite.metaranges.tree import WrittenTree
 from compaction.stores.staging.compaction.work import BranchWork
@@ -41,6 +43,7 @@ _REASONS: Final[dict[type[CompactionError], JobReason]] = {
     WorkOutdatedError: JobReason.SOURCES_CHANGED,
     UnknownRefError: JobReason.SOURCES_CHANGED,
     RewriteProofError: JobReason.VERIFICATION_FAILED,
+    TokenMergeProofError: JobReason.VERIFICATION_FAILED,
     CorruptRangeError: JobReason.SOURCE_CORRUPT,
     MissingRangeError: JobReason.SOURCE_CORRUPT,
     UnsupportedRangeError: JobReason.SOURCE_CORRUPT,
@@ -53,9 +56,11 @@ _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError, Output
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """Why there is no new base. `passing`: a server was away. `damaged`: the source that is to blame."""
+    """Why the branch is as it was. `passing`: a server was away, or the attempt yielded. `damaged`: the source that is
+    to blame.
+    """
 
-    reason: JobReason
+    reason: JobReason | StagingReason
     message: str
     passing: bool = False
     damaged: SkippedSource | None = None

@@ -74,14 +74,14 @@ def identity_of(kv: KeyValueStore, ranges: RangeStorage, record: BranchRecord, s
     return content.hexdigest()[:_SHOWN]
 
 
-class DamageLooks:
-    """What scans find of sources in quarantine. A look at a large token takes time: the next one comes after ten times
+class DamageChecks:
+    """What scans find of sources in quarantine. To check a large token takes time: it is checked again after ten times
     as long. `clock`: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._known: dict[tuple[str, str], _Look] = {}
+        self._known: dict[tuple[str, str], _Check] = {}
 
     def identities(
         self,
@@ -90,32 +90,32 @@ class DamageLooks:
         records: Mapping[str, BranchRecord],
         quarantined: Mapping[str, frozenset[str]],
     ) -> Mapping[tuple[str, str], str]:
-        """Of sources by target, as a scan has them (`ScanResult.identities`). `records`: of branches by target; one that
-        is gone has no sources. Raises DatabaseError, ObjectError.
+        """Of sources by target, as a scan has them (`ScanResult.identities`). `records`: of branches by target; one
+        that is gone has no sources. Raises DatabaseError, ObjectError.
         """
-        looked = {}
+        checked = {}
         for target, sources in quarantined.items():
             for source in sources:
-                looked[target, source] = self._look(kv, ranges, records.get(target), (target, source))
-        self._known = looked
-        return {place: look.identity for place, look in looked.items()}
+                checked[target, source] = self._check(kv, ranges, records.get(target), (target, source))
+        self._known = checked
+        return {place: check.identity for place, check in checked.items()}
 
-    def _look(
+    def _check(
         self, kv: KeyValueStore, ranges: RangeStorage, record: BranchRecord | None, place: tuple[str, str]
-    ) -> _Look:
+    ) -> _Check:
         began, known = self._clock(), self._known.get(place)
         if record is None:
-            return _Look("", began, record)
+            return _Check("", began, record)
         if known is not None and known.record == record and began < known.again_at:
             return known
         identity = identity_of(kv, ranges, record, place[1])
         ended = self._clock()
-        return _Look(identity, ended + _REST * (ended - began), record)
+        return _Check(identity, ended + _REST * (ended - began), record)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """One look. `record`: of the branch then."""
+class _Check:
+    """One check. `record`: of the branch then."""
 
     identity: str
     again_at: float
