@@ -176,6 +176,15 @@ def test_a_batch_is_bounded(endpoint: Endpoint) -> None:
     assert change(endpoint, *lines[:-1]).body == {"written": MOST_CHANGES, "deleted": 0}
 
 
+def test_empty_lines_of_a_batch_count_for_its_numbers_alone(endpoint: Endpoint) -> None:
+    empty = [b""] * (MOST_CHANGES + 10)
+    line = {"op": "put", "key": "a", "value": "1"}
+    assert change(endpoint, *empty, line, b"", {**line, "key": "b"}).body == {"written": 2, "deleted": 0}
+    refused = change(endpoint, *empty, line, b"{}")
+    assert refused.status == 400
+    assert refused.body["message"].startswith(f"line {MOST_CHANGES + 12}: ")
+
+
 def test_listings_have_prefixes_delimiters_and_pages(endpoint: Endpoint) -> None:
     change(endpoint, *({"op": "put", "key": key, "value": ""} for key in ("a", "b/1", "b/2", "b/c/3", "c/1", "ü")))
     assert keys(endpoint, delimiter="/") == ["a", "b/", "c/", "ü"]

@@ -47,7 +47,7 @@ COMMIT_DEFECTS: Final = (
         killers=_COMMITTING,
     ),
     Defect(
-        name="merges: a branch with uncommitted changes loses them to a merge",
+        name="merges: one that is refused leaves a sealed token behind",
         promise=f"{_PAGE}#merges",
         file="stores/staging/flows/merging.py",
         old="        if has_changes(self._area, self._area.branches.get(name)):\n",

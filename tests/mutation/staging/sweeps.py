@@ -21,7 +21,7 @@ SWEEP_DEFECTS: Final = (
         killers=_ADAPTER,
     ),
     Defect(
-        name="sensor: the rows of a token are counted by every scan",
+        name="sensor: a token that its writer has counted is counted once more",
         promise=f"{_PAGE}#sensor",
         file="stores/staging/staged/counters.py",
         old="        if counted := self.read([token]).get(token):\n            return counted\n",
@@ -104,8 +104,8 @@ SWEEP_DEFECTS: Final = (
         name="sweep of tokens: the grace runs from the journal, not from when a token was found unused",
         promise=f"{_PAGE}#sweep",
         file="stores/staging/sweep/tokens.py",
-        old="            case 0:\n                return None\n",
-        new="            case 0:\n                return (now - self.entry.since) / 1000\n",
+        old="            _note(area, row, now)",
+        new="            _note(area, row, row.entry.since)",
         killers=_SWEEP,
     ),
     Defect(
@@ -138,14 +138,14 @@ SWEEP_DEFECTS: Final = (
             "    count = area.tokens.drop(token)\n"
             "    area.counters.forget(token)\n"
         ),
-        killers=("crash/test_staging_branch.py",),
+        killers=_SWEEP,
     ),
     Defect(
         name="sweep of objects: one is deleted before its grace is over",
         promise=f"{_PAGE}#sweep",
         file="stores/staging/sweep/objects.py",
-        old="if age_of(one.modified, now) > grace and epoch_of(one.modified) < claimed]",
-        new="if epoch_of(one.modified) < claimed]",
+        old="    return now - epoch_of(modified)",
+        new="    return now",
         killers=_SWEEP,
     ),
     Defect(
