@@ -1,4 +1,4 @@
-"""Targets of staging areas: tables with their checksums as they are and made right, values, and messages."""
+"""Targets of staging areas: tables with their checksums as they are and made right, and values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Final
 
 import cramjam
 
-from compaction.exceptions import CorruptMessageError, CorruptRangeError, RangeRecordError, UnsupportedRangeError
+from compaction.exceptions import CorruptRangeError, RangeRecordError, UnsupportedRangeError
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import FramingError, frame_values, split_value, split_values
-from compaction.stores.staging.format.messages import BranchData, CatalogEntry, CommitData, ProtoTimestamp, RangeData
 from compaction.stores.staging.format.ranges import read_metarange
 from compaction.stores.staging.format.sealing import masked_checksum
 from compaction.stores.staging.format.sources import BytesSource
@@ -105,15 +104,6 @@ def _value(data: bytes, _: Path) -> None:
     assert split_value(again) == parts
 
 
-def _message(data: bytes, _: Path) -> None:
-    for kind in (BranchData, CommitData, CatalogEntry, RangeData):
-        with refusing("repo/branches/main", CorruptMessageError):
-            message = kind.decode(data, name="repo/branches/main")
-            again = kind.decode(message.encode())
-            assert again == message
-            assert again.encode() == message.encode()
-
-
 def _data_block(records: list[tuple[bytes, bytes]]) -> bytes:
     block = PlainBlock(16)
     for key, value in records:
@@ -126,15 +116,9 @@ _BLOCK_SEEDS: Final = (
     *(block + b"\0" for block in _DATA_BLOCKS),
     bytes(cramjam.snappy.compress_raw(_DATA_BLOCKS[0])) + b"\1",
 )
-_MESSAGES: Final = (
-    BranchData("main", "c", "s", ("t2", "t1"), True).encode() + b"\x98\x06\x05",
-    CommitData("i", "c", "m", ProtoTimestamp(5, 7), "r", {"a": "b"}, ("p", "q"), 1, 2).encode(),
-    CatalogEntry("x", ProtoTimestamp(5), 9, "e", {"a": "b"}, 1, "text/plain").encode(),
-)
 
 STAGING_TARGETS: Final = (
     Target("range", _table, _TABLES, _TOKENS),
     Target("range-block", _block, _BLOCK_SEEDS, _TOKENS),
     Target("range-value", _value, tuple(value for _, value in numbered(3)), _TOKENS),
-    Target("lakefs-message", _message, _MESSAGES, _TOKENS),
 )

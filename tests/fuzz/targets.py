@@ -8,7 +8,17 @@ from fuzz.block_targets import BLOCK_TARGETS
 from fuzz.log_targets import LOG_TARGETS
 from fuzz.object_targets import OBJECT_TARGETS
 from fuzz.segment_targets import SEGMENT_TARGETS
+from fuzz.staging_inputs import INPUT_TARGETS
+from fuzz.staging_rows import ROW_TARGETS
 from fuzz.staging_targets import STAGING_TARGETS
 from fuzz.target import Target
 
-TARGETS: Final[tuple[Target, ...]] = (*SEGMENT_TARGETS, *LOG_TARGETS, *OBJECT_TARGETS, *BLOCK_TARGETS, *STAGING_TARGETS)
+TARGETS: Final[tuple[Target, ...]] = (
+    *SEGMENT_TARGETS,
+    *LOG_TARGETS,
+    *OBJECT_TARGETS,
+    *BLOCK_TARGETS,
+    *STAGING_TARGETS,
+    *ROW_TARGETS,
+    *INPUT_TARGETS,
+)

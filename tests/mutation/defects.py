@@ -7,5 +7,23 @@ from typing import Final
 from mutation.block_defects import BLOCK_DEFECTS
 from mutation.control_defects import CONTROL_DEFECTS
 from mutation.segment_defects import SEGMENT_DEFECTS
+from mutation.staging.commits import COMMIT_DEFECTS
+from mutation.staging.compactions import COMPACTION_DEFECTS
+from mutation.staging.formats import FORMAT_DEFECTS
+from mutation.staging.live import LIVE_DEFECTS
+from mutation.staging.reads import READ_DEFECTS
+from mutation.staging.sweeps import SWEEP_DEFECTS
+from mutation.staging.writes import WRITE_DEFECTS
 
-DEFECTS: Final = (*SEGMENT_DEFECTS, *BLOCK_DEFECTS, *CONTROL_DEFECTS)
+DEFECTS: Final = (
+    *SEGMENT_DEFECTS,
+    *BLOCK_DEFECTS,
+    *READ_DEFECTS,
+    *WRITE_DEFECTS,
+    *COMMIT_DEFECTS,
+    *FORMAT_DEFECTS,
+    *COMPACTION_DEFECTS,
+    *SWEEP_DEFECTS,
+    *LIVE_DEFECTS,
+    *CONTROL_DEFECTS,
+)

@@ -91,6 +91,16 @@ class Endpoint:
         self._hold_against_the_document(method, path.partition("?")[0], answer, kind)
         return answer
 
+    @property
+    def documented(self) -> set[tuple[str, str, int]]:
+        """(method, path, status) of all answers of the document; one that is not in it fails where it is given."""
+        return {
+            (method.upper(), path, int(status))
+            for path, found in self.document["paths"].items()
+            for method, operation in found.items()
+            for status in operation["responses"]
+        }
+
     def register(self, *blocks: Mapping[str, Any], **options: Any) -> Answer:
         return self.call("POST", "/v1/blocks", json.dumps({"blocks": blocks}).encode(), **options)
 

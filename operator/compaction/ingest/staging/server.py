@@ -18,9 +18,8 @@ from compaction.ingest.metrics import RequestMetrics
 from compaction.ingest.openapi import LINES
 from compaction.ingest.service import HttpService, KnownHandler, RequestLimits, answered
 from compaction.ingest.staging import operations
+from compaction.ingest.staging.batches import BatchLineError, Change, changes_in
 from compaction.ingest.staging.messages import (
-    MOST_CHANGES,
-    ChangeLine,
     ChangeOperation,
     CommitRequest,
     ObjectQuery,
@@ -108,23 +107,16 @@ class StagingServer(HttpService):
         self._changes.labels(ChangeOperation.DELETE.value).inc(done.deleted)
         return answered(done)
 
-    def _lines(self, body: bytes) -> list[tuple[ChangeLine, bytes]] | web.Response:
-        """The lines of a batch with the values that they write; or the refusal of the first that is wrong."""
-        written = [line for line in body.split(b"\n", MOST_CHANGES + 1) if line.strip()]
-        if len(written) > MOST_CHANGES:
-            return self.refusals.bad(f"a batch has at most {MOST_CHANGES} lines: send several")
-        found = []
-        now = self._store.clock()
-        for number, text in enumerate(written, 1):
-            try:
-                line = ChangeLine.model_validate_json(text, by_name=False, by_alias=True)
-                framed = framed_value(line.content(), now=now) if line.op is ChangeOperation.PUT else b""
-            except ValidationError as error:
-                return self.refusals.malformed(error, where=f"line {number}: ")
-            except ValueError as error:
-                return self.refusals.bad(f"line {number}: {error}")
-            found.append((line, framed))
-        return found
+    def _lines(self, body: bytes) -> list[Change] | web.Response:
+        """The changes of a batch, or the refusal of the first line that is wrong."""
+        try:
+            return changes_in(body, now=self._store.clock())
+        except BatchLineError as error:
+            if isinstance(error.error, ValidationError):
+                return self.refusals.malformed(error.error, where=f"line {error.number}: ")
+            return self.refusals.bad(str(error))
+        except ValueError as error:
+            return self.refusals.bad(str(error))
 
     async def _commit(self, request: web.Request, principal: Principal) -> web.StreamResponse:
         principal.check(request.match_info["repository"])

@@ -102,6 +102,32 @@ def test_a_retired_job_takes_larger_tokens_only(repo: StagingRepo, work: BranchW
     swap_base(repo.area, work, tree, job="j1", token=6)
 
 
+def test_a_job_whose_claim_was_taken_over_takes_larger_tokens_only(repo: StagingRepo, work: BranchWork) -> None:
+    claim(repo.area, work, job="j1", token=5)
+    tree = rewrite(repo.area, work).tree
+    claim(repo.area, work, job="j2", token=1)
+    for token in (1, 5):
+        with pytest.raises(StaleTokenError):
+            claim(repo.area, work, job="j1", token=token)
+        with pytest.raises(StaleTokenError):
+            swap_base(repo.area, work, tree, job="j1", token=token)
+    claim(repo.area, work, job="j1", token=6)
+
+
+def test_the_same_tokens_on_another_commit_are_other_work(repo: StagingRepo) -> None:
+    """Nothing is staged, so a merge leaves the staging token: what is written to it later lies on the new commit."""
+    repo.put({"a": "1"})
+    repo.brancher.create("other", "main")
+    repo.set("b", "1", "other")
+    repo.committer.commit("other", DRAFT)
+    record = repo.area.branches.get("main").record
+    work = BranchWork("example", "main", record.commit_id, record.compacted_base, record.tokens)
+    repo.merger.merge("other", "main", DRAFT)
+    assert repo.area.branches.get("main").record.tokens == work.tokens
+    with pytest.raises(WorkOutdatedError):
+        claim(repo.area, work, job="j1", token=1)
+
+
 def test_many_retired_jobs(repo: StagingRepo, work: BranchWork) -> None:
     """Those that came last are known by name, the others by the largest token of all of them: the row stays small."""
     for number in range(30):

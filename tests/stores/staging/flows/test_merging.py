@@ -76,10 +76,11 @@ class TestReplacing:
     ) -> None:
         """M3, R3, R4, U1."""
         dirty(forked)
-        before = forked.shown()
+        before, record = forked.shown(), forked.area.branches.get("main").record
         with pytest.raises(UncommittedChangesError, match="commit or reset them first"):
             act(forked)
         assert forked.shown() == before
+        assert forked.area.branches.get("main").record == record, "not even sealed: refusals pile up no tokens"
 
     def test_it_becomes_dirty_while_tokens_are_switched(
         self, forked: StagingRepo, doing: str, act: Callable[[StagingRepo], object], monkeypatch: pytest.MonkeyPatch

@@ -141,9 +141,14 @@ class TestConditions:
             repo.writer.set_if("main", b"k", framed("mine"), ABSENT)
         assert repo.get("k") == "theirs"
 
+    @pytest.mark.parametrize(
+        ("staging", "condition"), [({}, ABSENT), ({"k": None}, ABSENT), ({"k": "1"}, identity("1"))]
+    )
     def test_another_writer_comes_between_reading_and_writing(
-        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch
+        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch, staging: Content, condition: Condition
     ) -> None:
+        """Whether the staging token has a row of the key or not, it is the one that was read that is swapped."""
+        repo.put({}, staging=staging)
         original = StagedTokens.set_if
         done = []
 
@@ -155,7 +160,7 @@ class TestConditions:
 
         monkeypatch.setattr(StagedTokens, "set_if", write)
         with pytest.raises(ConditionFailedError):
-            repo.writer.set_if("main", b"k", framed("mine"), ABSENT)
+            repo.writer.set_if("main", b"k", framed("mine"), condition)
         assert repo.get("k") == "theirs"
 
     def test_a_merge_brings_the_key_meanwhile(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,11 +157,25 @@ def test_a_token_that_was_never_counted(kv: SqlKeyValueStore, counters: TokenCou
 def test_two_who_prime_at_once_count_once(
     kv: SqlKeyValueStore, counters: TokenCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Both have scanned the rows before either writes down what it has counted."""
     StagedTokens(kv).set("t", b"k", b"")
-    set_if = kv.set_if
-    monkeypatch.setattr(kv, "set_if", lambda *arguments: (set_if(*arguments), set_if(*arguments)))
+    changes, others = StagedTokens.changes, [TokenCounters(kv)]
+
+    def scanned_by_both(self: StagedTokens, token: str) -> Iterator[RecordColumns]:
+        yield from changes(self, token)
+        if others:
+            assert others.pop().prime(token) == Counts(1, 1, 1)
+
+    monkeypatch.setattr(StagedTokens, "changes", scanned_by_both)
     assert counters.prime("t") == Counts(1, 1, 1)
     assert counters.read(["t"]) == {"t": Counts(1, 1, 1)}
+
+
+def test_a_token_that_its_writer_counted_is_not_counted_again(kv: SqlKeyValueStore, counters: TokenCounters) -> None:
+    StagedTokens(kv).set("t", b"k", b"")
+    counters.count("t", writes=1, tombstones=1, nbytes=1)
+    counters.flush()
+    assert counters.prime("t") == counters.read(["t"])["t"] == Counts(1, 1, 1)
 
 
 def test_counting_goes_on_while_the_store_is_away(kv: SqlKeyValueStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from compaction.exceptions import MissingRangeError
 from compaction.stores.staging.compaction.claims import claim, retire, swap_base
 from compaction.stores.staging.compaction.rewriting import rewrite
 from compaction.stores.staging.compaction.work import work_on
-from compaction.stores.staging.flows.journal import journalled
+from compaction.stores.staging.flows.journal import DROPPING, journalled
 from compaction.stores.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
+from compaction.stores.staging.kv.port import KeyValueStore
+from compaction.stores.staging.sweep import objects, tokens
 from compaction.stores.staging.sweep.objects import CLOCKS_DIFFER, sweep_objects
 from compaction.stores.staging.sweep.tokens import SweptTokens, sweep_tokens
 from compaction.stores.staging.tree.storage import RangeStorage
@@ -79,6 +82,65 @@ class TestTokens:
         monkeypatch.setattr(type(repo.area.branches), "swap", sweep_first)
         repo.resetter.reset_prefix("main", b"a")
         assert repo.shown() == {"a": "1", "b": "2"}
+
+    def test_a_token_that_a_branch_gets_at_the_last_moment(
+        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A reset swaps its token in after the sweep has read the branches, and looks for the mark before it is there:
+        the sweep reads the branches once more.
+        """
+        repo.put({"a": "1"}, staging={"a": "2"})
+        swap, note = type(repo.area.branches).swap, tokens._note
+        done = []
+
+        def sweep_first(self: Any, branch: Any, record: Any) -> Any:
+            if done:
+                return swap(self, branch, record)
+            done.append(True)
+            sweep_tokens(repo.area, grace=GRACE)
+            repo.clock.now += GRACE + 1
+
+            def swapped_before_the_mark(area: Any, row: Any, since: int) -> bool:
+                if since == DROPPING:
+                    done.append(swap(self, branch, record))
+                return note(area, row, since)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(tokens, "_note", swapped_before_the_mark)
+                assert sweep_tokens(repo.area, grace=GRACE).rows == 0
+            return done[1]
+
+        monkeypatch.setattr(type(repo.area.branches), "swap", sweep_first)
+        repo.resetter.reset_prefix("main", b"a")
+        assert len(done) == 2
+        assert repo.shown() == {"a": "1"}
+
+    @pytest.mark.parametrize("call", ["delete_many", "delete"])
+    def test_a_deletion_that_ends_half_way_goes_on(
+        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        """The journal has the token until nothing of it is left."""
+        repo.set("a", "1")
+        token = repo.area.branches.get("main").record.staging_token
+        repo.area.counters.flush()
+        repo.committer.commit("main", DRAFT)
+        sweep_tokens(repo.area, grace=GRACE)
+        repo.clock.now += GRACE + 1
+        with monkeypatch.context() as patched:
+            patched.setattr(repo.area.kv, call, _killed)
+            with pytest.raises(KeyboardInterrupt):
+                sweep_tokens(repo.area, grace=GRACE)
+        assert [one.token for one in journalled(repo.area.kv)] == [token]
+        assert sweep_tokens(repo.area, grace=GRACE).tokens == 1
+        assert not repo.area.tokens.has_rows(token)
+        assert (list(journalled(repo.area.kv)), repo.area.counters.read([token])) == ([], {})
+
+    def test_the_grace_runs_from_when_a_sweep_saw_it(self, repo: StagingRepo) -> None:
+        """A reader may have begun just before: that the journal has had the token for long says nothing."""
+        repo.set("a", "1")
+        repo.committer.commit("main", DRAFT)
+        repo.clock.now += 10 * GRACE
+        assert sweep_tokens(repo.area, grace=GRACE) == SweptTokens(0, 0, GRACE)
 
     def test_of_other_repositories_nothing_is_touched(self, repo: StagingRepo) -> None:
         other = StagingRepo(repo.area.kv, repo.area.ranges, name="another")
@@ -190,6 +252,37 @@ class TestObjects:
             repo.clock.now += 86_401
             assert pinned(repo.area) == frozenset()
         assert sweep_objects(repo.area, grace=ALL_OLD).objects == 2
+
+    def test_a_tree_that_is_pinned_while_the_sweep_runs(
+        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A flow that pins before the marks are there sees none: the sweep looks for pins after it has marked."""
+        orphan = repo.tree({"x": "1"})
+        with ExitStack() as flow:
+
+            def pinned_first(kv: KeyValueStore, partition: str, identifiers: list[str]) -> None:
+                flow.enter_context(pin(repo.area, orphan))
+                mark(kv, partition, identifiers)
+
+            monkeypatch.setattr(objects, "mark", pinned_first)
+            assert sweep_objects(repo.area, grace=ALL_OLD).objects == 0
+            repo.area.ranges.check(orphan)
+
+    def test_objects_are_marked_for_as_long_as_they_are_being_deleted(
+        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        orphan = repo.tree({"x": "1"})
+        names = {orphan, *(one.id for one in repo.area.ranges.ranges(orphan))}
+        delete, seen = RangeStorage.delete, []
+
+        def deleted(self: RangeStorage, paths: Any) -> Any:
+            seen.append(marked_objects(repo.area.kv, repo.area.repository.partition))
+            return delete(self, paths)
+
+        monkeypatch.setattr(RangeStorage, "delete", deleted)
+        assert sweep_objects(repo.area, grace=ALL_OLD).objects == 2
+        assert seen == [names]
+        assert marked_objects(repo.area.kv, repo.area.repository.partition) == frozenset()
 
 
 def _killed(*args: object, **kwargs: object) -> None:

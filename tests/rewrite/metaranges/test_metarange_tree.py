@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,40 +11,14 @@ from compaction.exceptions import CorruptRangeError, LeaseLostError, RewriteProo
 from compaction.rewrite.metaranges import task
 from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.objects.store import open_objects
 from compaction.stores.staging.changes import TOMBSTONE
 from compaction.stores.staging.compaction.rewriting import rewrite
 from compaction.stores.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
 from compaction.stores.staging.compaction.work import BranchWork, work_on
 from compaction.stores.staging.format.columns import RecordColumns, concatenated
-from compaction.stores.staging.kv.sql import open_key_value_store
-from compaction.stores.staging.tree.storage import RangeStorage
 from compaction.stores.staging.tree.stretches import Part
 from support.processes.worker_ports import FakeLease, ThreadEngine
-from support.stores.staging_repos import SMALL_RANGES, Content, StagingRepo, framed
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "objects"
-
-
-@pytest.fixture
-def branch(tmp_path: Path, folder: Path) -> Iterator[StagingRepo]:
-    """A repository in a folder, its keys and values in SQLite."""
-    kv = open_key_value_store(f"sqlite:///{tmp_path}/kv.db")
-    kv.migrate()
-    repo = StagingRepo(kv, RangeStorage(open_objects(str(folder)), rule=SMALL_RANGES))
-    yield repo
-    repo.area.counters.close()
-    kv.close()
-
-
-@pytest.fixture
-def engine() -> Iterator[ThreadEngine]:
-    running = ThreadEngine()
-    yield running
-    running.close()
+from support.stores.staging_repos import Content, StagingRepo, framed
 
 
 def write(

@@ -1,0 +1,222 @@
+"""Defects of the merge of tokens of a live lakeFS: at least one for each of its ten rules."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mutation.defect import Defect
+
+_RULES: Final = "design/staging.md#live-lakefs"
+_TESTS: Final = "stores/staging/lakefs"
+_CHECKS: Final = (f"{_TESTS}/test_checks.py",)
+_MERGES: Final = (f"{_TESTS}/test_rules.py",)
+_ENDS: Final = (f"{_TESTS}/test_ends.py",)
+
+LIVE_DEFECTS: Final = (
+    Defect(
+        name="lakefs: rule 1, the schema is not checked again",
+        promise=_RULES,
+        file="stores/staging/lakefs/repository.py",
+        old="        Repositories(self.kv).check_version()\n        if",
+        new="        if",
+        killers=_CHECKS,
+    ),
+    Defect(
+        name="lakefs: rule 1, a repository that is being deleted is merged",
+        promise=_RULES,
+        file="stores/staging/lakefs/repository.py",
+        old="    if data.state != _ACTIVE:",
+        new="    if data.state < _ACTIVE:",
+        killers=_CHECKS,
+    ),
+    Defect(
+        name="lakefs: rule 1, a repository that is read-only is merged",
+        promise=_RULES,
+        file="stores/staging/lakefs/repository.py",
+        old="    if data.read_only:\n        raise RepositoryReadOnlyError(name)\n",
+        new="",
+        killers=_CHECKS,
+    ),
+    Defect(
+        name="lakefs: rule 1, a branch row that no server writes is merged",
+        promise=_RULES,
+        file="stores/staging/lakefs/branch_rows.py",
+        old="    if not all(tokens) or len(set(tokens)) < len(tokens):",
+        new="    if not all(tokens):",
+        killers=_CHECKS,
+    ),
+    Defect(
+        name="lakefs: rule 2, the staging token is merged too",
+        promise=_RULES,
+        file="stores/staging/lakefs/merging.py",
+        old="        first = TokenScan(self._live, row.sealed)",
+        new="        first = TokenScan(self._live, (row.data.staging_token, *row.sealed))",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 2, a branch is sealed more than once a minute",
+        promise=_RULES,
+        file="stores/staging/lakefs/control.py",
+        old="    if now - notes.sealed < every * 1000:\n        return None\n",
+        new="",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 3, there is no quiet period",
+        promise=_RULES,
+        file="stores/staging/lakefs/merging.py",
+        old="        live.sleep(settings.quiet)\n",
+        new="",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 3, a branch that changes in the quiet period is merged as it was",
+        promise=_RULES,
+        file="stores/staging/lakefs/merging.py",
+        old=(
+            "        if live.branch_bytes(self._branch) != row.raw:\n"
+            '            raise TokenMergeStoppedError(self._branch, "the branch changed during the quiet period")\n'
+        ),
+        new="",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 3, a late write after the scan is lost",
+        promise=_RULES,
+        file="stores/staging/lakefs/merging.py",
+        old="        if again.fingerprints != first.fingerprints:",
+        new="        if again.rows < 0:",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 4, all tombstones are left out",
+        promise=_RULES,
+        file="stores/staging/lakefs/scanning.py",
+        old="            kept = ~deleted | pc.is_in(",
+        new="            kept = ~deleted & ~pc.is_in(",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 4, tombstones are left out where something else may lie below",
+        promise=_RULES,
+        file="stores/staging/lakefs/planning.py",
+        old="    return None if row.foreign else live.head(row)",
+        new="    return live.head(row)",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 4, the oldest token wins",
+        promise=_RULES,
+        file="stores/staging/lakefs/scanning.py",
+        old="        yield from layered(list(streams))",
+        new="        yield from layered(list(streams)[::-1])",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 5, the swap does not compare the bytes that were read",
+        promise=_RULES,
+        file="stores/staging/lakefs/journal.py",
+        old="branch.with_sealed([entry.fresh]), branch.raw),",
+        new="branch.with_sealed([entry.fresh]), Presence.PRESENT),",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 5, unknown fields of a branch are lost",
+        promise=_RULES,
+        file="stores/staging/lakefs/branch_rows.py",
+        old="        elif one.number != _SEALED:",
+        new="        elif one.number in _KNOWN and one.number != _SEALED:",
+        killers=_CHECKS,
+    ),
+    Defect(
+        name="lakefs: rule 6, a branch in use is merged",
+        promise=_RULES,
+        file="stores/staging/lakefs/merging.py",
+        old="        reason = busy(live, row, settings.yields)\n",
+        new='        reason = ""\n',
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 6, a merge goes on beside a commit",
+        promise=_RULES,
+        file="stores/staging/lakefs/merging.py",
+        old="        if self._live.branch_bytes(self._branch) != row.raw:",
+        new="        if not row.raw:",
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 7, old tokens are dropped before the grace is over",
+        promise=_RULES,
+        file="stores/staging/lakefs/cleaning.py",
+        old="        if row.entry.state != MergeState.DROPPING and wait > 0:",
+        new="        if row.entry.state == MergeState.DISCARDED and wait > 0:",
+        killers=_ENDS,
+    ),
+    Defect(
+        name="lakefs: rule 7, a token that a branch names is dropped",
+        promise=_RULES,
+        file="stores/staging/lakefs/cleaning.py",
+        old="        if used:\n            in_use += used\n            continue\n",
+        new="",
+        killers=_ENDS,
+    ),
+    Defect(
+        name="lakefs: rule 8, rows are written before the journal knows their token",
+        promise=_RULES,
+        file="stores/staging/lakefs/journal.py",
+        old="    live.kv.set_if(MERGE_PARTITION, entry.key, raw, Presence.ABSENT)\n    return",
+        new="    return",
+        killers=_ENDS,
+    ),
+    Defect(
+        name="lakefs: rule 8, swap and journal are two transactions",
+        promise=_RULES,
+        file="stores/staging/lakefs/journal.py",
+        old=(
+            "    live.kv.set_all_if(\n"
+            "        [\n"
+            "            (MERGE_PARTITION, entry.key, raw, row.raw),\n"
+            "            (live.partition, branch_key(branch.name), branch.with_sealed([entry.fresh]), branch.raw),\n"
+            "        ]\n"
+            "    )\n"
+        ),
+        new=(
+            "    sealed = branch.with_sealed([entry.fresh])\n"
+            "    live.kv.set_if(live.partition, branch_key(branch.name), sealed, branch.raw)\n"
+            "    live.kv.set_if(MERGE_PARTITION, entry.key, raw, row.raw)\n"
+        ),
+        killers=_ENDS,
+    ),
+    Defect(
+        name="lakefs: rule 8, a merge that runs is taken for dead",
+        promise=_RULES,
+        file="stores/staging/lakefs/cleaning.py",
+        old="holder_of(live, row.entry.branch) == row.entry.holder:",
+        new="not row.entry.holder:",
+        killers=_ENDS,
+    ),
+    Defect(
+        name="lakefs: rule 9, two mergers hold the lease of a branch",
+        promise=_RULES,
+        file="stores/staging/lakefs/control.py",
+        old='name=f"lease of {branch}").until > live.clock() * 1000:\n            return None\n',
+        new='name=f"lease of {branch}").until < 0:\n            return None\n',
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 10, the kill switch does not end a merge",
+        promise=_RULES,
+        file="stores/staging/lakefs/control.py",
+        old='        reason = stopped_because(self._live.kv) or ("the process ends"',
+        new='        reason = "" or ("the process ends"',
+        killers=_MERGES,
+    ),
+    Defect(
+        name="lakefs: rule 10, a result that shows something else is swapped in",
+        promise=_RULES,
+        file="stores/staging/lakefs/merging.py",
+        old="        if before != after or fresh.rows != written:",
+        new="        if fresh.rows != written:",
+        killers=_MERGES,
+    ),
+)

@@ -1,0 +1,43 @@
+"""What every OpenAPI document of an endpoint must be, whatever the endpoint offers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from compaction.ingest.service import HttpService
+
+
+def check_routes(server: HttpService, document: dict[str, Any]) -> None:
+    """The routes that are served are those of the document. Closes the server."""
+    routes = {(route.method.lower(), route.resource.canonical) for route in server.application().router.routes()}
+    assert routes == {(method, path) for path, found in document["paths"].items() for method in found}
+    server.close()
+
+
+def check_whole(document: dict[str, Any]) -> None:
+    """All that it refers to is there and described, nothing is left open, and operations have names of their own."""
+    assert document["openapi"] == "3.1.0"
+    schemas = document["components"]["schemas"]
+    assert set(_references(document)) <= {f"#/components/schemas/{name}" for name in schemas}
+    for name, schema in schemas.items():
+        assert "description" in schema, name
+        assert schema.get("additionalProperties") is False or "enum" in schema, name
+    operations = [one for path in document["paths"].values() for one in path.values()]
+    assert len({one["operationId"] for one in operations}) == len(operations)
+    json.dumps(document)
+
+
+def secured(document: dict[str, Any]) -> set[str]:
+    """The operations that need a caller who is known."""
+    operations = [one for path in document["paths"].values() for one in path.values()]
+    return {one["operationId"] for one in operations if one.get("security", document["security"])}
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (one for name, one in value.items() if name == "$ref")
+        yield from (found for one in value.values() for found in _references(one))
+    elif isinstance(value, list):
+        yield from (found for one in value for found in _references(one))
