@@ -18,6 +18,7 @@ from compaction.api.text.formatting import format_bytes, plural
 from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
 from compaction.kinds.staging import measures, words
 from compaction.kinds.staging.doors import STAGING_DOORS
+from compaction.kinds.staging.listing_cost import listing_costs
 from compaction.kinds.staging.reasons import FATES
 from compaction.kinds.staging.work import base_version_of, branch_of_target, format_rewrite, trees_of
 from compaction.planning.candidates import Candidate
@@ -47,7 +48,12 @@ class StagingAreaKind(Kind):
     )
     doors = STAGING_DOORS
     fates = FATES
-    words = Words(jobs=words.JOB_WORDS, policies=words.POLICY_WORDS, left_out=words.LEFT_OUT_WORDS)
+    words = Words(
+        jobs=words.JOB_WORDS,
+        policies=words.POLICY_WORDS,
+        waits=words.WAIT_WORDS,
+        left_out=words.LEFT_OUT_WORDS,
+    )
     measures = (
         Measure(measures.TOMBSTONES, "tombstones", "Tombstones in the tokens of branches", "Tombstones"),
         Measure(measures.SEALED_TOKENS, "sealed_tokens", "Sealed tokens of branches", "Sealed tokens"),
@@ -178,12 +184,7 @@ class StagingAreaKind(Kind):
 
     def details(self, status: CompactionPolicyStatus) -> tuple[str, ...]:
         """See `Kind`."""
-        debt = _debt(status)
-        tombstones, tokens = debt.measure(measures.MOST_TOMBSTONES), debt.measure(measures.MOST_SEALED_TOKENS)
-        return (
-            f"A listing of the branch with the most tombstones steps over up to {tombstones:,g} of them, and a read of "
-            f"the branch with the most sealed tokens asks {tokens:,g}; 0 of both after compaction.",
-        )
+        return listing_costs(_debt(status))
 
     def rows(self, status: CompactionPolicyStatus) -> tuple[tuple[str, str], ...]:
         """See `Kind`."""

@@ -22,4 +22,6 @@ class StagingReason(StrEnum):
     MERGING_STOPPED = "MergingStopped"  # the kill switch is on
 
 
-FATES: Final[Mapping[str, Fate]] = MappingProxyType({StagingReason.BRANCH_ACTIVE: Fate.RETRY})
+FATES: Final[Mapping[str, Fate]] = MappingProxyType(
+    {StagingReason.BRANCH_ACTIVE: Fate.RETRY, StagingReason.DRY_RUN: Fate.PARK}
+)

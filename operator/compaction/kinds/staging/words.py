@@ -69,4 +69,17 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         "The branch is unchanged. The job is tried again.",
         f"If the branch is changed all the time, exclude it: {_EDIT}",
     ),
+    StagingReason.DRY_RUN: Meaning(
+        "The parameters of the job say dryRun: true.",
+        "The branch is unchanged. The job is not tried again: its parameters never change.",
+        "To merge, create a job whose parameters.metarange.lakefs.dryRun is false.",
+    ),
+}
+
+WAIT_WORDS: Final[Mapping[str, Meaning]] = {
+    StagingReason.DRY_RUN: Meaning(
+        "spec.store.stagingArea.lakefs.dryRun of the policy is true.",
+        "The job runs once it is false; until then nothing is merged.",
+        f"To merge, set dryRun: false: {_EDIT}",
+    ),
 }

@@ -15,10 +15,11 @@ from typing import ClassVar, Final
 import structlog
 
 from compaction.api.job.report import JobReport
-from compaction.api.job.resource import JobReceipt
+from compaction.api.job.resource import JobReceipt, MeasureChange
 from compaction.api.policy.staging_area import LakeFsMergeSpec
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import CompactionError, StagingStoreError, StaleTokenError, StorageError, WorkOutdatedError
+from compaction.kinds.staging.measures import SEALED_TOKENS, STAGED_WRITES
 from compaction.kinds.staging.reasons import StagingReason
 from compaction.rewrite.attempt import RewriteAttempt
 from compaction.rewrite.metaranges.job import MetarangeJob
@@ -110,6 +111,10 @@ class TokenMergeAttempt(RewriteAttempt):
             bytes_reclaimed=max(0, outcome.bytes_before - outcome.bytes_after),
             fingerprint_before=outcome.view,
             fingerprint_after=outcome.view,
+            measures=(
+                MeasureChange(name=SEALED_TOKENS, before=len(outcome.tokens), after=1),
+                MeasureChange(name=STAGED_WRITES, before=outcome.rows_before, after=outcome.rows_after),
+            ),
             seconds=round(self.monotonic() - self.began, 3),
             committed_at=timestamp_from_epoch(self.live.clock()),
         )

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import JobReceipt, MetarangeReceipt, SkippedSource
+from compaction.api.job.resource import JobReceipt, MeasureChange, MetarangeReceipt, SkippedSource
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import (
     CompactionError,
@@ -30,6 +30,7 @@ from compaction.exceptions import (
     UnsupportedRangeError,
     WorkOutdatedError,
 )
+from compaction.kinds.staging.measures import RANGES, SEALED_TOKENS, STAGED_WRITES, TOMBSTONES
 from compaction.kinds.staging.reasons import StagingReason
 from compaction.kinds.staging.work import format_rewrite
 from compaction.rewrite.metaranges.tree import WrittenTree
@@ -100,12 +101,19 @@ def receipt_of(
         bytes_reclaimed=written.staged_bytes,
         fingerprint_before=_together(written.shown),
         fingerprint_after=_together(written.contents),
+        measures=(
+            MeasureChange(name=TOMBSTONES, before=written.tombstones),
+            MeasureChange(name=SEALED_TOKENS, before=len(work.tokens)),
+            MeasureChange(name=STAGED_WRITES, before=written.changes),
+            MeasureChange(name=RANGES, before=written.touched, after=len(written.written)),
+        ),
         seconds=round(seconds, 3),
         committed_at=timestamp_from_epoch(now),
         metarange=MetarangeReceipt(
             metarange=written.tree,
             changes=written.changes,
             tombstones=written.tombstones,
+            ranges_touched=written.touched,
             ranges_written=len(written.written),
             ranges_reused=written.reused,
             bytes_read=written.bytes_read,

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from compaction.api.job.report import JobReport
 from compaction.api.policy.staging_area import LakeFsMergeSpec
-from compaction.exceptions import InvalidAssignmentError, StagingStoreError, StorageError
+from compaction.exceptions import StagingStoreError, StorageError
+from compaction.kinds.staging.reasons import StagingReason
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.metaranges.attempt import MetarangeAttempt
 from compaction.rewrite.metaranges.job import MetarangeJob
@@ -56,9 +57,8 @@ class MetarangeRewriter:
         """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
         job = MetarangeJob.of(assignment.spec, name=assignment.job_name)
         if job.lakefs is not None and job.lakefs.dry_run:
-            raise InvalidAssignmentError(
-                f"job {job.name}: parameters.metarange.lakefs.dryRun is true, so nothing is merged; set it to false"
-            )
+            message = f"job {job.name}: parameters.metarange.lakefs.dryRun is true, so nothing is merged"
+            return failed(RewriteFailure(StagingReason.DRY_RUN, message), token=assignment.token)
         try:
             connection = connection_of(job.store, self._secrets)
             if job.lakefs is not None:

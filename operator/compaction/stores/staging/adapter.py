@@ -28,6 +28,7 @@ from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseReq
 from compaction.stores.opened import KeptOpen
 from compaction.stores.secrets import Secrets
 from compaction.stores.staging.answers import claiming, left_out, unreadable
+from compaction.stores.staging.behind import furthest_behind
 from compaction.stores.staging.compaction.claims import claim, high_water_of, retire
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.connecting import connection_of
@@ -110,6 +111,7 @@ class StagingAdapter:
             ),
             targets=frozenset(target_name(repository, one.name) for one in scan.branches),
             measures=scan.measures,
+            behind=furthest_behind(repository, scan.branches),
             identities=self._identities(area, scan, request.quarantined),
             left_out=left_out(StagingReason.BRANCH_BUSY, resting),
             outdated=_outdated(scan, request.jobs),

@@ -14,7 +14,13 @@ from dataclasses import replace
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import LakeFsMergeSpec, StagingAreaSpec
-from compaction.exceptions import InvalidAssignmentError, StagingStoreError, StorageError
+from compaction.exceptions import (
+    ClaimRefusal,
+    ClaimRefusedError,
+    InvalidAssignmentError,
+    StagingStoreError,
+    StorageError,
+)
 from compaction.kinds.staging.reasons import StagingReason
 from compaction.kinds.staging.work import branch_of_target, target_name
 from compaction.planning.planner import LeftOut
@@ -23,6 +29,8 @@ from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
 from compaction.stores.opened import KeptOpen
 from compaction.stores.secrets import Secrets
 from compaction.stores.staging.answers import claiming, left_out, unreadable
+from compaction.stores.staging.compaction.work import BranchWork
+from compaction.stores.staging.behind import furthest_behind
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.connecting import connection_of
 from compaction.stores.staging.damage import DamageChecks
@@ -100,6 +108,7 @@ class LiveAdapter:
             ),
             targets=frozenset(records),
             measures=scan.measures,
+            behind=furthest_behind(live.name, scan.branches, merges=True),
             identities=self._damage.identities(live.kv, live.ranges, records, request.quarantined),
             left_out=(*kept, *_active(found)),
             outdated=self._outdated(live, found, request.jobs),
@@ -158,6 +167,9 @@ class LiveAdapter:
         if sources is None:
             raise InvalidAssignmentError(f"job {job}: {spec.kind} names no tokens")
         work = BranchWork(sources.store.repository, sources.branch, sources.commit, sources.base, sources.tokens)
+        if self._lakefs.dry_run:
+            why = f"branch {sources.branch}: the policy says lakefs.dryRun: true, so nothing is merged"
+            raise ClaimRefusedError(ClaimRefusal.BUSY, why, StagingReason.DRY_RUN)
         with claiming(), self._live() as live:
             claim_branch(live, work, job=job, token=token)
 
