@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -96,10 +96,10 @@ class StagingPlace:
 
 
 def staging_options(
-    *, repository: bool = True, required: bool = True, may_be_new: bool = False
+    *, repository: bool = True, required: bool = True, may_be_new: bool = False, policy: bool = False
 ) -> Callable[[Command], Command]:
     """The options that name a staging area, passed to the command as `place: StagingPlace`. `repository`: one of them
-    is --repo, which is `required` or not.
+    is --repo, which is `required` or not. `policy`: a policy may name it instead.
     """
 
     def decorate(command: Command) -> Command:
@@ -111,16 +111,27 @@ def staging_options(
             store_options: Path | None,
             store_option: Sequence[tuple[str, str]],
             repo: str | None = None,
+            source: TextIO | None = None,
+            wanted: str | None = None,
+            secrets_dir: Path | None = None,
             **rest: Any,
         ) -> Any:
             with errors_as_exit_code():
+                if source is not None:
+                    # The models of policies take longer to import than a command without one takes to answer.
+                    from compaction.cli.staging.policy import connection_of_policy
+
+                    _refuse_both()
+                    connection = connection_of_policy(source, wanted=wanted, directory=secrets_dir)
+                    return command(place=StagingPlace(connection, repo or "", may_be_new), **rest)
                 if repository and required and not repo:
                     raise click.UsageError(f"which repository? Give --repo NAME, or set {REPOSITORY_VARIABLE}")
                 connection = _connection(kv, table, store_options, store_option)
                 return command(place=StagingPlace(connection, repo or "", may_be_new), **rest)
 
         result: Any = wrapped
-        for option in reversed((*_OPTIONS, *((_REPOSITORY,) if repository else ()))):
+        chosen = (*_OPTIONS, *((_REPOSITORY,) if repository else ()), *(_OF_POLICY if policy else ()))
+        for option in reversed(chosen):
             result = option(result)
         return result  # type: ignore[no-any-return]
 
@@ -159,6 +170,39 @@ _OPTIONS: Final = (
         help="One option of the object store that is no secret, such as endpoint=http://localhost:9000.",
     ),
 )
+
+_OF_POLICY: Final = (
+    click.option(
+        "-f",
+        "--file",
+        "source",
+        type=click.File("r", encoding="utf-8"),
+        help="Read where it is from a policy, as for kubectl apply -f, with its Secrets in the same file.",
+    ),
+    click.option("--policy", "wanted", metavar="NAME", help="Name of the policy, when the file holds several."),
+    click.option(
+        "--secrets-dir",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
+    ),
+)
+
+
+_WRITTEN: Final = {
+    "kv": "--kv",
+    "table": "--table",
+    "store_options": "--store-options",
+    "store_option": "--option",
+}
+"""Parameters that a policy has as well, and how they are written."""
+
+
+def _refuse_both() -> None:
+    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way."""
+    for option in _WRITTEN:
+        if _given(option):
+            raise click.UsageError(f"the policy says where the staging area is: leave out {_WRITTEN[option]}")
 
 
 def committer_option(command: Command) -> Command:
