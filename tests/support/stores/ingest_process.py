@@ -27,17 +27,18 @@ def serving_process(
     options = ["--port=0", f"--secret-file=writer={secret}", "--log-format=json"]
     words = [sys.executable, "-m", "compaction.cli.main", *command, *options]
     with subprocess.Popen(words, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
+        said = running.stderr
+        assert said is not None
         lines = []
         rest = None
         try:
-            for line in running.stderr:
+            for line in said:
                 lines.append(line)
                 if found := re.search(r'"port": (\d+)', line):
                     break
             else:
                 pytest.fail("".join(lines))
-            rest = threading.Thread(target=lambda: log.write_text("".join(lines) + running.stderr.read()))
+            rest = threading.Thread(target=lambda: log.write_text("".join(lines) + said.read()))
             rest.start()
             yield running.pid, Endpoint(int(found[1]), server=object.__new__(server))
         finally:
