@@ -13,6 +13,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import plural
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, ExplanationBuilder, first_of
+from compaction.explain.measure_changes import changes_of
 from compaction.explain.words import job_words, wait_words
 from compaction.kinds.meaning import Names, meaning_of
 from compaction.kinds.registry import kind_of_job
@@ -170,6 +171,7 @@ def _explain_receipt(builder: ExplanationBuilder, job: CompactionJob) -> None:
         equal = "The live content read back is equal to that of the sources"
         proof = equal if kind.proves_equal(receipt) else "THE FINGERPRINTS DIFFER"
         builder.state(f"{kind.became(receipt)} {proof}.")
+        builder.state(changes_of(receipt))
     builder.consequences(meaning)
 
 

@@ -17,6 +17,7 @@ from compaction.explain.coordination import coordination
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, ExplanationBuilder, first_of
 from compaction.explain.job import progress_of, why_parked
+from compaction.explain.measure_changes import last_change
 from compaction.explain.policy_words import TROUBLE_ACTIONS
 from compaction.explain.words import left_out_words, policy_words, target_words, wait_words
 from compaction.kinds.kind import Kind
@@ -106,7 +107,10 @@ def _explain_debt(builder: ExplanationBuilder, policy: CompactionPolicy, leases:
         _explain_unknown(builder, policy, leases)
         return
     if not debt.bytes and not debt.sources:
-        builder.debt(f"None: the last scan, {builder.age(status.last_sense_time)} ago, found no debt.")
+        if debt.behind:
+            builder.debt("None to plan now; the targets that are furthest behind are left out.", *kind.details(status))
+        else:
+            builder.debt(f"None: the last scan, {builder.age(status.last_sense_time)} ago, found no debt.")
         return
     oldest = f"; the oldest debt is {builder.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
     builder.debt(f"{kind.debt(status)}{oldest}.", *kind.details(status))
@@ -168,6 +172,7 @@ def _explain_jobs(
         if job.status.state is JobState.IN_PROGRESS
     }
     builder.state(*first_of(running, "jobs run"))
+    builder.state(last_change(jobs))
     faulty = {
         f"Job {job.metadata.name} has been parked for {builder.age(job.status.finished_at)}": why_parked(
             job, brief=bool(status.quarantined)

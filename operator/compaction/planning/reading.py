@@ -56,6 +56,14 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetMeasures:
+    """The measures of one target, by name: what is behind there, and what compaction would leave."""
+
+    target: str
+    measures: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScanResult:
     """One scan of the store. `started` and `ended` are monotonic seconds, `wall` is when it ended (epoch seconds).
 
@@ -64,6 +72,7 @@ class ScanResult:
     then. `targets` are those of everything found, readable or not; of stores that know no others, those of candidates.
     `measures` are the numbers that the kind adds (`kinds.kind.Measure`), `beyond` is debt that is in no candidate
     because a scan offers a bounded number; `conflicts` are sources that their classes keep apart, the most first.
+    `behind` are a few targets that are furthest behind, the worst first, also those that are left out.
     `left_out` is what is in no candidate, with the store's own reasons. `outdated` are names of jobs that can never be
     done any more: some of their sources are gone, or in quarantine.
     """
@@ -79,6 +88,7 @@ class ScanResult:
     targets: frozenset[str] = frozenset()
     identities: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
     measures: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    behind: tuple[TargetMeasures, ...] = ()
     beyond: tuple[UnofferedDebt, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     left_out: tuple[LeftOut, ...] = ()

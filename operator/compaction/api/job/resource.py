@@ -12,6 +12,7 @@ from compaction.api.job.status import (
     ClumpReceipt,
     CompactionJobStatus,
     JobReceipt,
+    MeasureChange,
     MetarangeReceipt,
     SkippedSource,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "JobParameters",
     "JobReceipt",
     "JobSources",
+    "MeasureChange",
     "MetarangeReceipt",
     "PolicyReference",
     "SkippedSource",

@@ -16,6 +16,7 @@ from compaction.api.text.times import Timestamp
 
 MAX_ATTEMPTS_KEPT = 32
 MAX_SKIPPED = 256
+MAX_MEASURE_CHANGES = 8
 WorkerName = Annotated[str, StringConstraints(max_length=63)]
 SourceName = Annotated[str, StringConstraints(max_length=400)]
 Fingerprint = Annotated[str, StringConstraints(max_length=128)]
@@ -88,6 +89,8 @@ class MetarangeReceipt(ApiModel):
     """Number of keys that the tokens changed, tombstones among them."""
     tombstones: Count = 0
     """Number of them that were tombstones, which reads step over no more."""
+    ranges_touched: Count = 0
+    """Number of ranges of the old base that changes touched, and that were rewritten or dropped."""
     ranges_written: Count = 0
     """Number of ranges that were written."""
     ranges_reused: Count = 0
@@ -96,6 +99,17 @@ class MetarangeReceipt(ApiModel):
     """Bytes of changes and of touched ranges that were read."""
     bytes_written: Count = 0
     """Bytes of ranges that were written, before compression."""
+
+
+class MeasureChange(ApiModel):
+    """A measure of the target, before the job and after it."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    """Name of the measure, such as tombstones or sealedTokens."""
+    before: Annotated[float, Field(ge=0)] = 0.0
+    """Value that the sources of the job had."""
+    after: Annotated[float, Field(ge=0)] = 0.0
+    """Value that is left of it."""
 
 
 class JobReceipt(ApiModel):
@@ -136,6 +150,13 @@ class JobReceipt(ApiModel):
     fingerprintDuplicates, or nothing was committed."""
     fingerprint_duplicates: Fingerprint = ""
     """Fingerprint of the records that were left out as duplicates. Empty when none were."""
+    measures: Annotated[
+        tuple[MeasureChange, ...],
+        Field(max_length=MAX_MEASURE_CHANGES),
+        keeping_first(MAX_MEASURE_CHANGES),
+        list_map("name"),
+    ] = ()
+    """What made reads slow, before the job and after it, as numbers that the kind of store adds."""
     seconds: Annotated[float, Field(ge=0)] = 0.0
     """Seconds of work in the attempts that committed."""
     committed_at: Timestamp | None = None

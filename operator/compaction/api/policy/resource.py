@@ -18,6 +18,7 @@ from compaction.api.policy.status import (
     MeasureStatus,
     QuarantinedSource,
     SourceConflict,
+    TargetDebtStatus,
     TargetError,
     TenantDebtStatus,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "QuarantinedSource",
     "SourceConflict",
     "StoreSpec",
+    "TargetDebtStatus",
     "TargetError",
     "TenantDebtStatus",
     "TriggerSpec",

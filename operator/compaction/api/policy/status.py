@@ -27,6 +27,7 @@ MAX_WORKER_STATUSES = 100
 MAX_TENANTS = 10
 MAX_CONFLICTS = 10
 MAX_MEASURES = 32
+MAX_BEHIND = 5
 MAX_TENANT = 256
 
 
@@ -62,6 +63,21 @@ class MeasureStatus(ApiModel):
     """Value of the measure, in its unit."""
 
 
+class TargetDebtStatus(ApiModel):
+    """Debt of one target."""
+
+    target: Path
+    """Name of the target, such as the branch of a repository."""
+    measures: Annotated[
+        tuple[MeasureStatus, ...], Field(max_length=MAX_MEASURES), keeping_first(MAX_MEASURES), list_map("name")
+    ] = ()
+    """Numbers of the target as of the last scan; those whose names end in After are what compaction would leave."""
+
+    def measure(self, name: str) -> float:
+        """The value of a measure; 0 when the target has none of that name."""
+        return next((one.value for one in self.measures if one.name == name), 0.0)
+
+
 class DebtStatus(ApiModel):
     """What compaction would gain now."""
 
@@ -75,6 +91,10 @@ class DebtStatus(ApiModel):
         tuple[MeasureStatus, ...], Field(max_length=MAX_MEASURES), keeping_first(MAX_MEASURES), list_map("name")
     ] = ()
     """Numbers that the kind of store adds, as of the last scan."""
+    behind: Annotated[
+        tuple[TargetDebtStatus, ...], Field(max_length=MAX_BEHIND), keeping_first(MAX_BEHIND), list_map("target")
+    ] = ()
+    """The targets that are furthest behind, the worst first, of kinds of store that measure each; at most five."""
     levels: Annotated[tuple[LevelDebtStatus, ...], Field(max_length=16), keeping_first(16), list_map("level")] = ()
     """Debt of each level that has any."""
     tenants: Annotated[

@@ -18,6 +18,8 @@ from compaction.api.text.formatting import format_bytes, plural
 from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
 from compaction.kinds.staging import measures, words
 from compaction.kinds.staging.doors import STAGING_DOORS
+from compaction.kinds.staging.listing_cost import listing_costs
+from compaction.kinds.staging.reasons import FATES
 from compaction.kinds.staging.work import base_version_of, branch_of_target, format_rewrite, trees_of
 from compaction.planning.candidates import Candidate
 from compaction.planning.parts import Parts
@@ -45,7 +47,13 @@ class StagingAreaKind(Kind):
         ends_quarantine="restore the range",
     )
     doors = STAGING_DOORS
-    words = Words(policies=words.POLICY_WORDS, left_out=words.LEFT_OUT_WORDS)
+    fates = FATES
+    words = Words(
+        jobs=words.JOB_WORDS,
+        policies=words.POLICY_WORDS,
+        waits=words.WAIT_WORDS,
+        left_out=words.LEFT_OUT_WORDS,
+    )
     measures = (
         Measure(measures.TOMBSTONES, "tombstones", "Tombstones in the tokens of branches", "Tombstones"),
         Measure(measures.SEALED_TOKENS, "sealed_tokens", "Sealed tokens of branches", "Sealed tokens"),
@@ -159,8 +167,11 @@ class StagingAreaKind(Kind):
         """See `Kind`."""
         tokens = f"{plural(len(receipt.sources), 'token')} with {format_bytes(receipt.bytes_before)}"
         tree = receipt.metarange
-        if tree is None:
+        if tree is None and not receipt.outputs:
             return f"{tokens} became part of the base."
+        if tree is None:
+            rows = plural(receipt.records, "row")
+            return f"{tokens} became one with {format_bytes(receipt.bytes_after)}; it has {rows}."
         written = f"{plural(tree.ranges_written, 'range')} with {format_bytes(receipt.bytes_after)}"
         records = f"the written ranges hold {plural(receipt.records, 'record')}"
         return f"{tokens} became {written}; {records}, and {plural(tree.ranges_reused, 'range')} stayed as they were."
@@ -173,12 +184,7 @@ class StagingAreaKind(Kind):
 
     def details(self, status: CompactionPolicyStatus) -> tuple[str, ...]:
         """See `Kind`."""
-        debt = _debt(status)
-        tombstones, tokens = debt.measure(measures.MOST_TOMBSTONES), debt.measure(measures.MOST_SEALED_TOKENS)
-        return (
-            f"A listing of the branch with the most tombstones steps over up to {tombstones:,g} of them, and a read of "
-            f"the branch with the most sealed tokens asks {tokens:,g}; 0 of both after compaction.",
-        )
+        return listing_costs(_debt(status))
 
     def rows(self, status: CompactionPolicyStatus) -> tuple[tuple[str, str], ...]:
         """See `Kind`."""

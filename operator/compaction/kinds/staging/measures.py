@@ -12,5 +12,11 @@ BRANCHES: Final = "branches"
 MOST_TOMBSTONES: Final = "branchTombstones"
 MOST_SEALED_TOKENS: Final = "branchSealedTokens"
 
+TOMBSTONES_AFTER: Final = "tombstonesAfter"
+SEALED_TOKENS_AFTER: Final = "sealedTokensAfter"
+"""Of a branch that is behind: what compaction would leave; of tombstones under a live lakeFS, at most."""
+RANGES: Final = "ranges"
+"""Of a receipt alone: ranges that the changes touched, and those written instead."""
+
 AGE_REACHED: Final = "ageReached"
 """Of a candidate alone: 1 when the last compaction of its branch began longer ago than the threshold."""

@@ -37,6 +37,8 @@ def trees_of(base_version: str) -> tuple[str, str]:
 
 def format_rewrite(receipt: JobReceipt) -> str:
     """What a job did with a branch: `3 tokens compacted, 2 ranges written, 40 left as they are`."""
+    if receipt.metarange is None and receipt.outputs:
+        return f"{plural(len(receipt.sources), 'token')} merged into one with {plural(receipt.records, 'row')}"
     done = [f"{plural(len(receipt.sources), 'token')} compacted"]
     if receipt.metarange is not None:
         done.append(f"{plural(receipt.metarange.ranges_written, 'range')} written")

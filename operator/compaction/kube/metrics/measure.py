@@ -111,6 +111,11 @@ def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapsho
             known = old.receipt.bytes_reclaimed if old.receipt is not None else 0
             metrics.bytes_reclaimed.labels(*key).inc(max(0, after.receipt.bytes_reclaimed - known))
             metrics.bytes_rewritten.labels(*key).inc(after.receipt.bytes_after)
+            changes = after.receipt.measures
+            if changes:
+                metrics.set_last_job(
+                    key, {one.name: one.before for one in changes}, {one.name: one.after for one in changes}
+                )
         if after.state is JobState.SUCCEEDED and after.assigned_at is not None and after.finished_at is not None:
             seconds = (after.finished_at - after.assigned_at).total_seconds()
             metrics.job_seconds.labels(*key).observe(max(0.0, seconds))

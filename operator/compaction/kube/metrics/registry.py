@@ -141,6 +141,10 @@ class Metrics:
         self.target_errors = per_policy("target_errors", "Targets that could not be planned")
         self.quarantined = per_policy("quarantined_sources", "Sources in quarantine because their data is damaged")
         self.measures = {one.name: per_policy(one.metric, one.help) for kind in all_kinds() for one in kind.measures}
+        self.last_job_before = per_policy(
+            "last_job_measure_before", "Measure of the target before the job that succeeded last", "measure"
+        )
+        self.last_job_after = per_policy("last_job_measure_after", "The same after it", "measure")
         self.cleanup_overdue_seconds = per_policy(
             "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last scan of the store"
         )
@@ -188,6 +192,8 @@ class Metrics:
             (self.wait_age_seconds, {}),
             (self.waiting, {}),
             (self.debt_level_bytes, {}),
+            (self.last_job_before, {}),
+            (self.last_job_after, {}),
         )
 
     def observe_call(self, call: ApiCall) -> None:
@@ -220,6 +226,11 @@ class Metrics:
     def set_level_debt(self, policy: ObjectKey, by_level: Mapping[str, int]) -> None:
         """Replace a policy's debt by level (bytes); levels no longer present go to zero."""
         self._replace(3, policy, {level: float(size) for level, size in by_level.items()})
+
+    def set_last_job(self, policy: ObjectKey, before: Mapping[str, float], after: Mapping[str, float]) -> None:
+        """Replace what a policy's last job changed, by measure; measures no longer present go to zero."""
+        self._replace(4, policy, before)
+        self._replace(5, policy, after)
 
     def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
         gauge, known = self._labelled[which]

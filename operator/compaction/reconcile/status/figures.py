@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from compaction.api.policy.resource import DebtStatus, LevelDebtStatus, MeasureStatus, SourceConflict, TenantDebtStatus
+from compaction.api.policy.resource import (
+    DebtStatus,
+    LevelDebtStatus,
+    MeasureStatus,
+    SourceConflict,
+    TargetDebtStatus,
+    TenantDebtStatus,
+)
 from compaction.kinds.kind import Kind
 from compaction.planning.debt import Debt
 from compaction.planning.reading import ScanResult
@@ -22,6 +29,13 @@ def store_figures(debt: Debt, scan: ScanResult, kind: Kind) -> dict[str, Any]:
                 MeasureStatus(name=one.name, value=scan.measures[one.name])
                 for one in kind.measures
                 if one.name in scan.measures
+            ),
+            behind=tuple(
+                TargetDebtStatus(
+                    target=one.target,
+                    measures=tuple(MeasureStatus(name=name, value=value) for name, value in one.measures),
+                )
+                for one in scan.behind
             ),
             levels=tuple(LevelDebtStatus(level=one.level, bytes=one.bytes, sources=one.sources) for one in debt.levels),
             tenants=tuple(TenantDebtStatus(tenant=one.tenant, bytes=one.bytes, sources=one.sources) for one in tenants),

@@ -38,6 +38,7 @@ from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.stores.staging.compaction.claims import swap_base
+from compaction.stores.staging.damage import DamagedSource, damaged_source, identity_of
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.receipts import receipt_of as kept_receipt_of
 
@@ -130,7 +131,16 @@ class MetarangeAttempt(RewriteAttempt):
                 return
 
     def _failed(self, error: CompactionError) -> None:
-        self.failure = RewriteFailure.of(error)
+        source = damaged_source(error, self.job.work.tokens)
+        self.failure = RewriteFailure.of(error).because_of(source, "" if source is None else self._identity(source))
+
+    def _identity(self, source: DamagedSource) -> str:
+        """Of what was found damaged; a scan finds it where this attempt cannot."""
+        try:
+            record = self.area.branches.get(self.job.work.branch).record
+            return identity_of(self.area.kv, self.area.ranges, record, source.name)
+        except (StagingStoreError, StorageError):
+            return ""
 
     def _clean_up(self) -> None:
         """Nothing: see the module."""

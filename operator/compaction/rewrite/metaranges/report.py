@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from pydantic import ValidationError
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import JobReceipt, MetarangeReceipt
+from compaction.api.job.resource import JobReceipt, MeasureChange, MetarangeReceipt, SkippedSource
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import (
     CompactionError,
@@ -24,14 +24,18 @@ from compaction.exceptions import (
     RangeRecordError,
     RewriteProofError,
     StaleTokenError,
+    TokenMergeProofError,
     TooManyTriesError,
     UnknownRefError,
     UnsupportedRangeError,
     WorkOutdatedError,
 )
+from compaction.kinds.staging.measures import RANGES, SEALED_TOKENS, STAGED_WRITES, TOMBSTONES
+from compaction.kinds.staging.reasons import StagingReason
 from compaction.kinds.staging.work import format_rewrite
 from compaction.rewrite.metaranges.tree import WrittenTree
 from compaction.stores.staging.compaction.work import BranchWork
+from compaction.stores.staging.damage import DamagedSource
 
 MAX_OUTPUTS: Final = 1000
 """Names of written ranges that a receipt has; it proves all of them by their fingerprint."""
@@ -40,6 +44,7 @@ _REASONS: Final[dict[type[CompactionError], JobReason]] = {
     WorkOutdatedError: JobReason.SOURCES_CHANGED,
     UnknownRefError: JobReason.SOURCES_CHANGED,
     RewriteProofError: JobReason.VERIFICATION_FAILED,
+    TokenMergeProofError: JobReason.VERIFICATION_FAILED,
     CorruptRangeError: JobReason.SOURCE_CORRUPT,
     MissingRangeError: JobReason.SOURCE_CORRUPT,
     UnsupportedRangeError: JobReason.SOURCE_CORRUPT,
@@ -52,19 +57,31 @@ _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError, Output
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """Why there is no new base. `passing`: a server was away."""
+    """Why the branch is as it was. `passing`: a server was away, or the attempt yielded. `damaged`: the source that is
+    to blame.
+    """
 
-    reason: JobReason
+    reason: JobReason | StagingReason
     message: str
     passing: bool = False
+    damaged: SkippedSource | None = None
 
     @classmethod
-    def of(cls, error: CompactionError) -> RewriteFailure:
+    def of(cls, error: CompactionError) -> Self:
         """An error of the data or of the store. A branch or a repository that is gone has changed."""
         if isinstance(error, UnknownRefError) and error.what == "commit":
             return cls(JobReason.SOURCE_CORRUPT, f"{error}: restore its row from a backup of the key-value store")
         reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
         return cls(reason or JobReason.STORE_UNREADABLE, str(error), isinstance(error, _PASSING))
+
+    def because_of(self, source: DamagedSource | None, identity: str) -> Self:
+        """The same with the source that is damaged. `identity`: of what was read, "" when it is not known."""
+        if self.reason is not JobReason.SOURCE_CORRUPT or source is None:
+            return self
+        found = SkippedSource(
+            source=source.name, offset=source.offset, reason=self.reason, message=self.message, identity=identity
+        )
+        return replace(self, damaged=found)
 
 
 def receipt_of(
@@ -84,12 +101,19 @@ def receipt_of(
         bytes_reclaimed=written.staged_bytes,
         fingerprint_before=_together(written.shown),
         fingerprint_after=_together(written.contents),
+        measures=(
+            MeasureChange(name=TOMBSTONES, before=written.tombstones),
+            MeasureChange(name=SEALED_TOKENS, before=len(work.tokens)),
+            MeasureChange(name=STAGED_WRITES, before=written.changes),
+            MeasureChange(name=RANGES, before=written.touched, after=len(written.written)),
+        ),
         seconds=round(seconds, 3),
         committed_at=timestamp_from_epoch(now),
         metarange=MetarangeReceipt(
             metarange=written.tree,
             changes=written.changes,
             tombstones=written.tombstones,
+            ranges_touched=written.touched,
             ranges_written=len(written.written),
             ranges_reused=written.reused,
             bytes_read=written.bytes_read,
@@ -126,6 +150,7 @@ def failed(failure: RewriteFailure, *, token: int) -> JobReport:
         reason=failure.reason,
         message=failure.message,
         charged=failure.reason is not JobReason.STALE_TOKEN and not failure.passing,
+        skipped=() if failure.damaged is None else (failure.damaged,),
     )
 
 

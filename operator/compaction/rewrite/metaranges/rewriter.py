@@ -8,16 +8,21 @@ from contextlib import closing
 from dataclasses import replace
 
 from compaction.api.job.report import JobReport
+from compaction.api.policy.staging_area import LakeFsMergeSpec
 from compaction.exceptions import StagingStoreError, StorageError
+from compaction.kinds.staging.reasons import StagingReason
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.metaranges.attempt import MetarangeAttempt
 from compaction.rewrite.metaranges.job import MetarangeJob
+from compaction.rewrite.metaranges.lakefs import TokenMergeAttempt
 from compaction.rewrite.metaranges.report import RewriteFailure, failed
 from compaction.rewrite.place import objects_place
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.stores.database.engine import DEFAULT_PATIENCE
 from compaction.stores.secrets import Secrets
 from compaction.stores.staging.connecting import connection_of
+from compaction.stores.staging.kv.sql import open_key_value_store
+from compaction.stores.staging.lakefs.repository import open_live_repository
 from compaction.stores.staging.store import StagingConnection, StagingStore
 from compaction.stores.unreachable import explaining
 
@@ -51,8 +56,13 @@ class MetarangeRewriter:
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
         job = MetarangeJob.of(assignment.spec, name=assignment.job_name)
+        if job.lakefs is not None and job.lakefs.dry_run:
+            message = f"job {job.name}: parameters.metarange.lakefs.dryRun is true, so nothing is merged"
+            return failed(RewriteFailure(StagingReason.DRY_RUN, message), token=assignment.token)
         try:
             connection = connection_of(job.store, self._secrets)
+            if job.lakefs is not None:
+                return self._merge(job, job.lakefs, connection, assignment, lease)
             with closing(StagingStore.open(connection, clock=self._clock, patience=self._patience)) as store:
                 return self._attempt(job, connection, store, assignment, lease)
         except (StagingStoreError, StorageError) as error:
@@ -80,6 +90,28 @@ class MetarangeRewriter:
             engine=self._engine,
             bytes_per_second=assignment.bytes_per_second,
         ).run()
+
+    def _merge(
+        self,
+        job: MetarangeJob,
+        lakefs: LakeFsMergeSpec,
+        connection: StagingConnection,
+        assignment: Assignment,
+        lease: HeldLease,
+    ) -> JobReport:
+        with closing(open_key_value_store(connection.kv_url, table=connection.table, patience=self._patience)) as kv:
+            with explaining(connection.address()):
+                live = open_live_repository(kv, job.work.repository, options=connection.options, clock=self._clock)
+            return TokenMergeAttempt(
+                job=job,
+                lakefs=lakefs,
+                live=live,
+                token=assignment.token,
+                worker=self._holder,
+                lease=lease,
+                engine=self._engine,
+                bytes_per_second=assignment.bytes_per_second,
+            ).run()
 
 
 def open_rewriter(engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner:

@@ -31,7 +31,7 @@ PLANNING_SHARE: Final = 10
 @dataclass(frozen=True, slots=True)
 class WrittenTree:
     """A tree whose metarange was written, and what was done for it. Bytes are estimates. `changes`: of all tokens,
-    `tombstones` among them.
+    `tombstones` among them. `touched`: ranges of the base that were read for it.
     """
 
     tree: str
@@ -39,6 +39,7 @@ class WrittenTree:
     changes: int
     tombstones: int
     written: tuple[RangeInfo, ...]
+    touched: int
     reused: int
     shown: tuple[str, ...]
     contents: tuple[str, ...]
@@ -148,6 +149,7 @@ class TreeWriter:
             changes=spool.changes,
             tombstones=spool.tombstones,
             written=tuple(written),
+            touched=sum(len(one.ranges) for one in planned if isinstance(one, Part)),
             reused=len(every) - len(written),
             shown=tuple(one.shown for one in done),
             contents=tuple(one.content for one in done),

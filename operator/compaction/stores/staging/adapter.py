@@ -16,31 +16,25 @@ from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import MetarangeSources, StagingAreaSpec
 from compaction.exceptions import (
-    ClaimRefusal,
-    ClaimRefusedError,
-    DatabaseUnavailableError,
-    ForeignRepositoryError,
     InvalidAssignmentError,
-    ObjectAccessError,
-    ObjectStoreUnavailableError,
-    SecretError,
     StagingStoreError,
     StorageError,
-    TooManyTriesError,
     UnknownRefError,
-    WorkOutdatedError,
 )
 from compaction.kinds.staging.reasons import StagingReason
 from compaction.kinds.staging.work import branch_of_target, target_name
-from compaction.planning.planner import LeftOut
 from compaction.planning.reading import HeldJob, ScanResult, TargetProblem
 from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from compaction.stores.opened import KeptOpen
-from compaction.stores.secrets import Secrets, reason_of
+from compaction.stores.secrets import Secrets
+from compaction.stores.staging.answers import claiming, left_out, unreadable
+from compaction.stores.staging.behind import furthest_behind
 from compaction.stores.staging.compaction.claims import claim, high_water_of, retire
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.connecting import connection_of
+from compaction.stores.staging.damage import DamageChecks
 from compaction.stores.staging.flows.area import Area
+from compaction.stores.staging.lakefs.adapter import LiveAdapter
 from compaction.stores.staging.sensor import BranchScan, BranchSensor, candidate_of, next_change
 from compaction.stores.staging.store import OpenedRepository, StagingConnection
 from compaction.stores.staging.sweep.objects import sweep_objects
@@ -53,7 +47,6 @@ OBJECTS_EVERY: Final = 6 * 3600.0
 """Seconds between searches for objects that no tree has, when no token was dropped: each lists the whole namespace."""
 STRAY_SECONDS: Final = 86_400.0
 """A claim is taken for one that is left over when its job is not the policy's and it began so long ago."""
-UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, DatabaseUnavailableError)
 
 
 class StagingAdapter:
@@ -75,6 +68,7 @@ class StagingAdapter:
         self._wall = wall
         self._opened: KeptOpen[StagingConnection, OpenedRepository] = KeptOpen(self._open)
         self._sensor = BranchSensor(spec)
+        self._damage = DamageChecks(clock)
         self._objects_due = clock() + OBJECTS_EVERY
 
     # -- scans --------------------------------------------------------------------------------------------------------
@@ -84,16 +78,8 @@ class StagingAdapter:
         try:
             with self._area() as area:
                 return self._sense(request, area)
-        except SecretError as error:
-            return self._unreadable(request, reason_of(error), str(error))
-        except UNREACHABLE as error:
-            return self._unreadable(request, PolicyReason.STORE_UNREACHABLE, str(error))
-        except ForeignRepositoryError as error:
-            return self._unreadable(request, StagingReason.FOREIGN_REPOSITORY, str(error))
-        except UnknownRefError as error:
-            return self._unreadable(request, StagingReason.REPOSITORY_NOT_FOUND, str(error))
         except (StagingStoreError, StorageError) as error:
-            return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
+            return unreadable(request, self._spec.location, error, clock=self._clock, wall=self._wall)
 
     def _sense(self, request: SenseRequest, area: Area) -> Sensed:
         journal = journal_rows(area)
@@ -102,16 +88,16 @@ class StagingAdapter:
         if request.recover:
             note_unused(area, journal, scan.tokens)
             self._retire_strays(area, scan, request.jobs)
+        repository = area.repository.name
         candidates, resting = [], []
         for debt in scan.branches:
-            if debt.work is None:
+            if debt.work is None or request.quarantined.get(target_name(repository, debt.name)):
                 continue
             rested = debt.rests_until()
             if rested is not None and rested > now:
                 resting.append((debt.name, rested))
                 continue
             candidates.append(candidate_of(debt, debt.work, self._spec, sensed_at=request.asked, now=now))
-        repository = area.repository.name
         reading = ScanResult(
             number=request.number,
             generation=request.generation,
@@ -125,7 +111,9 @@ class StagingAdapter:
             ),
             targets=frozenset(target_name(repository, one.name) for one in scan.branches),
             measures=scan.measures,
-            left_out=_left_out(resting),
+            behind=furthest_behind(repository, scan.branches),
+            identities=self._identities(area, scan, request.quarantined),
+            left_out=left_out(StagingReason.BRANCH_BUSY, resting),
             outdated=_outdated(scan, request.jobs),
         )
         due = next_due(area, journal, scan.tokens, grace=self._grace)
@@ -137,23 +125,18 @@ class StagingAdapter:
             look_in=next_change(scan.branches, self._spec, now=now),
         )
 
+    def _identities(
+        self, area: Area, scan: BranchScan, quarantined: Mapping[str, frozenset[str]]
+    ) -> Mapping[tuple[str, str], str]:
+        records = {target_name(area.repository.name, one.name): one.record for one in scan.branches}
+        return self._damage.identities(area.kv, area.ranges, records, quarantined)
+
     def _retire_strays(self, area: Area, scan: BranchScan, jobs: Mapping[str, HeldJob]) -> None:
         """Claims of jobs that are no more keep what they may have written from the sweep."""
         for branch in scan.branches:
             job, began = branch.record.claim_job, branch.began_at or 0.0
             if job and job not in jobs and self._wall() - began > STRAY_SECONDS:
                 retire(area, branch.name, job)
-
-    def _unreadable(self, request: SenseRequest, reason: str, message: str) -> Sensed:
-        reading = ScanResult(
-            number=request.number,
-            generation=request.generation,
-            started=request.asked,
-            ended=self._clock(),
-            wall=self._wall(),
-            problem=TargetProblem(self._spec.location, reason, message),
-        )
-        return Sensed(reading, None)
 
     # -- the rest of the protocol -------------------------------------------------------------------------------------
 
@@ -176,7 +159,7 @@ class StagingAdapter:
 
     def high_water(self, target: str, job: str) -> int:
         """See `StoreAdapter`."""
-        with _claiming(), self._area() as area:
+        with claiming(), self._area() as area:
             branch = area.branches.find(branch_of_target(target))
             return 0 if branch is None else high_water_of(branch.record, job)
 
@@ -185,7 +168,7 @@ class StagingAdapter:
         sources = spec.sources.metarange
         if sources is None:
             raise InvalidAssignmentError(f"job {job}: {spec.kind} names no tokens")
-        with _claiming(), self._area() as area:
+        with claiming(), self._area() as area:
             claim(area, work_of(sources), job=job, token=token)
 
     def retire(self, target: str, job: str) -> None:
@@ -219,26 +202,6 @@ def work_of(sources: MetarangeSources) -> BranchWork:
     return BranchWork(sources.store.repository, sources.branch, sources.commit, sources.base, sources.tokens)
 
 
-@contextmanager
-def _claiming() -> Iterator[None]:
-    """The errors of a claim in the words of every store."""
-    try:
-        yield
-    except (WorkOutdatedError, UnknownRefError) as error:
-        raise ClaimRefusedError(ClaimRefusal.GONE, str(error)) from error
-    except TooManyTriesError as error:
-        raise ClaimRefusedError(ClaimRefusal.BUSY, str(error), StagingReason.BRANCH_BUSY) from error
-    except (StagingStoreError, StorageError) as error:
-        raise ClaimRefusedError(ClaimRefusal.ERROR, str(error)) from error
-
-
-def _left_out(resting: list[tuple[str, float]]) -> tuple[LeftOut, ...]:
-    if not resting:
-        return ()
-    first = min(resting, key=lambda one: one[1])
-    return (LeftOut(StagingReason.BRANCH_BUSY, len(resting), first[0], due=first[1]),)
-
-
 def _outdated(scan: BranchScan, jobs: Mapping[str, HeldJob]) -> frozenset[str]:
     """Jobs whose tokens are no more the oldest of their branch. One that has committed keeps its branch's word."""
     records = {one.name: one.record for one in scan.branches}
@@ -254,6 +217,8 @@ def open_adapter(request: OpenRequest) -> StoreAdapter:
     """See `stores.adapter.OpenAdapter`."""
     spec = request.spec.store.staging_area
     assert spec is not None, "the kind is chosen by this member"
+    if spec.lakefs is not None:
+        return LiveAdapter(spec, spec.lakefs, secrets=request.secrets, clock=request.clock, wall=lambda: _wall())
     return StagingAdapter(spec, grace=request.grace, secrets=request.secrets, clock=request.clock, wall=lambda: _wall())
 
 

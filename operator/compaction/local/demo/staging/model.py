@@ -1,6 +1,6 @@
 """What a branch shows, by its one writer: the version of each record after each change that was acknowledged.
 
-A scan of a branch is no snapshot of one moment: changes that are made meanwhile may be seen or not. So a reading is
+A scan of a branch is no snapshot of one moment: changes of that time may be seen or not. So a reading is
 compared with the state before it and with the changes that began before it ended: a record that none of these touches
 must be exactly as it was acknowledged, any other one as it was or as one of them makes it.
 """

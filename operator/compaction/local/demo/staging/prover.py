@@ -104,7 +104,7 @@ class StagingProver:
         return proved
 
     def shows(self, reference: str, moment: Moment) -> bool:
-        """Whether a reference that nobody changes shows exactly the state of a moment. Raises CompactionError."""
+        """Whether a reference that no writer changes shows exactly the state of a moment. Raises CompactionError."""
         return not any(
             len(Moment(first, moment.versions[first:last], 0).differences(self.read(reference, first, last), []))
             for first, last in ((at, min(at + STRETCH, TOTAL)) for at in range(0, TOTAL, STRETCH))

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import CompactionError, TooManyTriesError
+from compaction.exceptions import CompactionError, NoChangesError, TooManyTriesError
 from compaction.local.demo.staging.entries import DIGITS, LOGS, TABLES, Numbers, encode_entries, key_of
 from compaction.local.demo.staging.model import BranchModel, Change, Moment
 from compaction.local.demo.staging.scenario import COMMITTER, DemoBranch
@@ -120,11 +120,14 @@ class BranchWriter:
         self.moments.append(time.time())
 
     def commit(self) -> None:
-        """Commit what is staged. Raises CompactionError."""
+        """Commit what is staged; without changes the last commit has all of it. Raises CompactionError."""
         draft = Draft(COMMITTER, f"after {len(self.moments)} changes")
-        _until_acknowledged(lambda: self._committer.commit(self.branch.name, draft))
+        try:
+            _until_acknowledged(lambda: self._committer.commit(self.branch.name, draft))
+            self.commits += 1
+        except NoChangesError:
+            pass
         self.committed = self.model.moment()
-        self.commits += 1
 
 
 def _until_acknowledged(write: Callable[[], object]) -> None:

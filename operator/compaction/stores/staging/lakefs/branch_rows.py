@@ -48,6 +48,10 @@ class BranchRow:
         """The row with other sealed tokens and nothing else changed, byte for byte."""
         return _edited(self.raw, tokens, None)
 
+    def with_merged(self, old: Sequence[str], fresh: str) -> bytes:
+        """The row with one token in the place of its oldest ones."""
+        return self.with_sealed((*self.sealed[: len(self.sealed) - len(old)], fresh))
+
     def with_seal(self, fresh: str) -> bytes:
         """The row with its staging token sealed, as the first phase of a commit does, and `fresh` as the new one."""
         return _edited(self.raw, (self.data.staging_token, *self.sealed), fresh)

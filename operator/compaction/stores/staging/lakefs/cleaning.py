@@ -107,6 +107,16 @@ def drop_due(live: LiveRepository) -> Dropped:
     return Dropped(tokens, rows, tuple(in_use), min(waits, default=None))
 
 
+def next_drop(live: LiveRepository) -> float | None:
+    """Seconds until tokens of a merge are due, negative when they have been for so long; None: none waits, or nothing
+    may be dropped. Raises CorruptMessageError, DatabaseError.
+    """
+    if stopped_because(live.kv):
+        return None
+    ended = (row.entry for row in entries(live) if row.entry.state != MergeState.WRITING)
+    return min((entry.due / 1000 - live.clock() for entry in ended), default=None)
+
+
 def _used(live: LiveRepository, row: JournalRow) -> list[str]:
     """Tokens of the entry that must not go, because a branch names them."""
     entry = row.entry

@@ -50,21 +50,34 @@ class _LeaseRow(StagingMessage):
 class MergeLease:
     """The lease of one branch. Use `acquire`."""
 
-    def __init__(self, live: LiveRepository, branch: str, seconds: float, stop: Callable[[], bool]) -> None:
-        self.holder = str(uuid4())
+    def __init__(
+        self, live: LiveRepository, branch: str, seconds: float, stop: Callable[[], bool], holder: str
+    ) -> None:
+        self.holder = holder or str(uuid4())
         self._live, self._branch, self._seconds, self._stop = live, branch, seconds, stop
         self._row = b""
         self._until = 0.0
 
     @classmethod
     def acquire(
-        cls, live: LiveRepository, branch: str, *, seconds: float, stop: Callable[[], bool] = lambda: False
+        cls,
+        live: LiveRepository,
+        branch: str,
+        *,
+        seconds: float,
+        stop: Callable[[], bool] = lambda: False,
+        holder: str = "",
+        instead_of: str = "",
     ) -> MergeLease | None:
-        """None when another merger holds the lease. `stop`: asked before each step, beside the kill switch."""
+        """None when another merger holds the lease. `stop`: asked before each step, beside the kill switch. `holder`:
+        a name of its own without one. `instead_of`: the beginning of names of holders that are fenced off already.
+        """
         raw = live.kv.get(MERGE_PARTITION, _lease_key(live, branch))
-        if raw is not None and _LeaseRow.decode(raw, name=f"lease of {branch}").until > live.clock() * 1000:
+        row = None if raw is None else _LeaseRow.decode(raw, name=f"lease of {branch}")
+        fenced = row is not None and instead_of != "" and row.holder.startswith(instead_of)
+        if row is not None and row.until > live.clock() * 1000 and not fenced:
             return None
-        lease = cls(live, branch, seconds, stop)
+        lease = cls(live, branch, seconds, stop, holder)
         try:
             lease._write(Presence.ABSENT if raw is None else raw)
         except PredicateFailedError:
@@ -122,6 +135,10 @@ class BranchNotes(StagingMessage):
     tokens: int = field(default=0, metadata=wire_at(4, SIGNED))
     sealed: int = field(default=0, metadata=wire_at(5, SIGNED))
 
+    def is_of(self, row: BranchRow) -> bool:
+        """Whether the branch is as it was seen last."""
+        return self.digest == _digest(row.raw)
+
 
 def read_notes(live: LiveRepository, branch: str) -> tuple[BranchNotes, Expected]:
     """What is known of a branch, and the row for the next swap of it."""
@@ -134,7 +151,7 @@ def read_notes(live: LiveRepository, branch: str) -> tuple[BranchNotes, Expected
 def unchanged_seconds(live: LiveRepository, row: BranchRow) -> float | None:
     """For how long at least the branch is as it is; None when no merger saw it like that."""
     notes, _ = read_notes(live, row.name)
-    return live.clock() - notes.since / 1000 if notes.digest == _digest(row.raw) else None
+    return live.clock() - notes.since / 1000 if notes.is_of(row) else None
 
 
 def note(live: LiveRepository, row: BranchRow) -> None:

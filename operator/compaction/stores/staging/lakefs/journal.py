@@ -7,13 +7,13 @@ docs/design/staging.md#live-lakefs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import ClassVar, Final
 
 from compaction.stores.staging.format.messages import SIGNED, TEXT, TEXTS, StagingMessage, wire_at
-from compaction.stores.staging.kv.port import Presence
+from compaction.stores.staging.kv.port import Expected, Presence
 from compaction.stores.staging.lakefs.branch_rows import BranchRow
 from compaction.stores.staging.lakefs.repository import LiveRepository, branch_key
 
@@ -82,9 +82,17 @@ def moved(live: LiveRepository, row: JournalRow, state: MergeState, *, wait: flo
 
 
 def swap(
-    live: LiveRepository, row: JournalRow, branch: BranchRow, *, fingerprints: tuple[str, ...], view: str, grace: float
+    live: LiveRepository,
+    row: JournalRow,
+    branch: BranchRow,
+    *,
+    fingerprints: tuple[str, ...],
+    view: str,
+    grace: float,
+    also: Sequence[tuple[str, bytes, bytes, Expected]] = (),
 ) -> JournalRow:
-    """Swap the fresh token in for all sealed tokens of the branch as it was read, and write that down: both, or none.
+    """Swap the fresh token in for the old ones of the branch as it was read, and write that down: both, or none.
+    `also`: rows (partition, key, value, expected) that change with it.
 
     Raises PredicateFailedError: the branch was changed, or another process discarded the merge.
     """
@@ -94,7 +102,8 @@ def swap(
     live.kv.set_all_if(
         [
             (MERGE_PARTITION, entry.key, raw, row.raw),
-            (live.partition, branch_key(branch.name), branch.with_sealed([entry.fresh]), branch.raw),
+            *also,
+            (live.partition, branch_key(branch.name), branch.with_merged(entry.old, entry.fresh), branch.raw),
         ]
     )
     return JournalRow(entry, raw)

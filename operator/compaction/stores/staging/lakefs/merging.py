@@ -6,12 +6,14 @@ race that is lost ends the merge; it is never repeated with newer bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from compaction.exceptions import PredicateFailedError, TokenMergeProofError, TokenMergeStoppedError
 from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
+from compaction.stores.staging.lakefs.claims import MergeWarrant
 from compaction.stores.staging.lakefs.cleaning import discard, recover
 from compaction.stores.staging.lakefs.control import MergeLease, busy, note, seal, stopped_because
 from compaction.stores.staging.lakefs.journal import JournalRow, MergeEntry, begin, swap
@@ -29,13 +31,17 @@ class MergeEnd(Enum):
     """How a merge ended. Only `MERGED` changed what the branch names."""
 
     MERGED = auto()
+    HELD = auto()  # it may not begin now: the kill switch is on, or another merger has the branch
     SKIPPED = auto()  # nothing was written, but perhaps the staging token sealed
     DISCARDED = auto()  # what was written is deleted again
 
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """A merge at its end. `reason`: why there was none. The counts are 0 when it ended before they were known."""
+    """A merge at its end. `reason`: why there was none. The counts are 0 when it ended before they were known.
+
+    row_bytes: of the branch's row; bytes: of the rows of its tokens. view: what old tokens and merged one show.
+    """
 
     branch: str
     end: MergeEnd
@@ -47,13 +53,25 @@ class MergeOutcome:
     idle_tombstones: int = 0
     row_bytes_before: int = 0
     row_bytes_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    view: str = ""
     seconds: float = 0.0
 
 
-def merge_branch(live: LiveRepository, branch: str, settings: MergeSettings | None = None) -> MergeOutcome:
-    """Merge the sealed tokens of a branch into one.
+def merge_branch(
+    live: LiveRepository,
+    branch: str,
+    settings: MergeSettings | None = None,
+    *,
+    warrant: MergeWarrant | None = None,
+    receipt: Callable[[MergeOutcome], str] = lambda _: "",
+) -> MergeOutcome:
+    """Merge the sealed tokens of a branch into one. `warrant`: the claim of a job, which merges the tokens that it
+    names and ends its claim with the swap; `receipt`: what is kept with it.
 
     Raises, with the branch unchanged:
+        StaleTokenError: another attempt has claimed the branch
         UnknownRefError, SchemaVersionError, RepositoryReadOnlyError, LiveStoreRefusedError: what `live.check` refuses
         TokenMergeProofError: the result does not show what the tokens show
         CorruptMessageError, CorruptRangeError, MissingRangeError, ObjectError
@@ -63,14 +81,21 @@ def merge_branch(live: LiveRepository, branch: str, settings: MergeSettings | No
     live.check()
     stopped = stopped_because(live.kv)
     if stopped:
-        return MergeOutcome(branch, MergeEnd.SKIPPED, f"merging is stopped ({stopped})")
-    lease = MergeLease.acquire(live, branch, seconds=settings.lease, stop=settings.stop)
+        return MergeOutcome(branch, MergeEnd.HELD, f"merging is stopped ({stopped})")
+    lease = MergeLease.acquire(
+        live,
+        branch,
+        seconds=settings.lease,
+        stop=settings.stop,
+        holder="" if warrant is None else warrant.holder,
+        instead_of="" if warrant is None else f"{warrant.job}/",
+    )
     if lease is None:
-        return MergeOutcome(branch, MergeEnd.SKIPPED, "another merger holds the lease of the branch")
+        return MergeOutcome(branch, MergeEnd.HELD, "another merger holds the lease of the branch")
     began = live.clock()
     try:
         recover(live, branch=branch)
-        outcome = _Merge(live, branch, settings, lease).run()
+        outcome = _Merge(live, branch, settings, lease, warrant, receipt).run()
     except Exception:
         lease.release()
         raise
@@ -81,8 +106,17 @@ def merge_branch(live: LiveRepository, branch: str, settings: MergeSettings | No
 class _Merge:
     """One merge, from the lease to the swap."""
 
-    def __init__(self, live: LiveRepository, branch: str, settings: MergeSettings, lease: MergeLease) -> None:
+    def __init__(
+        self,
+        live: LiveRepository,
+        branch: str,
+        settings: MergeSettings,
+        lease: MergeLease,
+        warrant: MergeWarrant | None,
+        receipt: Callable[[MergeOutcome], str],
+    ) -> None:
         self._live, self._branch, self._settings, self._lease = live, branch, settings, lease
+        self._warrant, self._receipt = warrant, receipt
 
     def run(self) -> MergeOutcome:
         try:
@@ -95,7 +129,7 @@ class _Merge:
             partition=self._live.partition,
             branch=self._branch,
             commit_id=row.data.commit_id,
-            old=row.sealed,
+            old=self._old(row),
             since=int(self._live.clock() * 1000),
             holder=self._lease.holder,
         )
@@ -104,7 +138,7 @@ class _Merge:
             return self._merged(row, tree, journal)
         except TokenMergeStoppedError as error:
             discard(self._live, journal)
-            return MergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=row.sealed)
+            return MergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=entry.old)
         except Exception:
             discard(self._live, journal)
             raise
@@ -117,7 +151,7 @@ class _Merge:
         row = live.branch(self._branch)
         reason = busy(live, row, settings.yields)
         note(live, row)
-        sealable = settings.seals and live.tokens.has_rows(row.data.staging_token)
+        sealable = self._seals(row) and live.tokens.has_rows(row.data.staging_token)
         reason = reason or too_few(len(row.sealed) + sealable, settings.least_tokens)
         if reason:
             raise TokenMergeStoppedError(self._branch, reason)
@@ -128,6 +162,8 @@ class _Merge:
             reason = too_few(len(row.sealed), settings.least_tokens)
             if reason:
                 raise TokenMergeStoppedError(self._branch, f"{reason}, and its last seal is a short time ago")
+        if self._old(row) != row.sealed[len(row.sealed) - len(self._old(row)) :]:
+            raise TokenMergeStoppedError(self._branch, "its oldest sealed tokens are not those of the job")
         # Also for tokens that a server sealed: when it did is not known.
         settings.progress(MergeStep.WAITING, 0)
         live.sleep(settings.quiet)
@@ -135,6 +171,15 @@ class _Merge:
         if live.branch_bytes(self._branch) != row.raw:
             raise TokenMergeStoppedError(self._branch, "the branch changed during the quiet period")
         return row
+
+    def _old(self, row: BranchRow) -> tuple[str, ...]:
+        """The tokens to merge: the oldest of the branch, all of them without a job that names some."""
+        return row.sealed if self._warrant is None else self._warrant.tokens
+
+    def _seals(self, row: BranchRow) -> bool:
+        """Whether the staging token is sealed first, where it has rows."""
+        named = self._warrant is None or row.data.staging_token in self._warrant.tokens
+        return self._settings.seals and named
 
     def _seal(self, row: BranchRow) -> None:
         try:
@@ -144,8 +189,8 @@ class _Merge:
             raise TokenMergeStoppedError(self._branch, reason) from None
 
     def _merged(self, row: BranchRow, tree: str | None, journal: JournalRow) -> MergeOutcome:
-        first = TokenScan(self._live, row.sealed)
-        written = idle = 0
+        first = TokenScan(self._live, journal.entry.old)
+        written = idle = after = 0
         for batch in kept_rows(self._live.ranges, tree, first.merged()):
             idle += batch.dropped
             for at in range(0, len(batch.rows), PAGE):
@@ -153,31 +198,41 @@ class _Merge:
                 rows = batch.rows.slice(at, min(at + PAGE, len(batch.rows)))
                 self._live.kv.set_many(journal.entry.fresh, rows.pairs())
                 written += len(rows)
+                after += rows.nbytes
                 self._settings.progress(MergeStep.WRITING, written)
         self._settings.progress(MergeStep.PROVING, written)
         view = self._proved(row, tree, journal, first, written)
         self._settings.progress(MergeStep.SWAPPING, written)
-        self._go_on(row)
-        try:
-            swapped = swap(
-                self._live, journal, row, fingerprints=first.fingerprints, view=view, grace=self._settings.grace
-            )
-        except PredicateFailedError:
-            reason = "another writer changed the branch before the swap, or the merge was taken for dead"
-            raise TokenMergeStoppedError(self._branch, reason) from None
-        merged = row.with_sealed([swapped.entry.fresh])
-        note(self._live, read_branch_row(merged, name=self._branch, repository=self._live.name))
-        return MergeOutcome(
+        merged = row.with_merged(journal.entry.old, journal.entry.fresh)
+        outcome = MergeOutcome(
             self._branch,
             MergeEnd.MERGED,
-            fresh=swapped.entry.fresh,
-            tokens=row.sealed,
+            fresh=journal.entry.fresh,
+            tokens=journal.entry.old,
             rows_before=first.rows,
             rows_after=written,
             idle_tombstones=idle,
             row_bytes_before=len(row.raw),
             row_bytes_after=len(merged),
+            bytes_before=first.nbytes,
+            bytes_after=after,
+            view=view,
         )
+        self._swap(row, journal, outcome, first.fingerprints)
+        note(self._live, read_branch_row(merged, name=self._branch, repository=self._live.name))
+        return outcome
+
+    def _swap(self, row: BranchRow, journal: JournalRow, outcome: MergeOutcome, fingerprints: tuple[str, ...]) -> None:
+        self._go_on(row)
+        also = []
+        if self._warrant is not None:
+            also.append(self._warrant.ended(self._live, self._branch, self._receipt(outcome)))
+        grace = self._settings.grace
+        try:
+            swap(self._live, journal, row, fingerprints=fingerprints, view=outcome.view, grace=grace, also=also)
+        except PredicateFailedError:
+            reason = "another writer changed the branch before the swap, or the merge was taken for dead"
+            raise TokenMergeStoppedError(self._branch, reason) from None
 
     def _proved(self, row: BranchRow, tree: str | None, journal: JournalRow, first: TokenScan, written: int) -> str:
         """Read back the result, then all tokens again: the last thing before the swap, so that a late write that came
@@ -185,7 +240,7 @@ class _Merge:
         """
         fresh = TokenScan(self._live, [journal.entry.fresh])
         after = shown(self._live.ranges, tree, fresh.merged())
-        again = TokenScan(self._live, row.sealed)
+        again = TokenScan(self._live, journal.entry.old)
         before = shown(self._live.ranges, tree, again.merged())
         if again.fingerprints != first.fingerprints:
             raise TokenMergeStoppedError(self._branch, "a late write changed a sealed token during the merge")

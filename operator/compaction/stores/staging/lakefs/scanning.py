@@ -33,12 +33,15 @@ class KeptRows:
 
 
 class TokenScan:
-    """One pass over some tokens, the newest first. After it: how many rows each has, and their fingerprints."""
+    """One pass over some tokens, the newest first. After it: how many rows each has, their fingerprints, and `nbytes`
+    of all keys and rows.
+    """
 
     def __init__(self, live: LiveRepository, tokens: Sequence[str]) -> None:
         self._live = live
         self._tokens = tuple(tokens)
         self._contents = tuple(ContentFingerprint() for _ in tokens)
+        self.nbytes = 0
 
     def merged(self) -> Iterator[RecordColumns]:
         """The rows in the order of their keys, of equal keys the newest. Raises CorruptMessageError, DatabaseError."""
@@ -58,6 +61,7 @@ class TokenScan:
             decode_rows(token, page)  # a damaged row is reported with its token
             rows = RecordColumns.of(page)
             content.add(rows)
+            self.nbytes += rows.nbytes
             yield rows
 
 

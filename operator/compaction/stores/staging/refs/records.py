@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from compaction.stores.staging.format.messages import NUMBERS, SIGNED, TEXT, TRUTH, BranchData, RepositoryData, wire_at
 
@@ -63,7 +63,7 @@ class BranchRecord(BranchData):
         compacted = self.compacted_token if self.compacted_job == job else 0
         return max(claimed, compacted, self.ended_claims.get(job, self.ended_token))
 
-    def unclaimed(self) -> BranchRecord:
+    def unclaimed(self) -> Self:
         """Without a claim. The tokens that were accepted for its job stay known."""
         if not self.claim_job:
             return self

@@ -1,0 +1,122 @@
+"""What is behind on the branches of a live lakeFS. No writer counts there, so tokens are counted by reading them.
+
+A sealed token changes no more once its late writes have landed, so it is counted once; of a staging token, and of a
+token with very many rows, only the first ones are counted: thresholds are far below that, so a lower bound is enough.
+docs/design/staging-areas.md#live-lakefs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, LakeFsMergeSpec, StagingAreaSpec
+from compaction.exceptions import LiveStoreRefusedError, StagingStoreError
+from compaction.stores.staging.changes import tombstones
+from compaction.stores.staging.compaction.work import BranchWork
+from compaction.stores.staging.format.messages import CommitData
+from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
+from compaction.stores.staging.lakefs.claims import read_claim, record_of
+from compaction.stores.staging.lakefs.control import holder_of, note, read_notes
+from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.refs.names import COMMIT_KEYS
+from compaction.stores.staging.sensor import BranchDebt, BranchScan, selected
+from compaction.stores.staging.staged.counters import Counts
+from compaction.stores.staging.staged.rows import decode_rows
+
+COUNTED: Final = 10_000
+"""Rows of a token that are counted at most."""
+_REMEMBERED: Final = 100_000
+"""Tokens and commits that a sensor keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveScan:
+    """All branches that the policy selects. `rests`: until when (epoch seconds) a branch is left alone, by its name."""
+
+    scan: BranchScan
+    rests: dict[str, float]
+
+
+@dataclass(slots=True)
+class LiveSensor:
+    """Scans one repository; keep it: it remembers what it counted."""
+
+    spec: StagingAreaSpec
+    lakefs: LakeFsMergeSpec
+    _tokens: dict[str, Counts] = field(default_factory=dict)
+    _commits: dict[str, float] = field(default_factory=dict)
+
+    def scan(self, live: LiveRepository, *, noted: bool = True) -> LiveScan:
+        """Every branch that the policy selects. `noted`: write down how each is, which tells how long it stays so.
+
+        Raises DatabaseError, and what `LiveRepository.check` raises. What one branch has wrong is `damaged`.
+        """
+        live.check()
+        chosen = selected(self.spec.include, self.spec.exclude)
+        debts, damaged, tokens, rests = [], list[tuple[str, StagingStoreError]](), set[str](), dict[str, float]()
+        for name, raw in live.branch_rows():
+            try:
+                row = read_branch_row(raw, name=name, repository=live.name)
+                tokens.update((row.data.staging_token, *row.sealed))
+                if not chosen(name) or row.data.hidden:
+                    continue
+                rests[name] = self._rests_until(live, row)
+                if noted:
+                    note(live, row)
+                debts.append(self._debt(live, row))
+            except StagingStoreError as error:
+                if chosen(name):
+                    damaged.append((name, error))
+        now = live.clock()
+        resting = {name: until for name, until in rests.items() if until > now}
+        return LiveScan(BranchScan(tuple(debts), tuple(damaged), frozenset(tokens)), resting)
+
+    def _rests_until(self, live: LiveRepository, row: BranchRow) -> float:
+        """When the branch will have been as it is for the idle time; it is never merged while another merger has it."""
+        notes, _ = read_notes(live, row.name)
+        claim, _ = read_claim(live, row.name)
+        holder = holder_of(live, row.name)
+        unchanged = notes.since / 1000 if notes.is_of(row) else live.clock()
+        other = holder != "" and not holder.startswith(f"{claim.claim_job or claim.compacted_job}/")
+        return (live.clock() if other else unchanged) + float(self.lakefs.idle)
+
+    def _debt(self, live: LiveRepository, row: BranchRow) -> BranchDebt:
+        claim, _ = read_claim(live, row.name)
+        record = replace(record_of(row), compaction_started=claim.compaction_started)
+        staged = self._counted(live, row.data.staging_token) if self.lakefs.seal_staging else Counts()
+        sealed = sum((self._known(live, token) for token in row.sealed), Counts())
+        tokens = record.tokens if staged.writes else row.sealed
+        tokens = tokens[-MAX_TOKENS_PER_JOB:]
+        work = None
+        if len(tokens) >= self.lakefs.least_tokens:
+            work = BranchWork(live.name, row.name, row.data.commit_id, "", tokens)
+        return BranchDebt(row.name, record, work, sealed + staged, self._committed_at(live, row.data.commit_id))
+
+    def _known(self, live: LiveRepository, token: str) -> Counts:
+        """Of a sealed token: counted when it was first seen sealed."""
+        if token not in self._tokens:
+            if len(self._tokens) >= _REMEMBERED:
+                self._tokens.clear()
+            self._tokens[token] = self._counted(live, token)
+        return self._tokens[token]
+
+    def _counted(self, live: LiveRepository, token: str) -> Counts:
+        counts = Counts()
+        for page in live.kv.scan(token, page=COUNTED):
+            changes = decode_rows(token, page)
+            counts += Counts(len(changes), int(tombstones(changes).sum()), changes.nbytes)
+            if counts.writes >= COUNTED:
+                break
+        return counts
+
+    def _committed_at(self, live: LiveRepository, commit_id: str) -> float:
+        if commit_id not in self._commits:
+            raw = live.kv.get(live.partition, (COMMIT_KEYS + commit_id).encode())
+            if raw is None:
+                raise LiveStoreRefusedError(f"commit {commit_id}", "a branch is on it, and it has no row")
+            created = CommitData.decode(raw, name=f"commit {commit_id}").creation_date
+            if len(self._commits) >= _REMEMBERED:
+                self._commits.clear()
+            self._commits[commit_id] = created.seconds + created.nanos / 1e9 if created is not None else 0.0
+        return self._commits[commit_id]
