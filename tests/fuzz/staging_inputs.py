@@ -140,7 +140,9 @@ def _body(data: bytes, _: Path) -> None:
 
 def _refused(error: ValidationError) -> None:
     """The answer says what is wrong, in few words."""
-    answer = json.loads(STAGING_REFUSALS.malformed(error).body or b"")
+    body = STAGING_REFUSALS.malformed(error).body
+    assert isinstance(body, bytes)
+    answer = json.loads(body)
     check_error(Exception(answer["message"]), names="")
 
 

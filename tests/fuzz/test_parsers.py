@@ -39,6 +39,10 @@ REGRESSIONS = (
     ("manifest", b"!!set t"),
     ("manifest", POLICY.replace(b"logs", b"0x" + b"f" * 9000)),
     ("names", b"\x80\x00" * 3000),
+    ("record-lines", b'{"key": "Yg==", "\\u0000identity": "AAE="}'),
+    ("record-lines", b'{"key": "Yg==", "' + b"x" * 9000 + b'": ""}'),
+    ("record-properties", b'{"properties": {"\\u0000tBase64": "="}}'),
+    ("history", b'{"op": "' + b"x" * 9000 + b'"}'),
 )
 """What fuzzing found: a line for each crash that `make fuzz` prints."""
 

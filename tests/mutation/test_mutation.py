@@ -18,6 +18,7 @@ AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "clea
 } | {
     "layers", "reading", "diff", "swap", "writing", "commits", "merges", "resets", "format", "claims",
     "receipts", "rewrite", "sensor", "sweep of tokens", "sweep of objects", "lakefs",
+    "damage", "live lakeFS",
 }  # fmt: skip
 TOKENS = "leases/tokens.py"
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +19,12 @@ from compaction.stores.secrets import write_secrets
 from support.stores.block_index import check
 from support.stores.block_stores import content, upload
 from support.stores.ingest import SECRET, Endpoint
+from support.stores.ingest_process import serving_process
 
 
-@contextmanager
-def process(secret: Path, log: Path, *place: str, **environment: str) -> Iterator[tuple[int, Endpoint]]:
+def process(secret: Path, log: Path, *place: str, **environment: str) -> AbstractContextManager[tuple[int, Endpoint]]:
     """The command, started; its process id, and a client."""
-    options = ["--port=0", f"--secret-file=writer={secret}", "--log-format=json", *place]
-    command = [sys.executable, "-m", "compaction.cli.main", "blocks", "serve", *options]
-    with subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        lines = []
-        try:
-            for line in running.stderr:
-                lines.append(line)
-                if found := re.search(r'"port": (\d+)', line):
-                    break
-            else:
-                pytest.fail("".join(lines))
-            rest = threading.Thread(target=lambda: log.write_text("".join(lines) + running.stderr.read()))
-            rest.start()
-            yield running.pid, Endpoint(int(found[1]), server=object.__new__(IngestServer))
-        finally:
-            if running.poll() is None:
-                running.terminate()
-            running.wait()
-            rest.join()
+    return serving_process(["blocks", "serve", *place], IngestServer, secret=secret, log=log, environment=environment)
 
 
 def variables(store: BlockStoreConnection, directory: Path) -> dict[str, str]:

@@ -190,17 +190,6 @@ COMPACTION_DEFECTS: Final = (
         killers=_TREE,
     ),
     Defect(
-        name="rewrite: the metarange is read back from memory",
-        promise=f"{_PAGE}#proof",
-        file="rewrite/metaranges/tree.py",
-        old=(
-            "            self.area.ranges.forget(tree)\n"
-            "            found = self.area.ranges.content_id(tree, TableKind.METARANGES)\n"
-        ),
-        new="            found = tree\n",
-        killers=_TREE,
-    ),
-    Defect(
         name="rewrite: a record is kept whose address only a token says",
         promise=f"{_PAGE}#compaction",
         file="rewrite/metaranges/task.py",

@@ -49,8 +49,8 @@ LIVE_DEFECTS: Final = (
         name="lakefs: rule 2, the staging token is merged too",
         promise=_RULES,
         file="stores/staging/lakefs/merging.py",
-        old="        first = TokenScan(self._live, row.sealed)",
-        new="        first = TokenScan(self._live, (row.data.staging_token, *row.sealed))",
+        old="        first = TokenScan(self._live, journal.entry.old)",
+        new="        first = TokenScan(self._live, (row.data.staging_token, *journal.entry.old))",
         killers=_MERGES,
     ),
     Defect(
@@ -116,8 +116,8 @@ LIVE_DEFECTS: Final = (
         name="lakefs: rule 5, the swap does not compare the bytes that were read",
         promise=_RULES,
         file="stores/staging/lakefs/journal.py",
-        old="branch.with_sealed([entry.fresh]), branch.raw),",
-        new="branch.with_sealed([entry.fresh]), Presence.PRESENT),",
+        old="branch.with_merged(entry.old, entry.fresh), branch.raw),",
+        new="branch.with_merged(entry.old, entry.fresh), Presence.PRESENT),",
         killers=_MERGES,
     ),
     Defect(
@@ -169,20 +169,23 @@ LIVE_DEFECTS: Final = (
         killers=_ENDS,
     ),
     Defect(
-        name="lakefs: rule 8, swap and journal are two transactions",
+        name="lakefs: rule 8, the journal learns of a swap after it",
         promise=_RULES,
         file="stores/staging/lakefs/journal.py",
         old=(
-            "    live.kv.set_all_if(\n"
-            "        [\n"
             "            (MERGE_PARTITION, entry.key, raw, row.raw),\n"
-            "            (live.partition, branch_key(branch.name), branch.with_sealed([entry.fresh]), branch.raw),\n"
+            "            *also,\n"
+            "            (live.partition, branch_key(branch.name), "
+            "branch.with_merged(entry.old, entry.fresh), branch.raw),\n"
             "        ]\n"
             "    )\n"
         ),
         new=(
-            "    sealed = branch.with_sealed([entry.fresh])\n"
-            "    live.kv.set_if(live.partition, branch_key(branch.name), sealed, branch.raw)\n"
+            "            *also,\n"
+            "            (live.partition, branch_key(branch.name), "
+            "branch.with_merged(entry.old, entry.fresh), branch.raw),\n"
+            "        ]\n"
+            "    )\n"
             "    live.kv.set_if(MERGE_PARTITION, entry.key, raw, row.raw)\n"
         ),
         killers=_ENDS,
@@ -199,8 +202,8 @@ LIVE_DEFECTS: Final = (
         name="lakefs: rule 9, two mergers hold the lease of a branch",
         promise=_RULES,
         file="stores/staging/lakefs/control.py",
-        old='name=f"lease of {branch}").until > live.clock() * 1000:\n            return None\n',
-        new='name=f"lease of {branch}").until < 0:\n            return None\n',
+        old="        if row is not None and row.until > live.clock() * 1000 and not fenced:",
+        new="        if row is not None and row.until < 0 and not fenced:",
         killers=_MERGES,
     ),
     Defect(

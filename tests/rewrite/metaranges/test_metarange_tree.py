@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,9 @@ from compaction.stores.staging.compaction.rewriting import rewrite
 from compaction.stores.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
 from compaction.stores.staging.compaction.work import BranchWork, work_on
 from compaction.stores.staging.format.columns import RecordColumns, concatenated
+from compaction.stores.staging.format.ranges import RangeInfo
+from compaction.stores.staging.tree.applying import PartResult
+from compaction.stores.staging.tree.storage import RangeStorage
 from compaction.stores.staging.tree.stretches import Part
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.staging_repos import Content, StagingRepo, framed
@@ -75,6 +79,53 @@ def test_a_part_that_does_not_read_back_ends_it(
     with pytest.raises(RewriteProofError, match=r"read back as 1:another, the branch shows 1:"):
         write(branch, folder, engine, work_on("example", record, staged=True))
     assert branch.area.branches.get("main").record == record
+
+
+def test_a_record_with_the_identity_of_the_base_is_the_tokens(
+    branch: StagingRepo, folder: Path, engine: ThreadEngine
+) -> None:
+    """Its address and its time are visible, and no identity covers them."""
+    record = branch.put({"a": "1", "b": "1"}, staging={"a": "1#moved"})
+    tree = write(branch, folder, engine, work_on("example", record, staged=True))
+    found = [pair for batch in branch.area.ranges.records(tree.tree) for pair in batch.pairs()]
+    assert found == [(b"a", framed("1#moved")), (b"b", framed("1"))]
+    assert tree.counts.total == 0
+
+
+def test_a_part_that_lost_a_change_ends_it(
+    branch: StagingRepo, folder: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written is what is read back: only the view of a reader tells that a deletion is missing."""
+    record = branch.put({"a": "1"}, staging={"a": None, "b": "2"})
+    write_part = task.write_part
+
+    def losing(storage: RangeStorage, part: Part, changes: Iterable[RecordColumns], **options: bool) -> PartResult:
+        pairs = [pair for batch in changes for pair in batch.pairs()]
+        return write_part(storage, part, [RecordColumns.of(pairs[1:])], **options)
+
+    monkeypatch.setattr(task, "write_part", losing)
+    with pytest.raises(RewriteProofError, match=r"read back as 2:.*, the branch shows 1:"):
+        write(branch, folder, engine, work_on("example", record, staged=True))
+
+
+def test_a_metarange_that_is_not_what_was_written_ends_it(
+    branch: StagingRepo, folder: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read from the object storage, not from what the process remembers of it."""
+    record = branch.put({"a": "1"}, staging={"b": "2"})
+    write_metarange = RangeStorage.write_metarange
+
+    def damaging(self: RangeStorage, ranges: Iterable[RangeInfo]) -> str:
+        tree = write_metarange(self, ranges)
+        path = folder / self.path(tree)
+        data = bytearray(path.read_bytes())
+        data[3] ^= 0xFF
+        path.write_bytes(data)
+        return tree
+
+    monkeypatch.setattr(RangeStorage, "write_metarange", damaging)
+    with pytest.raises(RewriteProofError, match="checksum"):
+        write(branch, folder, engine, work_on("example", record, staged=True))
 
 
 def test_a_damaged_range_is_named(branch: StagingRepo, folder: Path, engine: ThreadEngine) -> None:

@@ -14,7 +14,7 @@ AUDIENCE: Final = "compaction-staging"
 
 
 @click.command("serve")
-@staging_options(repository=False)
+@staging_options(repository=False, policy=True)
 @serving_options(
     port=8091,
     audience=AUDIENCE,

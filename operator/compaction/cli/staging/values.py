@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from compaction.api.text.safe import cut, printable
 from compaction.exceptions import CorruptMessageError, RecordTextError
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
 from compaction.stores.staging.format.identity import entry_identity
@@ -22,6 +23,8 @@ RELATIVE, FULL = 1, 2
 """Types of an address: below the storage namespace, or a URL."""
 _ADDRESS_TYPES: Final = {0: "byPrefix", RELATIVE: "relative", FULL: "full"}
 _INT64: Final = 1 << 63
+_SHOWN: Final = 80
+"""Characters of a name in messages."""
 
 
 def raw_value(data: bytes, identity: bytes | None = None) -> bytes:
@@ -76,7 +79,7 @@ def entry_from(fields: Mapping[str, Any]) -> CatalogEntry:
     """The entry that `entry_object` shows; all but `address` may be left out. RecordTextError: it is none."""
     known = {"address", "addressType", "size", "eTag", "lastModified", "metadata", "contentType"}
     if unknown := sorted(set(fields) - known):
-        raise RecordTextError(f'an entry has no "{unknown[0]}": write {", ".join(sorted(known))}')
+        raise RecordTextError(f"an entry has no {quoted(unknown[0])}: write {', '.join(sorted(known))}")
     address, size, metadata = fields.get("address", ""), fields.get("size", 0), fields.get("metadata", {})
     texts = address, fields.get("eTag", ""), fields.get("contentType", "")
     if not address or not all(isinstance(one, str) for one in texts):
@@ -123,14 +126,19 @@ def shown_key(key: bytes) -> str:
     return key.decode(errors="surrogateescape")
 
 
+def quoted(name: str) -> str:
+    """A name as it was written, for messages: in quotes, only the beginning of a long one, and safe to print."""
+    return f'"{printable(cut(name, _SHOWN))}"'
+
+
 def bytes_of_base64(text: object, name: str) -> bytes:
     """RecordTextError: it is not base64."""
     if not isinstance(text, str):
-        raise RecordTextError(f'"{name}" is not a text: write base64')
+        raise RecordTextError(f"{quoted(name)} is not a text: write base64")
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RecordTextError(f'"{name}" is not base64') from None
+        raise RecordTextError(f"{quoted(name)} is not base64") from None
 
 
 def bytes_of_hex(text: object, name: str) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from compaction.cli.staging.values import bytes_of_base64, bytes_of_hex, entry_from, entry_value, raw_value
+from compaction.cli.staging.values import bytes_of_base64, bytes_of_hex, entry_from, entry_value, quoted, raw_value
 from compaction.exceptions import RecordTextError
 
 BASE64: Final = "_base64"
@@ -27,7 +27,9 @@ class Fields:
         names = set(known)
         for name in self.given:
             if name not in names and name.removesuffix(BASE64) not in names & _OF_BYTES:
-                raise RecordTextError(f'{self.what} has no field "{name}": it has {", ".join(sorted(names)) or "none"}')
+                raise RecordTextError(
+                    f"{self.what} has no field {quoted(name)}: it has {', '.join(sorted(names)) or 'none'}"
+                )
 
     def has(self, name: str) -> bool:
         """Whether there is such a field that is not null."""

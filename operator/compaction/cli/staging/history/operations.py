@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from compaction.api.text.safe import cut
 from compaction.cli.staging.history import branches, records
 from compaction.cli.staging.history.branches import DRAFT_FIELDS
 from compaction.cli.staging.history.fields import Fields
@@ -67,7 +68,7 @@ def name_of(given: Mapping[str, Any]) -> str:
     name = given.get("op")
     if name != CREATE_REPO and (not isinstance(name, str) or name not in OPERATIONS):
         known = ", ".join((CREATE_REPO, *OPERATIONS))
-        raise RecordTextError(f'"op" is {name!a}, which is no operation: write one of {known}')
+        raise RecordTextError(f'"op" is {cut(ascii(name), 80)}, which is no operation: write one of {known}')
     return str(name)
 
 

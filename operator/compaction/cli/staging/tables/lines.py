@@ -14,7 +14,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from compaction.cli.staging.values import bytes_of_base64, entry_from, entry_object, entry_of, entry_value, text_fields
+from compaction.cli.staging.values import (
+    bytes_of_base64,
+    entry_from,
+    entry_object,
+    entry_of,
+    entry_value,
+    quoted,
+    text_fields,
+)
 from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
@@ -118,7 +126,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _record(raw: bytes) -> tuple[bytes, bytes]:
     fields = object_of(raw)
     if unknown := sorted(set(fields) - set(FIELDS)):
-        raise RecordTextError(f'a record has no "{unknown[0]}": write {", ".join(FIELDS)}')
+        raise RecordTextError(f"a record has no {quoted(unknown[0])}: write {', '.join(FIELDS)}")
     if "key" not in fields:
         raise RecordTextError('a record needs "key"')
     key, value = bytes_of_base64(fields["key"], "key"), _value(fields)

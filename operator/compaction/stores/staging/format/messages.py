@@ -7,14 +7,14 @@ a message that passes through loses nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final, Self
 
 from compaction.exceptions import CorruptMessageError
 from compaction.stores.staging.format.wire import WireError, WireField, bytes_field, number_field, read_fields
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FieldKind:
     """How one field is read, given what it was before, and how it is written."""
 
@@ -92,6 +92,18 @@ def count_field(number: int) -> Any:
     return field(default=0, metadata=wire_at(number, UNSIGNED))
 
 
+_NUMBERED: Final[dict[type, Mapping[int, Field[Any]]]] = {}
+
+
+def _numbered(message: type[StagingMessage]) -> Mapping[int, Field[Any]]:
+    """The fields of a message that are on the wire, by their numbers in order; found once."""
+    found = _NUMBERED.get(message)
+    if found is None:
+        known = {one.metadata["number"]: one for one in fields(message) if "number" in one.metadata}
+        found = _NUMBERED[message] = dict(sorted(known.items()))
+    return found
+
+
 @dataclass(frozen=True)
 class StagingMessage:
     """Base of all messages. `unknown`: the fields that are not known, as bytes."""
@@ -109,7 +121,7 @@ class StagingMessage:
 
     @classmethod
     def _decode(cls, data: bytes) -> Self:
-        known = {one.metadata["number"]: one for one in fields(cls) if "number" in one.metadata}
+        known = _numbered(cls)
         values: dict[str, Any] = {}
         unknown = []
         for one in read_fields(data):
@@ -127,10 +139,7 @@ class StagingMessage:
     def encode(self) -> bytes:
         """Known fields by number, then the unknown ones; maps in the order they have. Defaults are not written."""
         parts = [
-            one.metadata["kind"].write(one.metadata["number"], getattr(self, one.name))
-            for one in sorted(
-                (one for one in fields(self) if "number" in one.metadata), key=lambda one: one.metadata["number"]
-            )
+            one.metadata["kind"].write(number, getattr(self, one.name)) for number, one in _numbered(type(self)).items()
         ]
         return b"".join(parts) + self.unknown
 

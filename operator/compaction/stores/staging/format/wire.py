@@ -26,6 +26,11 @@ class WireType(IntEnum):
     FIXED32 = 5
 
 
+_KINDS: Final = {kind.value: kind for kind in WireType}
+_FIXED: Final = {WireType.FIXED64: 8, WireType.FIXED32: 4}
+"""Bytes of a value without a length of its own."""
+
+
 class WireError(ValueError):
     """What is wrong with a message, and at which of its bytes."""
 
@@ -78,14 +83,14 @@ def read_fields(data: bytes) -> Iterator[WireField]:
         try:
             key, at = decode_varint(data, at)
             number, low = key >> 3, key & 7
-            if not 0 < number <= MAX_FIELD or low not in set(WireType):
+            kind = _KINDS.get(low)
+            if kind is None or not 0 < number <= MAX_FIELD:
                 raise WireError(begin, f"field {min(number, MAX_FIELD)} of type {low}")
-            kind = WireType(low)
             if kind is WireType.VARINT:
                 value: int | bytes
                 value, at = decode_varint(data, at)
             else:
-                length = {WireType.FIXED64: 8, WireType.FIXED32: 4}.get(kind)
+                length = _FIXED.get(kind)
                 if length is None:
                     length, at = decode_varint(data, at)
                 if length > len(data) - at:
