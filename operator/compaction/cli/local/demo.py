@@ -46,8 +46,8 @@ def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Pat
     """Make a store, apply a policy, watch the operator compact it, and prove that nothing was lost.
 
     Logs: four of them, one damaged. Blocks: three tenants write all the time, and a reader compares every row at one
-    instant after the other, while a worker is killed. Staging: four branches are written all the time, one of
-    them has a million deletions, and a reader compares them with a model, while a worker and the coordinator are killed.
+    instant after the other, while a worker is killed. Staging: four branches are written all the time, one has a
+    million deletions, and a reader compares them with a model, while a worker and the coordinator are killed.
 
     Exit codes: 0 every claim held, 1 one did not or it could not be carried through.
     """
