@@ -36,7 +36,7 @@ DEMOS: Final = dict(doors.demo for doors in SHIPPED if doors.demo is not None)
     type=click.Choice(list(DEMOS)),
     default=next(iter(DEMOS)),
     show_default=True,
-    help="Kind of store: segment logs in files, or a block store on versitygw (S3) and PostgreSQL.",
+    help="Kind of store: segment logs in files, or a block store or staging area on versitygw (S3) and PostgreSQL.",
 )
 @kubeconfig_option(
     "Use this cluster instead of a control plane of our own; definitions and a namespace are created in it.",
@@ -46,7 +46,8 @@ def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Pat
     """Make a store, apply a policy, watch the operator compact it, and prove that nothing was lost.
 
     Logs: four of them, one damaged. Blocks: three tenants write all the time, and a reader compares every row at one
-    instant after the other, while a worker is killed.
+    instant after the other, while a worker is killed. Staging: four branches are written all the time, one has a
+    million deletions, and a reader compares them with a model, while a worker and the coordinator are killed.
 
     Exit codes: 0 every claim held, 1 one did not or it could not be carried through.
     """

@@ -134,10 +134,10 @@ class Metrics:
         self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or merge")
         self.debt_level_bytes = per_policy("debt_level_bytes", "The same, by level", "level")
         self.debt_sources = per_policy(
-            "debt_sources", "Sources (segments, blocks) a compaction now would rewrite or delete"
+            "debt_sources", "Sources (segments, blocks, tokens) a compaction now would rewrite or delete"
         )
         self.debt_oldest_age_seconds = per_policy("debt_oldest_age_seconds", "Age of the oldest debt")
-        self.targets = per_policy("targets", "Targets (logs, batches of blocks) that the last scan found")
+        self.targets = per_policy("targets", "Targets (logs, batches of blocks, branches) that the last scan found")
         self.target_errors = per_policy("target_errors", "Targets that could not be planned")
         self.quarantined = per_policy("quarantined_sources", "Sources in quarantine because their data is damaged")
         self.measures = {one.name: per_policy(one.metric, one.help) for kind in all_kinds() for one in kind.measures}
