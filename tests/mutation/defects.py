@@ -11,6 +11,7 @@ from mutation.staging.commits import COMMIT_DEFECTS
 from mutation.staging.compactions import COMPACTION_DEFECTS
 from mutation.staging.formats import FORMAT_DEFECTS
 from mutation.staging.live import LIVE_DEFECTS
+from mutation.staging.policies import POLICY_DEFECTS
 from mutation.staging.reads import READ_DEFECTS
 from mutation.staging.sweeps import SWEEP_DEFECTS
 from mutation.staging.writes import WRITE_DEFECTS
@@ -25,5 +26,6 @@ DEFECTS: Final = (
     *COMPACTION_DEFECTS,
     *SWEEP_DEFECTS,
     *LIVE_DEFECTS,
+    *POLICY_DEFECTS,
     *CONTROL_DEFECTS,
 )
