@@ -49,8 +49,8 @@ LIVE_DEFECTS: Final = (
         name="lakefs: rule 2, the staging token is merged too",
         promise=_RULES,
         file="stores/staging/lakefs/merging.py",
-        old="        first = TokenScan(self._live, row.sealed)",
-        new="        first = TokenScan(self._live, (row.data.staging_token, *row.sealed))",
+        old="        first = TokenScan(self._live, journal.entry.old)",
+        new="        first = TokenScan(self._live, (row.data.staging_token, *journal.entry.old))",
         killers=_MERGES,
     ),
     Defect(
