@@ -60,6 +60,8 @@ class Opted:
         assert spec is not None
         assert spec.lakefs is not None
         self.secrets = GivenSecrets({"kv": {"url": self.url}}, "the test")
+        if self.scans:
+            self.adapter.close()
         self.adapter = LiveAdapter(spec, spec.lakefs, secrets=self.secrets, clock=self.clock.time, wall=self.clock.time)
 
     def sense(self, **request: Any) -> Sensed:
