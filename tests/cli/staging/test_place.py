@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,39 @@ def test_commands_and_their_options_are_completed() -> None:
 @pytest.mark.parametrize("command", [["repo"], ["branch", "create"], ["sst", "write"], ["plan"], ["exec"]])
 def test_every_command_has_help(staging: StagingCommands, command: list[str]) -> None:
     assert staging.does(*command, "--help").startswith("Usage: ")
+
+
+def test_a_policy_names_the_repository_and_brings_its_secrets(staging: StagingCommands, tmp_path: Path) -> None:
+    staging.exec(
+        [
+            {"op": "set_many", "branch": "main", "values": {"a": "1", "b": "1"}},
+            {"op": "commit", "branch": "main"},
+            {"op": "delete_many", "branch": "main", "keys": ["a", "b"]},
+        ]
+    )
+    staging.does("branch", "create", "idle", "main")
+    alone = StagingCommands(staging.connection)
+    area = {"repository": REPOSITORY, "kv": {"secretName": "kv"}, "exclude": ["idle"], "thresholds": {"tombstones": 2}}
+    policy = {
+        "apiVersion": "compaction.dev/v1alpha1",
+        "kind": "CompactionPolicy",
+        "metadata": {"name": "lake"},
+        "spec": {"store": {"stagingArea": area}},
+    }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kv"}}
+    values = {"stringData": {"url": staging.connection.kv_url}}
+    file, bare = tmp_path / "policy.yaml", tmp_path / "bare.yaml"
+    file.write_text("\n---\n".join(json.dumps(one) for one in (policy, secret | values)))
+    bare.write_text(json.dumps(policy))
+    (row,) = alone.data("plan", "-f", file)["items"]
+    assert (row["branch"], row["due"]) == ("main", "2 tombstones")
+    assert [one["name"] for one in alone.data("inspect", "-f", file)["items"]] == ["main"]
+    assert alone.data("verify", "-f", file)["problems"] == []
+    mounted = tmp_path / "secrets" / "kv"
+    mounted.mkdir(parents=True)
+    (mounted / "url").write_text(staging.connection.kv_url)
+    assert alone.data("compact", "main", "-f", bare, "--secrets-dir", mounted.parent)["compacted"]["tokens"] == 1
+    assert 'Secret "kv"' in alone.fails("plan", "-f", bare)
+    assert "leave out --repo" in alone.fails("plan", "-f", file, "--repo", "other", code=2)
+    assert "leave out --tombstones" in alone.fails("plan", "-f", file, "--tombstones", "5", code=2)
+    assert [one["branch"] for one in staging.data("plan", "-f", file)["items"]] == ["main"], "the environment gives way"

@@ -104,6 +104,20 @@ def test_a_block_store_has_gauges_of_its_own_until_it_is_forgotten() -> None:
     assert value(metrics, "compaction_debt_level_bytes", level="0") is None
 
 
+def test_what_the_last_job_changed_is_measured_until_the_policy_is_forgotten() -> None:
+    world, job = started()
+    metrics = Metrics()
+    measured(world, metrics)
+    assert world.commit(job, world.leases[job].token)
+    changes = [{"name": "tombstones", "before": 7, "after": 2}]
+    world.report(job, receipt=world.receipt(job, world.leases[job].token) | {"measures": changes})
+    measured(world, metrics)
+    assert value(metrics, "compaction_last_job_measure_before", measure="tombstones") == 7
+    assert value(metrics, "compaction_last_job_measure_after", measure="tombstones") == 2
+    metrics.forget_policy(KEY)
+    assert value(metrics, "compaction_last_job_measure_before", measure="tombstones") is None
+
+
 def test_segment_logs_have_none_of_them() -> None:
     world, _ = started()
     metrics = Metrics()

@@ -86,6 +86,13 @@ def test_the_tokens_become_the_base(attempts: Attempts) -> None:
     assert (record.compacted_base, record.sealed_tokens) == (receipt.metarange.metarange, ())
     assert (record.claim_job, record.compacted_job, record.compacted_token) == ("", JOB, 1)
     assert receipt.fingerprint_before == receipt.fingerprint_after
+    assert (receipt.metarange.ranges_touched, receipt.metarange.ranges_written) == (2, 3)
+    assert [(one.name, one.before, one.after) for one in receipt.measures] == [
+        ("tombstones", 1, 0),
+        ("sealedTokens", 2, 0),
+        ("stagedWrites", 3, 0),
+        ("ranges", 2, 3),
+    ]
     assert (receipt.sources, receipt.worker) == (attempts.work.tokens, "worker-1")
     assert attempts.repo.shown() == attempts.expected
 

@@ -96,6 +96,9 @@ def test_debt_is_what_all_writers_counted(staged: Staged) -> None:
         "tombstones": 6, "sealedTokens": 0, "stagedWrites": 15, "stagedBytes": 0,
     }  # fmt: skip
     assert candidate.debt_sources == 1
+    (behind,) = staged.scan().behind
+    assert behind.target == "lake/etl"
+    assert dict(behind.measures)["tombstones"] == 6
     assert kind_of(staged.policy.spec.store).due(staged.policy.spec.store)(candidate)
 
 

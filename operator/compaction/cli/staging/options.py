@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -30,6 +30,9 @@ from compaction.stores.staging.kv.tables import TABLE
 from compaction.stores.staging.store import StagingConnection, StagingStore
 from compaction.stores.unreachable import explaining
 
+if TYPE_CHECKING:
+    from compaction.api.policy.staging_area import StagingAreaSpec
+
 KV_VARIABLE: Final = "COMPACTION_KV_URL"
 REPOSITORY_VARIABLE: Final = "COMPACTION_REPOSITORY"
 OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
@@ -42,11 +45,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class StagingPlace:
-    """Where a staging area is. `repository`: "" when the command names none. `may_be_new`: it may begin a store."""
+    """Where a staging area is. `repository`: "" when the command names none. `may_be_new`: it may begin a store.
+    `spec`: that of the policy which named the place; None when options did.
+    """
 
     connection: StagingConnection
     repository: str = ""
     may_be_new: bool = False
+    spec: StagingAreaSpec | None = None
 
     @contextmanager
     def open(self) -> Iterator[StagingStore]:
@@ -99,7 +105,7 @@ def staging_options(
     *, repository: bool = True, required: bool = True, may_be_new: bool = False, policy: bool = False
 ) -> Callable[[Command], Command]:
     """The options that name a staging area, passed to the command as `place: StagingPlace`. `repository`: one of them
-    is --repo, which is `required` or not. `policy`: a policy may name it instead.
+    is --repo, which is `required` or not. `policy`: a policy may name all of it instead.
     """
 
     def decorate(command: Command) -> Command:
@@ -111,27 +117,28 @@ def staging_options(
             store_options: Path | None,
             store_option: Sequence[tuple[str, str]],
             repo: str | None = None,
-            source: TextIO | None = None,
-            wanted: str | None = None,
+            policy_file: TextIO | None = None,
+            policy_name: str | None = None,
             secrets_dir: Path | None = None,
             **rest: Any,
         ) -> Any:
             with errors_as_exit_code():
-                if source is not None:
+                if policy_file is not None:
                     # The models of policies take longer to import than a command without one takes to answer.
-                    from compaction.cli.staging.policy import connection_of_policy
+                    from compaction.cli.staging.policy_place import place_of_policy
 
                     _refuse_both()
-                    connection = connection_of_policy(source, wanted=wanted, directory=secrets_dir)
-                    return command(place=StagingPlace(connection, repo or "", may_be_new), **rest)
+                    return command(
+                        place=place_of_policy(policy_file, wanted=policy_name, directory=secrets_dir), **rest
+                    )
                 if repository and required and not repo:
                     raise click.UsageError(f"which repository? Give --repo NAME, or set {REPOSITORY_VARIABLE}")
                 connection = _connection(kv, table, store_options, store_option)
                 return command(place=StagingPlace(connection, repo or "", may_be_new), **rest)
 
         result: Any = wrapped
-        chosen = (*_OPTIONS, *((_REPOSITORY,) if repository else ()), *(_OF_POLICY if policy else ()))
-        for option in reversed(chosen):
+        named = (*((_REPOSITORY,) if repository else ()), *(_POLICY if policy else ()))
+        for option in reversed((*_OPTIONS, *named)):
             result = option(result)
         return result  # type: ignore[no-any-return]
 
@@ -143,6 +150,22 @@ _REPOSITORY: Final = click.option(
     metavar="NAME",
     envvar=REPOSITORY_VARIABLE,
     help=f"The repository; default: {REPOSITORY_VARIABLE}.",
+)
+_POLICY: Final = (
+    click.option(
+        "-f",
+        "--file",
+        "policy_file",
+        type=click.File("r", encoding="utf-8"),
+        help="Read store and repository from a policy, as for kubectl apply -f, with its Secrets in the same file.",
+    ),
+    click.option("--policy", "policy_name", metavar="NAME", help="Name of the policy, when the file holds several."),
+    click.option(
+        "--secrets-dir",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
+    ),
 )
 _OPTIONS: Final = (
     click.option(
@@ -171,39 +194,6 @@ _OPTIONS: Final = (
     ),
 )
 
-_OF_POLICY: Final = (
-    click.option(
-        "-f",
-        "--file",
-        "source",
-        type=click.File("r", encoding="utf-8"),
-        help="Read where it is from a policy, as for kubectl apply -f, with its Secrets in the same file.",
-    ),
-    click.option("--policy", "wanted", metavar="NAME", help="Name of the policy, when the file holds several."),
-    click.option(
-        "--secrets-dir",
-        metavar="DIR",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
-    ),
-)
-
-
-_WRITTEN: Final = {
-    "kv": "--kv",
-    "table": "--table",
-    "store_options": "--store-options",
-    "store_option": "--option",
-}
-"""Parameters that a policy has as well, and how they are written."""
-
-
-def _refuse_both() -> None:
-    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way."""
-    for option in _WRITTEN:
-        if _given(option):
-            raise click.UsageError(f"the policy says where the staging area is: leave out {_WRITTEN[option]}")
-
 
 def committer_option(command: Command) -> Command:
     """`--committer`, which is never empty."""
@@ -222,6 +212,14 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"uid-{os.getuid()}"
+
+
+def _refuse_both() -> None:
+    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way."""
+    flags = {"kv": "kv", "table": "table", "store_options": "store-options", "store_option": "option", "repo": "repo"}
+    given = [flag for option, flag in flags.items() if _given(option)]
+    if given:
+        raise click.UsageError(f"the policy says where the repository is: leave out --{given[0]}")
 
 
 def _connection(kv: str | None, table: str, file: Path | None, pairs: Sequence[tuple[str, str]]) -> StagingConnection:

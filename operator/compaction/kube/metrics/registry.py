@@ -141,10 +141,7 @@ class Metrics:
         self.target_errors = per_policy("target_errors", "Targets that could not be planned")
         self.quarantined = per_policy("quarantined_sources", "Sources in quarantine because their data is damaged")
         self.measures = {one.name: per_policy(one.metric, one.help) for kind in all_kinds() for one in kind.measures}
-        self.last_job_before = per_policy(
-            "last_job_measure_before", "Measure of the target before the job that succeeded last", "measure"
-        )
-        self.last_job_after = per_policy("last_job_measure_after", "The same after it", "measure")
+        self.last_job_before, self.last_job_after = _last_job_gauges(registry)
         self.cleanup_overdue_seconds = per_policy(
             "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last scan of the store"
         )
@@ -247,6 +244,16 @@ class Metrics:
         for gauge, known in self._labelled:
             for label in known.pop(policy, ()):
                 _drop(gauge, policy, label)
+
+
+def _last_job_gauges(registry: CollectorRegistry) -> tuple[Gauge, Gauge]:
+    """What the job that succeeded last changed, by measure: before it, and after it."""
+    labels = [*_POLICY, "measure"]
+    before, after = "Measure of the target before the job that succeeded last", "The same after it"
+    return (
+        Gauge("compaction_last_job_measure_before", before, labels, registry=registry),
+        Gauge("compaction_last_job_measure_after", after, labels, registry=registry),
+    )
 
 
 def _drop(gauge: Gauge, policy: ObjectKey, *more: str) -> None:

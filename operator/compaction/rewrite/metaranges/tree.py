@@ -149,7 +149,7 @@ class TreeWriter:
             changes=spool.changes,
             tombstones=spool.tombstones,
             written=tuple(written),
-            touched=sum(len(one.ranges) for one in planned if isinstance(one, Part)),
+            touched=len({info.id for one in planned if isinstance(one, Part) for info in one.ranges}),
             reused=len(every) - len(written),
             shown=tuple(one.shown for one in done),
             contents=tuple(one.content for one in done),

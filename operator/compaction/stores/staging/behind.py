@@ -27,8 +27,6 @@ RANKED = (TOMBSTONES, SEALED_TOKENS, STAGED_WRITES)
 def furthest_behind(
     repository: str, debts: Sequence[BranchDebt], *, merges: bool = False
 ) -> tuple[TargetMeasures, ...]:
-    repository: str, debts: Sequence[BranchDebt], *, merges: bool = False
-) -> tuple[TargetMeasures, ...]:
     """At most MAX_BEHIND branches that compaction would change. A branch ranks by the measure in which it comes closest
     to the worst branch, so the worst of each measure is always among them.
 

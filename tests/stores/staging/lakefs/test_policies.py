@@ -13,7 +13,10 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import ClaimRefusal, ClaimRefusedError, InvalidAssignmentError, JobStoppedError
+from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB
+from compaction.exceptions import ClaimRefusal, ClaimRefusedError, JobStoppedError
+from compaction.kinds.fate import Fate
+from compaction.kinds.registry import fate_of
 from compaction.kinds.staging.kind import STAGING
 from compaction.kinds.staging.reasons import StagingReason
 from compaction.planning.planner import JobInventory
@@ -164,6 +167,10 @@ def test_a_dry_run_plans_nothing_and_reports_what_there_is(opted: Opted, server:
     assert [(one.reason, one.count, one.example) for one in reading.left_out] == [(StagingReason.DRY_RUN, 1, "main")]
     assert reading.measures["branchTombstones"] == 2
     assert reading.measures["branchSealedTokens"] == 2
+    (behind,) = reading.behind
+    assert behind.target.endswith("/main")
+    after = {"tombstonesAfter": 2, "sealedTokensAfter": 1}
+    assert dict(behind.measures) | {"tombstones": 2, "sealedTokens": 2, **after} == dict(behind.measures)
 
 
 def test_a_job_that_says_dry_run_merges_nothing(opted: Opted, server: LakeFsServer) -> None:
@@ -175,9 +182,26 @@ def test_a_job_that_says_dry_run_merges_nothing(opted: Opted, server: LakeFsServ
     before = server.branch()
     with closing(ThreadEngine()) as engine:
         rewriter = MetarangeRewriter(engine, holder="worker", secrets=opted.secrets)
-        with pytest.raises(InvalidAssignmentError, match="dryRun is true, so nothing is merged; set it to false"):
-            rewriter.run(Assignment(name, "default", 1, 60.0, dry), FakeLease())
+        report = rewriter.run(Assignment(name, "default", 1, 60.0, dry), FakeLease())
+    assert (report.outcome, report.reason) == (ReportOutcome.FAILED, StagingReason.DRY_RUN)
+    assert "dryRun is true, so nothing is merged" in report.message
+    assert fate_of(report.reason) is Fate.PARK, "its parameters never change"
     assert server.branch() == before
+
+
+def test_a_job_is_not_claimed_while_the_policy_says_dry_run(opted: Opted, server: LakeFsServer) -> None:
+    server.put_sealed({"a": "new"}, {"b": None})
+    name, spec = opted.job()
+    opted.use(leastTokens=2)
+    before = server.branch()
+    with pytest.raises(ClaimRefusedError) as refused:
+        opted.adapter.claim(spec, job=name, token=1)
+    assert (refused.value.refusal, refused.value.wait) == (ClaimRefusal.BUSY, StagingReason.DRY_RUN)
+    assert opted.attempt(name, spec, 1).reason == JobReason.STALE_TOKEN, "a worker without a claim merges nothing"
+    assert server.branch() == before
+    opted.use(leastTokens=2, dryRun=False)
+    opted.adapter.claim(spec, job=name, token=1)
+    assert opted.attempt(name, spec, 1).outcome is ReportOutcome.SUCCEEDED
 
 
 def test_a_worker_opens_the_repository_that_a_job_names(
@@ -241,6 +265,27 @@ def test_the_oldest_tokens_are_merged_and_newer_ones_stay(opted: Opted, server: 
     assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert len(server.branch().sealed_tokens) == 2
     assert server.branch().sealed_tokens[0] == newer
+    assert server.listed() == content
+
+
+def test_of_more_tokens_than_a_job_names_the_oldest_are_merged(opted: Opted, server: LakeFsServer) -> None:
+    more = 3
+    tokens = server.put_sealed(*({f"k{number % 7}": str(number)} for number in range(MAX_TOKENS_PER_JOB + more)))
+    content = server.listed()
+    name, spec = opted.job()
+    assert spec.sources.metarange is not None
+    assert spec.sources.metarange.tokens == tokens[more:], "the oldest stand last"
+    (behind,) = opted.rested().behind
+    assert dict(behind.measures)["sealedTokensAfter"] == more + 1
+    opted.adapter.claim(spec, job=name, token=1)
+    report = opted.attempt(name, spec, 1)
+    assert report.receipt is not None, report.message
+    assert report.receipt.sources == tokens[more:]
+    assert [(one.name, one.before, one.after) for one in report.receipt.measures] == [
+        ("sealedTokens", MAX_TOKENS_PER_JOB, 1),
+        ("stagedWrites", MAX_TOKENS_PER_JOB, 7),
+    ]
+    assert server.branch().sealed_tokens == (*tokens[:more], *report.receipt.outputs)
     assert server.listed() == content
 
 

@@ -15,7 +15,7 @@ from compaction.cli.staging.options import StagingPlace, staging_options
 @click.command()
 @click.argument("branch")
 @click.option("--take-over", is_flag=True, help="Also a branch that another compaction has claimed.")
-@staging_options()
+@staging_options(policy=True)
 @output_option()
 def compact(*, branch: str, take_over: bool, place: StagingPlace, output: OutputFormat) -> None:
     """Compact all that is staged on a branch into its compacted base: claim, rewrite, prove, swap.

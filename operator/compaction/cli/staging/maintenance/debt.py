@@ -43,15 +43,18 @@ class TouchedRanges:
 
 
 def scan_branches(
-    area: Area, thresholds: StagingThresholds, *, branch: str | None = None
+    area: Area, thresholds: StagingThresholds, *, branch: str | None = None, policy: StagingAreaSpec | None = None
 ) -> tuple[list[BranchDebt], list[tuple[str, StagingStoreError]]]:
     """What is staged on every branch, or on one; and branches that cannot be read. Nothing is written.
+
+    policy: it selects the branches when none is named.
 
     Raises UnknownRefError.
     """
     if branch is not None:
         area.branches.get(branch)
-    scan = BranchSensor(_spec(area, thresholds, branch)).scan(area, store=False)
+    spec = policy if policy is not None and branch is None else _spec(area, thresholds, branch)
+    scan = BranchSensor(spec).scan(area, store=False)
     return list(scan.branches), list(scan.damaged)
 
 

@@ -48,7 +48,7 @@ TOKEN_COLUMNS: Final = (
 
 @click.command()
 @click.argument("branch", required=False)
-@staging_options()
+@staging_options(policy=True)
 @output_option()
 @click.pass_context
 def inspect(context: click.Context, /, *, branch: str | None, place: StagingPlace, output: OutputFormat) -> None:
@@ -60,7 +60,7 @@ def inspect(context: click.Context, /, *, branch: str | None, place: StagingPlac
     Example: compactor staging inspect main --repo logs
     """
     with place.area() as area:
-        debts, damaged = scan_branches(area, StagingThresholds(), branch=branch)
+        debts, damaged = scan_branches(area, StagingThresholds(), branch=branch, policy=place.spec)
         rows = [_branch(area, debt) for debt in debts]
         tokens = [_tokens(area, debt) for debt in debts] if branch is not None else []
     if branch is not None and rows:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 from pydantic import ValidationError
 
-from compaction.api.policy.staging_area import StagingThresholds
+from compaction.api.policy.staging_area import StagingAreaSpec, StagingThresholds
 from compaction.api.text.formatting import plural
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
@@ -42,7 +43,7 @@ COLUMNS: Final = (
 @click.option("--writes", type=click.IntRange(1), default=_DEFAULTS.staged_writes, show_default=True, help="Threshold.")
 @click.option("--bytes", "nbytes", metavar="QUANTITY", help="Threshold, such as 64Mi; default: none.")
 @click.option("--age", type=DurationParameter(), help="Threshold, such as 1d; default: none.")
-@staging_options()
+@staging_options(policy=True)
 @output_option()
 @click.pass_context
 def plan(
@@ -58,13 +59,14 @@ def plan(
     """Show which branches reach a threshold, and what compacting them would touch. Changes nothing.
 
     Thresholds are those of a policy, and any that is reached makes a branch due. For a branch that is due the staged
-    changes are read; TOUCHED RANGES are those that would be written again, of all that the branch has.
+    changes are read. TOUCHED RANGES are those that would be written again, of all that the branch has. With -f the
+    policy says the thresholds and the branches.
 
     Example: compactor staging plan --tombstones 100 --repo logs
     """
-    least = _thresholds(thresholds)
+    least = _thresholds(thresholds) if place.spec is None else _of_policy(context, place.spec)
     with place.area() as area:
-        debts, damaged = scan_branches(area, least, branch=branch)
+        debts, damaged = scan_branches(area, least, branch=branch, policy=place.spec)
         rows = [_row(area, debt, why_due(area, debt, least), everything or branch is not None) for debt in debts]
     if output is not OutputFormat.TABLE:
         emit({"items": rows}, output)
@@ -75,6 +77,14 @@ def plan(
     if damaged:
         report_all([error for _, error in damaged])
         context.exit(EXIT_DATA_ERROR)
+
+
+def _of_policy(context: click.Context, spec: StagingAreaSpec) -> StagingThresholds:
+    flags = {"tombstones": "tombstones", "sealed_tokens": "sealed-tokens", "writes": "writes", "nbytes": "bytes"}
+    for name, flag in (flags | {"age": "age"}).items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"the policy says that: leave out --{flag}")
+    return spec.thresholds
 
 
 def _thresholds(given: dict[str, Any]) -> StagingThresholds:

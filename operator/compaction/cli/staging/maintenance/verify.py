@@ -13,7 +13,7 @@ from compaction.stores.staging import verifying
 
 @click.command()
 @click.argument("reference", metavar="[REF]", required=False)
-@staging_options()
+@staging_options(policy=True)
 @output_option()
 @click.pass_context
 def verify(context: click.Context, /, *, reference: str | None, place: StagingPlace, output: OutputFormat) -> None:

@@ -29,7 +29,6 @@ from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
 from compaction.stores.opened import KeptOpen
 from compaction.stores.secrets import Secrets
 from compaction.stores.staging.answers import claiming, left_out, unreadable
-from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.behind import furthest_behind
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.connecting import connection_of
