@@ -32,7 +32,7 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
         "The replaced names stay readable until the grace is over.",
     ),
     JobReason.SOURCE_CORRUPT: Meaning(
-        "A source is damaged and was not changed; the job's other groups were committed.",
+        "A source is damaged and was not changed; groups of the job without it were committed.",
         f"{_PARKED} The source is quarantined, and the other sources are planned in new jobs.",
         "Restore the source from its owner or a replica; once the file is replaced, the source is planned again.",
     ),

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 class Nouns:
     """What people call things. `gain`: what becomes of the bytes of debt, as in `12Mi to merge`;
     `compacted`: what becomes of sources, as in `3 blocks wait to be merged`. `deleted`: what a
-    sweep deletes, in the singular. `ends_quarantine`: what a person does about a source in quarantine.
+    sweep deletes, in the singular. `ends_quarantine`: what a person does about a source in quarantine; `damaged`: what
+    is there, where that may be something else than a source of a plan.
     """
 
     source: str
@@ -48,6 +49,7 @@ class Nouns:
     compacted: str
     deleted: str
     ends_quarantine: str
+    damaged: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ class Kind(ABC):
     """One kind of store.
 
     immutable_sources: sources never change, and no other source of the store ever has the same name: a source is named
-        by it alone, a job is never planned twice under one name, and work that another process did first is no failure.
+        by it alone, a job is never planned twice under one name, one whose source was repaired keeps its name and is
+        tried again, and work that another process did first is no failure.
     keeps_quarantine: the store itself keeps damaged sources out of plans until they are released.
     has_tenants: debt is shown by tenant.
     overlap_remedy: what to do about two policies over one store.

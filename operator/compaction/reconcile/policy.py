@@ -237,7 +237,14 @@ class _Reconcile:
         return quarantine.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
 
     def _is_released(self, job: CompactionJob) -> bool:
-        return any(self.release.names(job.spec.target, skipped.source) for skipped in job.status.skipped)
+        """Whether the quarantine of one of its sources ends now. Where a source keeps its name when it is repaired, a
+        plan would give the same name to the same job, so the parked one is tried again.
+        """
+        places = {(job.spec.target, skipped.source) for skipped in job.status.skipped}
+        if any(self.release.names(*place) for place in places):
+            return True
+        status, reading = self.policy.status, self.snapshot.reading
+        return self.kind.immutable_sources and not places.isdisjoint(quarantine.repaired(status.quarantined, reading))
 
     def _released(self, steps: Iterable[JobStep]) -> str:
         """The release that is done: not before the last of the jobs concerned was seen to be tried again."""

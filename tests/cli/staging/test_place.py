@@ -34,7 +34,7 @@ def test_a_mistyped_file_does_not_become_a_store(staging: StagingCommands, tmp_p
     assert not file.exists()
     file.write_text("not a database")
     assert "error: " in staging.fails("ls", "main", "--kv", f"sqlite:///{file}")
-    assert "create the key-value store" in staging.fails("ls", "main", "--table", "other")
+    assert "create a repository in it" in staging.fails("ls", "main", "--table", "other")
     assert 'repository "nope" not found' in staging.fails("ls", "main", "--repo", "nope")
     assert "is not the name of a repository" in staging.fails("ls", "main", "--repo", "No Such")
 

@@ -9,6 +9,7 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
+from compaction.kinds.segments.kind import SEGMENTS
 from compaction.planning.reading import TargetProblem
 from support.cluster.world import Crash, PlainCluster
 
@@ -295,3 +296,34 @@ def test_a_released_segment_whose_job_is_forgotten_is_planned_anew() -> None:
     world.annotate(release="all")
     world.rest()
     assert len(world.jobs) == 1
+
+
+# -- repair -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keeps_its_name", [True, False])
+def test_a_job_whose_source_was_repaired_is_tried_again_where_it_keeps_its_name(
+    monkeypatch: pytest.MonkeyPatch, keeps_its_name: bool
+) -> None:
+    """Elsewhere the repaired source gives another name to the job of the next plan."""
+    monkeypatch.setattr(type(SEGMENTS), "immutable_sources", keeps_its_name)
+    world, job = assigned_world()
+    world.quarantine_identity["/ra/a", SEGMENT] = "id"
+    corrupt(world, job)
+    world.pass_time(120)
+    assert world.state(job) is JobState.FAULTY, "it is damaged still"
+    world.quarantine_identity["/ra/a", SEGMENT] = "another"
+    world.pass_time(120)
+    assert world.status.quarantined == ()
+    assert (world.state(job) is not JobState.FAULTY) is keeps_its_name
+
+
+def test_a_source_that_is_gone_has_not_been_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(SEGMENTS), "immutable_sources", True)
+    world, job = assigned_world()
+    world.quarantine_identity["/ra/a", SEGMENT] = "id"
+    corrupt(world, job)
+    world.quarantine_identity["/ra/a", SEGMENT] = ""
+    world.pass_time(120)
+    assert world.status.quarantined == ()
+    assert world.state(job) is JobState.FAULTY

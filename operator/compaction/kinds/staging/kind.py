@@ -44,7 +44,8 @@ class StagingAreaKind(Kind):
         gain="to compact",
         compacted="compacted",
         deleted="token or range",
-        ends_quarantine="restore the range",
+        ends_quarantine="restore the range or the row",
+        damaged="source",
     )
     doors = STAGING_DOORS
     fates = FATES
@@ -74,6 +75,7 @@ class StagingAreaKind(Kind):
         Measure(measures.BRANCHES, "branches", "Branches of staging areas", "Branches"),
     )
     overlap_remedy = "name different repositories"
+    immutable_sources = True
 
     # -- planning ------------------------------------------------------------------------------------------------------
 

@@ -197,7 +197,7 @@ def _reopen(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
             return replace(step, status=evolve(status, retried=mark), events=(event,))
         why = f"the annotation {ANNOTATION_RETRY} asks for it"
     elif rules.released(step.view.job):
-        mark, why = status.retried, "a source of it was released from quarantine"
+        mark, why = status.retried, "the quarantine of one of its sources has ended"
     else:
         return step
     after = retried(status, mark=mark, why=why, now=now, generation=metadata.generation)

@@ -81,6 +81,17 @@ def updated(
     return tuple(entries.values())[-MAX_QUARANTINED:]
 
 
+def repaired(before: Iterable[QuarantinedSource], reading: ScanResult | None) -> frozenset[tuple[str, str]]:
+    """The sources (target, name) whose quarantine a reading ends because they are others than those found damaged; not
+    those that are gone.
+    """
+    if reading is None:
+        return frozenset()
+    entries = [(entry, reading.identity(entry.target, entry.source)) for entry in before]
+    changed = [entry for entry, identity in entries if identity and entry.identity not in ("", identity)]
+    return frozenset((entry.target, entry.source) for entry in changed)
+
+
 def _still_damaged(before: Sequence[QuarantinedSource], reading: ScanResult | None) -> Iterable[QuarantinedSource]:
     """What the reading does not lift. An entry for which the worker gave no identity gets the one found by the first
     reading after it.

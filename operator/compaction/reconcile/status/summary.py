@@ -256,7 +256,8 @@ def _in_quarantine(facts: Facts) -> str:
     which = f"{'newest ' if count > 1 else ''}{path}"
     cause = newest.message.removeprefix(f"{path}: ") or newest.reason
     remedy = nouns.ends_quarantine[0].upper() + nouns.ends_quarantine[1:]
-    return f"{plural(count, f'damaged {nouns.source}')} quarantined: {which} ({cause}). {remedy} to end its quarantine."
+    damaged = plural(count, f"damaged {nouns.damaged or nouns.source}")
+    return f"{damaged} quarantined: {which} ({cause}). {remedy} to end its quarantine."
 
 
 def _explained(step: JobStep) -> bool:

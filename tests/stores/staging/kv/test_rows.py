@@ -209,7 +209,7 @@ def test_the_longest_key_is_indexed(kv: SqlKeyValueStore) -> None:
 
 def test_a_store_without_its_table_says_what_to_do(tmp_path: Path) -> None:
     store = open_key_value_store(f"sqlite:///{tmp_path}/kv.db")
-    with pytest.raises(DatabaseSchemaError, match="create the key-value store"):
+    with pytest.raises(DatabaseSchemaError, match="create a repository in it"):
         store.get("p", b"k")
     store.migrate()
     store.migrate()

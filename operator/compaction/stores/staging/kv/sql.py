@@ -34,7 +34,9 @@ class KeyValueDatabase(Database):
     """
 
     holds = "key-value store"
-    no_tables = "create the key-value store (`migrate`), or correct the URL and the name of its table"
+    no_tables = (
+        "create a repository in it (`compactor staging repo create`), or correct the URL and the name of its table"
+    )
 
     def __init__(self, engine: Engine, **settings: Any) -> None:
         super().__init__(engine, **settings)
