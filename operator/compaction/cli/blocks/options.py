@@ -9,20 +9,26 @@ from __future__ import annotations
 import functools
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
-from click.core import ParameterSource
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from compaction.api.text.safe import printable
 from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.places import (
+    PATIENCE,
+    STORE_OPTIONS,
+    is_given,
+    options_of,
+    parsed,
+    policy_options,
+    refuse_given,
+    refuse_password,
+)
 from compaction.exceptions import NoBlockStoreError
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage
@@ -33,11 +39,7 @@ if TYPE_CHECKING:
 
 STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
 INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
-OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
 EMBEDDED_INDEX: Final = "_compaction/index.db"
-PATIENCE: Final = 10.0
-"""Seconds for which a database that does not answer is retried: a user waits for the answer."""
-_SECRET_PARTS: Final = frozenset({"password", "passfile", "sslpassword"})
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -86,7 +88,7 @@ class StorePlace:
 
     def check(self) -> None:
         """A mistyped folder must not become a store, nor a mistyped index an empty one. Raises NoBlockStoreError."""
-        url = _parsed(self.connection.index_url)
+        url = parsed(self.connection.index_url)
         if url is None or url.get_backend_name() != "sqlite" or not url.database:
             return
         file = Path(url.database)
@@ -115,20 +117,20 @@ def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:
             store: str | None,
             index: str | None,
             store_options: Path | None,
-            source: TextIO | None,
-            wanted: str | None,
+            policy_file: TextIO | None,
+            policy_name: str | None,
             secrets_dir: Path | None,
             **rest: Any,
         ) -> Any:
             with errors_as_exit_code():
-                if source is None:
+                if policy_file is None:
                     connection, policy = _connection(store, index, store_options), None
                 else:
                     # The models of policies take longer to import than a command without one takes to answer.
                     from compaction.cli.blocks.policy.file import connection_of
 
-                    _refuse_both()
-                    policy, connection = connection_of(source, wanted=wanted, directory=secrets_dir)
+                    refuse_given(_NAMED, "store")
+                    policy, connection = connection_of(policy_file, wanted=policy_name, directory=secrets_dir)
                 return command(place=StorePlace(connection, may_be_new, policy), **rest)
 
         result: Any = wrapped
@@ -153,78 +155,25 @@ _OPTIONS: Final = (
         help=f"Its index: sqlite:///FILE, or postgresql://HOST/DATABASE; with a password only in {INDEX_VARIABLE}. "
         f"Default for a folder: {EMBEDDED_INDEX} in it.",
     ),
-    click.option(
-        "--store-options",
-        metavar="FILE",
-        envvar=OPTIONS_VARIABLE,
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Options of the object store as YAML or JSON, such as endpoint, region, access_key_id and "
-        f"secret_access_key; default: {OPTIONS_VARIABLE}.",
-    ),
-    click.option(
-        "-f",
-        "--file",
-        "source",
-        type=click.File("r", encoding="utf-8"),
-        help="Read store and index from a policy, as for kubectl apply -f, with its Secrets in the same file.",
-    ),
-    click.option("--policy", "wanted", metavar="NAME", help="Name of the policy, when the file holds several."),
-    click.option(
-        "--secrets-dir",
-        metavar="DIR",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
-    ),
+    STORE_OPTIONS,
+    *policy_options("store and index"),
 )
-
-
-def _refuse_both() -> None:
-    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way."""
-    given = [option for option in ("store", "index", "store_options") if _given(option)]
-    if given:
-        raise click.UsageError(f"the policy says where the store is: leave out --{given[0].replace('_', '-')}")
+_NAMED: Final = {"store": "--store", "index": "--index", "store_options": "--store-options"}
+"""Parameters that a policy has as well, and their flags."""
 
 
 def _connection(store: str | None, index: str | None, options: Path | None) -> BlockStoreConnection:
     if not store:
         raise click.UsageError(f"which store? Give --store FOLDER or --store URL, or set {STORE_VARIABLE}")
-    if index and _given("index") and _holds_secret(index):
-        raise click.UsageError(
-            "--index: everybody on this machine can read a command line, so it holds no password: put the URL into "
-            f"the environment variable {INDEX_VARIABLE}"
-        )
+    if index:
+        refuse_password("index", index, INDEX_VARIABLE)
     return BlockStoreConnection(
         store,
         index or _embedded_index(store),
-        _options_of(options),
+        options_of(options),
         options_from=str(options or ""),
-        index_from="--index" if _given("index") else INDEX_VARIABLE,
+        index_from="--index" if is_given("index") else INDEX_VARIABLE,
     )
-
-
-def _options_of(file: Path | None) -> Mapping[str, str]:
-    if file is None:
-        return MappingProxyType({})
-    from compaction.cli.option_file import options_of_file
-
-    return options_of_file(file)
-
-
-def _given(option: str) -> bool:
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
-
-
-def _holds_secret(url: str) -> bool:
-    parsed = _parsed(url)
-    return parsed is not None and (parsed.password is not None or bool(_SECRET_PARTS & parsed.query.keys()))
-
-
-def _parsed(url: str) -> URL | None:
-    """None for what is no URL: opening it says what is wrong, without quoting it."""
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        return None
 
 
 def _embedded_index(store: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.blocks.open_jobs import OpenJobs
-from compaction.cli.blocks.options import PATIENCE
+from compaction.cli.places import PATIENCE
 from compaction.stores.blocks.connecting import connection_of
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.processes import ThisProcess

@@ -11,9 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from compaction.api.text.formatting import format_bytes, plural
 from compaction.api.text.safe import printable
-from compaction.cli.blocks.options import PATIENCE, StorePlace, store_options, tell_skipped
+from compaction.cli.blocks.options import StorePlace, store_options, tell_skipped
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
+from compaction.cli.places import PATIENCE
 from compaction.exceptions import NoBlockStoreError
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant

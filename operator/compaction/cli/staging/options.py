@@ -10,7 +10,7 @@ import functools
 import getpass
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
-from click.core import ParameterSource
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.places import (
+    OPTIONS_VARIABLE,
+    PATIENCE,
+    STORE_OPTIONS,
+    is_given,
+    options_of,
+    parsed,
+    policy_options,
+    refuse_given,
+    refuse_password,
+)
 from compaction.cli.staging.pairs import PairParameter
 from compaction.exceptions import NoStagingAreaError
 from compaction.stores.staging.flows.area import Area
@@ -35,10 +43,6 @@ if TYPE_CHECKING:
 
 KV_VARIABLE: Final = "COMPACTION_KV_URL"
 REPOSITORY_VARIABLE: Final = "COMPACTION_REPOSITORY"
-OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
-PATIENCE: Final = 10.0
-"""Seconds for which a database that does not answer is retried: a user waits for the answer."""
-_SECRET_PARTS: Final = frozenset({"password", "passfile", "sslpassword"})
 _SECRET_WORDS: Final = ("secret", "token", "password", "account_key", "sas", "credential", "service_account")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -88,7 +92,7 @@ class StagingPlace:
 
     def check(self) -> None:
         """A mistyped file must not become an empty store. Raises NoStagingAreaError."""
-        url = _parsed(self.connection.kv_url)
+        url = parsed(self.connection.kv_url)
         if url is None or url.get_backend_name() != "sqlite" or not url.database:
             return
         file = Path(url.database)
@@ -127,7 +131,7 @@ def staging_options(
                     # The models of policies take longer to import than a command without one takes to answer.
                     from compaction.cli.staging.policy_place import place_of_policy
 
-                    _refuse_both()
+                    refuse_given(_NAMED, "repository")
                     return command(
                         place=place_of_policy(policy_file, wanted=policy_name, directory=secrets_dir), **rest
                     )
@@ -151,22 +155,15 @@ _REPOSITORY: Final = click.option(
     envvar=REPOSITORY_VARIABLE,
     help=f"The repository; default: {REPOSITORY_VARIABLE}.",
 )
-_POLICY: Final = (
-    click.option(
-        "-f",
-        "--file",
-        "policy_file",
-        type=click.File("r", encoding="utf-8"),
-        help="Read store and repository from a policy, as for kubectl apply -f, with its Secrets in the same file.",
-    ),
-    click.option("--policy", "policy_name", metavar="NAME", help="Name of the policy, when the file holds several."),
-    click.option(
-        "--secrets-dir",
-        metavar="DIR",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
-    ),
-)
+_NAMED: Final = {
+    "kv": "--kv",
+    "table": "--table",
+    "store_options": "--store-options",
+    "store_option": "--option",
+    "repo": "--repo",
+}
+"""Parameters that a policy has as well, and their flags."""
+_POLICY: Final = policy_options("store and repository")
 _OPTIONS: Final = (
     click.option(
         "--kv",
@@ -176,14 +173,7 @@ _OPTIONS: Final = (
         f"{KV_VARIABLE}, which is the default.",
     ),
     click.option("--table", metavar="NAME", default=TABLE, show_default=True, help="Its table."),
-    click.option(
-        "--store-options",
-        metavar="FILE",
-        envvar=OPTIONS_VARIABLE,
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Options of the object store as YAML or JSON, such as endpoint, region, access_key_id and "
-        f"secret_access_key; default: {OPTIONS_VARIABLE}.",
-    ),
+    STORE_OPTIONS,
     click.option(
         "--option",
         "store_option",
@@ -214,58 +204,21 @@ def _user() -> str:
         return f"uid-{os.getuid()}"
 
 
-def _refuse_both() -> None:
-    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way."""
-    flags = {"kv": "kv", "table": "table", "store_options": "store-options", "store_option": "option", "repo": "repo"}
-    given = [flag for option, flag in flags.items() if _given(option)]
-    if given:
-        raise click.UsageError(f"the policy says where the repository is: leave out --{given[0]}")
-
-
 def _connection(kv: str | None, table: str, file: Path | None, pairs: Sequence[tuple[str, str]]) -> StagingConnection:
     if not kv:
         raise click.UsageError(f"which key-value store? Give --kv URL, or set {KV_VARIABLE}")
-    if _given("kv") and _holds_secret(kv):
-        raise click.UsageError(
-            "--kv: other users can read a command line, so it holds no password: put the URL into the environment "
-            f"variable {KV_VARIABLE}"
-        )
+    refuse_password("kv", kv, KV_VARIABLE)
     for name, _ in pairs:
         if any(word in name.lower() for word in _SECRET_WORDS):
             raise click.UsageError(
                 f"--option {name}: other users can read a command line, so it holds no secret: put the option into "
                 f"the file that --store-options or {OPTIONS_VARIABLE} names"
             )
-    options = {**_options_of(file), **dict(pairs)}
+    options = {**options_of(file), **dict(pairs)}
     return StagingConnection(
         kv,
         table,
         MappingProxyType(options),
-        kv_from="--kv" if _given("kv") else KV_VARIABLE,
+        kv_from="--kv" if is_given("kv") else KV_VARIABLE,
         options_from=str(file or ("--option" if pairs else "")),
     )
-
-
-def _options_of(file: Path | None) -> Mapping[str, str]:
-    if file is None:
-        return MappingProxyType({})
-    from compaction.cli.option_file import options_of_file
-
-    return options_of_file(file)
-
-
-def _given(option: str) -> bool:
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
-
-
-def _holds_secret(url: str) -> bool:
-    parsed = _parsed(url)
-    return parsed is not None and (parsed.password is not None or bool(_SECRET_PARTS & parsed.query.keys()))
-
-
-def _parsed(url: str) -> URL | None:
-    """None for what is no URL: opening it says what is wrong, without quoting it."""
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        return None

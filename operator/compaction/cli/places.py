@@ -1,0 +1,99 @@
+"""What the options that say where a store is have in common: secrets come from the environment and from files only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
+PATIENCE: Final = 10.0
+"""Seconds for which a database that does not answer is retried: a user waits for the answer."""
+_SECRET_PARTS: Final = frozenset({"password", "passfile", "sslpassword"})
+
+STORE_OPTIONS: Final[Any] = click.option(
+    "--store-options",
+    metavar="FILE",
+    envvar=OPTIONS_VARIABLE,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Options of the object store as YAML or JSON, such as endpoint, region, access_key_id and "
+    f"secret_access_key; default: {OPTIONS_VARIABLE}.",
+)
+
+
+def policy_options(read: str) -> tuple[Any, ...]:
+    """`-f`, `--policy` and `--secrets-dir`, as the parameters `policy_file`, `policy_name` and `secrets_dir`.
+
+    `read`: what a policy says, such as `store and index`.
+    """
+    return (
+        click.option(
+            "-f",
+            "--file",
+            "policy_file",
+            type=click.File("r", encoding="utf-8"),
+            help=f"Read {read} from a policy, as for kubectl apply -f, with its Secrets in the same file.",
+        ),
+        click.option(
+            "--policy", "policy_name", metavar="NAME", help="Name of the policy, when the file holds several."
+        ),
+        click.option(
+            "--secrets-dir",
+            metavar="DIR",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
+        ),
+    )
+
+
+def refuse_given(options: Mapping[str, str], what: str) -> None:
+    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way.
+
+    `options`: flags by parameter. Raises click.UsageError.
+    """
+    given = next((flag for option, flag in options.items() if is_given(option)), None)
+    if given is not None:
+        raise click.UsageError(f"the policy says where the {what} is: leave out {given}")
+
+
+def refuse_password(option: str, url: str, variable: str) -> None:
+    """A URL on the command line holds no password. Raises click.UsageError, which names the environment variable."""
+    if is_given(option) and _holds_secret(url):
+        raise click.UsageError(
+            f"--{option}: other users can read a command line, so it holds no password: put the URL into the "
+            f"environment variable {variable}"
+        )
+
+
+def options_of(file: Path | None) -> Mapping[str, str]:
+    """The options of an object store. Raises StoreOptionsError and OSError."""
+    if file is None:
+        return MappingProxyType({})
+    # YAML takes longer to import than a command without such a file takes to answer.
+    from compaction.cli.option_file import options_of_file
+
+    return options_of_file(file)
+
+
+def is_given(option: str) -> bool:
+    """Whether a parameter of the command that runs comes from its command line."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def parsed(url: str) -> URL | None:
+    """None for what is no URL: opening it says what is wrong, without quoting it."""
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+
+
+def _holds_secret(url: str) -> bool:
+    found = parsed(url)
+    return found is not None and (found.password is not None or bool(_SECRET_PARTS & found.query.keys()))
