@@ -142,8 +142,9 @@ class LiveAdapter:
             with self._live() as live:
                 discarded = recover(live).discarded
                 dropped = drop_due(live)
-                branches = {name for name, _ in live.branch_rows()}
-                forget_claims(live, claimed_branches(live) - branches)
+                # The claims first: a branch that is created and claimed meanwhile keeps its claim.
+                claimed = claimed_branches(live)
+                forget_claims(live, claimed - {name for name, _ in live.branch_rows()})
         except (StagingStoreError, StorageError) as error:
             problem = TargetProblem(self._spec.location, "SweepFailed", str(error))
             return Swept(0, 0, (problem,), SWEEP_AGAIN)
