@@ -215,7 +215,7 @@ def test_the_table_of_jobs(cluster: Cluster) -> None:
     assert header == ["NAME", "POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
     assert row[:-1] == ["logs-1", "logs", "SegmentRewrite", "0", "InProgress", "37%", "logs-w-abcde", "3"]
     wide = cluster.run("get", "cjob", "-o", "wide").splitlines()[0].split()
-    assert wide == [*header, "FAILURES", "RECLAIMED", "LOG", "BATCH", "REASON"]
+    assert wide == [*header, "FAILURES", "RECLAIMED", "LOG", "BATCH", "BRANCH", "REASON"]
 
 
 def test_names_for_short(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ import re
 import secrets
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.cli.staging.options import KV_VARIABLE, REPOSITORY_VARIABLE
 from compaction.stores.segments.generate import generate_log
+from compaction.stores.staging.store import StagingConnection, StagingStore
 from conftest import delete_namespace
 from manifests.pages import blocks_of, inline_commands_of
 from support.cluster.by_kubectl import Cluster
@@ -84,10 +87,13 @@ FAULTY = {
 
 @dataclass(frozen=True, slots=True)
 class OnCall:
-    """Somebody with a shell, kubectl with the plugin on PATH, and the alert's labels at hand."""
+    """Somebody with a shell, kubectl with the plugin on PATH, and the alert's labels at hand. `variables`: where a
+    staging area is.
+    """
 
     cluster: Cluster
     words: dict[str, str]
+    variables: dict[str, str]
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         plane = self.cluster.plane
@@ -95,6 +101,7 @@ class OnCall:
             "KUBECONFIG": str(plane.kubeconfig),
             "PATH": f"{PROGRAMS}:{plane.binaries.kubectl.parent}:{os.environ['PATH']}",
             "KUBE_EDITOR": "true",
+            **self.variables,
         }
         written = PLACEHOLDER.sub(lambda found: self.words[found.group()], command)
         return subprocess.run(
@@ -125,7 +132,10 @@ def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
     generate_log(log, segments=3, entries_per_segment=64, sync=False)
     words = {"NAMESPACE": namespace, "OPERATOR-NAMESPACE": namespace, "POLICY": "logs", "JOB": "logs-1"}
     words |= {"DIR": str(log), "POD": "logs-w-1", "TARGET/SOURCE": f"/data/ra/a/{SEGMENT}"}
-    yield OnCall(cluster, words)
+    kv_url = f"sqlite:///{log.parent}/kv.db"
+    with closing(StagingStore.open(StagingConnection(kv_url))) as store:
+        store.create("lake", f"file://{log.parent}/objects", committer="tester")
+    yield OnCall(cluster, words, {KV_VARIABLE: kv_url, REPOSITORY_VARIABLE: "lake"})
     delete_namespace(control_plane.admin, namespace)
 
 

@@ -66,6 +66,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "What is done about it": (
         Panel("Reclaimed", {rate("compaction_bytes_reclaimed_total"): BY_POLICY}, "Bps"),
         Panel(
+            "What the last job changed",
+            {
+                latest("compaction_last_job_measure_before", "measure"): f"{BY_POLICY} {{{{measure}}}} before",
+                latest("compaction_last_job_measure_after", "measure"): f"{BY_POLICY} {{{{measure}}}} after",
+            },
+            help="Measures of its target before and after it, such as the tombstones that a listing steps over.",
+        ),
+        Panel(
             "Written by rewrites, and what they may use",
             {
                 rate("compaction_bytes_rewritten_total"): f"{BY_POLICY} written",

@@ -48,7 +48,7 @@ from compaction.stores.staging.store import StagingConnection, StagingStore
 LONGEST_SECONDS: Final = 1200.0
 """After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
-STAGING_STATUS: Final = r"{.status.debt.measures}{'\n'}"
+STAGING_STATUS: Final = r"{.status.debt.measures}{'\n'}{range .status.debt.behind[*]}{.target} {.measures}{'\n'}{end}"
 
 
 def show(stage: Stage) -> bool:
