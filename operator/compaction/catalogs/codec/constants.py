@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import struct
 from collections.abc import Callable
 from typing import Final, cast
