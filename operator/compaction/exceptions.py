@@ -1478,3 +1478,38 @@ class CatalogValueError(CatalogError):
 
 class SerializerTableError(CatalogError):
     """The table of serializers is wrong: a version is missing, twice there, or has no release that introduced it."""
+
+
+class InapplicableEntryError(CatalogError):
+    """An update or snapshot that contradicts the catalog it belongs to: the log is damaged."""
+
+    def __init__(self, version: int, what: str, reason: str) -> None:
+        super().__init__(version, what, reason)
+        self.version = version
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"catalog version {self.version}: {self.what} cannot be applied: {self.reason}; restore the update log "
+            "from a copy"
+        )
+
+
+class CatalogValidationError(CatalogError):
+    """A command that the rules of a catalog refuse; nothing was changed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class IndexNotFoundError(CatalogValidationError):
+    """A command names an index that does not exist, or is stopping."""
+
+
+class IndexStatusError(CatalogValidationError):
+    """A command that an index of another status expects."""

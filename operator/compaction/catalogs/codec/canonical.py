@@ -7,6 +7,7 @@ with a point are `{"bits": hex}`.
 from __future__ import annotations
 
 import decimal
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from compaction.catalogs.codec.entries import TYPE_OF_ENTRY
 from compaction.catalogs.model import entries as model
+from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Column, Index, SchemaContents, Table, View, Zone
 from compaction.catalogs.model.enums import ColumnType, IndexKind
 from compaction.catalogs.model.values import (
@@ -54,6 +56,23 @@ def event(one: model.Event) -> Json:
         "entries": [entry(each) for each in one.entries],
         "version": one.version,
     }
+
+
+def catalog(one: Catalog) -> Json:
+    """A version: all lists by ascending id."""
+    return {
+        "defaultZoneId": one.default_zone_id,
+        "objectIdGen": one.last_id,
+        "schemas": [schema(contents) for contents in one.contents()],
+        "time": one.activation_time,
+        "version": one.version,
+        "zones": [zone(each) for each in sorted(one.zones.values(), key=lambda each: each.id)],
+    }
+
+
+def fingerprint(one: Catalog) -> str:
+    """SHA-256, in hex, of the canonical form of a version."""
+    return hashlib.sha256(text(catalog(one)).encode("ascii")).hexdigest()
 
 
 def entry(one: model.Entry) -> Json:
