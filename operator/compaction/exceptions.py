@@ -1513,3 +1513,7 @@ class IndexNotFoundError(CatalogValidationError):
 
 class IndexStatusError(CatalogValidationError):
     """A command that an index of another status expects."""
+
+
+class NoStorageProfileError(CatalogValidationError):
+    """A table that names no storage profile, in a zone that has none."""

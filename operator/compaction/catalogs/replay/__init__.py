@@ -1,0 +1,1 @@
+"""Histories that the reference wrote, in our terms: `parsing` reads their commands (docs/design/catalogs.md#histories)."""
