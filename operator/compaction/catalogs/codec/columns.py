@@ -10,6 +10,7 @@ from compaction.catalogs.codec.constants import COLUMN_TYPES, column_type, read_
 from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
 from compaction.catalogs.codec.types import TypeId
 from compaction.catalogs.model.descriptors import UNASSIGNED, Column, Columns
+from compaction.catalogs.model.values import NULL
 
 COLUMN: Final = frozenset({TypeId.TABLE_COLUMN.value})
 VERSION: Final = frozenset({TypeId.TABLE_VERSION.value})
@@ -32,6 +33,15 @@ def read_column_1(reader: ObjectReader) -> Column:
 def _read_column(reader: ObjectReader, id: int) -> Column:
     name = reader.text()
     at = reader.at
+    # As nearly all columns are: seven bytes for five small numbers and the beginning of the default.
+    head = reader.data[at : at + 7]
+    if len(head) == 7 and head.isascii() and head[1] < 2:
+        kind = COLUMN_TYPES.get(head[0] - 1)
+        if kind is not None:
+            null = not head[5] and not head[6]
+            reader.at = at + 7 if null else at + 5
+            default = NULL if null else read_default(reader)
+            return Column(id, name, kind, head[1] == 1, head[2] - 1, head[3] - 1, head[4] - 1, default)
     number = reader.number()
     return Column(
         id,

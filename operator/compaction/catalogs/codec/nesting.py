@@ -45,8 +45,12 @@ class ObjectReader(Reader):
         number = data[at] | data[at + 1] << 8
         if number not in expected:
             self.unexpected(number, at)
-        self.at = at + 2
-        version = self.number()
+        version = data[at + 2] - 1
+        if version < 0x7F:
+            self.at = at + 3
+        else:
+            self.at = at + 2
+            version = self.number()
         versions = self.serializers[number]
         if not 0 < version < len(versions):
             self.unsupported(f"version {version} of the serializer of {TypeId(number).name}", at + 2)

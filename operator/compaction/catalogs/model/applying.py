@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import Columns, Index, Table
+from compaction.catalogs.model.changing import changed
+from compaction.catalogs.model.descriptors import Columns, Table
+from compaction.catalogs.model.draft import Draft
 from compaction.catalogs.model.enums import IndexStatus
 from compaction.catalogs.model.hybrid import later
 from compaction.catalogs.model.snapshots import resolved
@@ -22,272 +23,182 @@ def applied(catalog: Catalog, update: model.VersionedUpdate, timestamp: int) -> 
     """
     if update.version != catalog.version + 1:
         raise InapplicableEntryError(update.version, "the update", f"version {catalog.version} is the one before it")
-    changed = with_entries(catalog, update.entries, timestamp)
-    return replace(changed, version=update.version, activation_time=later(timestamp, update.delay))
+    draft = Draft(catalog, timestamp)
+    _apply(draft, update.entries)
+    return draft.finish(update.version, later(timestamp, update.delay))
 
 
 def with_entries(catalog: Catalog, entries: Iterable[model.Entry], timestamp: int) -> Catalog:
     """`catalog` with its version and time kept, and entries applied. What they change gets `timestamp`."""
+    draft = Draft(catalog, timestamp)
+    _apply(draft, entries)
+    return draft.finish(catalog.version, catalog.activation_time)
+
+
+def _apply(draft: Draft, entries: Iterable[model.Entry]) -> None:
     for entry in entries:
-        catalog = _APPLY[type(entry)](catalog, entry, timestamp)
-    return catalog
+        _APPLY[type(entry)](draft, entry)
 
 
-def _missing(catalog: Catalog, entry: object, what: str) -> NoReturn:
-    raise InapplicableEntryError(catalog.version + 1, type(entry).__name__, f"there is no {what}")
+def _new_zone(draft: Draft, entry: model.NewZone) -> None:
+    zone = changed(entry.zone, update_timestamp=draft.timestamp)
+    draft.zones = draft.zones.put(zone.id, zone)
+    draft.zone_names = draft.zone_names.put(zone.name, zone.id)
 
 
-def _touched(catalog: Catalog, entry: object, schema_id: int, timestamp: int, **changes: Any) -> Catalog:
-    """With changes and the schema's timestamp."""
-    schema = catalog.schemas.get(schema_id)
-    if schema is None:
-        _missing(catalog, entry, f"schema {schema_id}")
-    schemas = catalog.schemas.put(schema_id, replace(schema, update_timestamp=timestamp))
-    return replace(catalog, schemas=schemas, **changes)
-
-
-def _new_zone(catalog: Catalog, entry: model.NewZone, timestamp: int) -> Catalog:
-    zone = replace(entry.zone, update_timestamp=timestamp)
-    return replace(
-        catalog, zones=catalog.zones.put(zone.id, zone), zone_names=catalog.zone_names.put(zone.name, zone.id)
-    )
-
-
-def _alter_zone(catalog: Catalog, entry: model.AlterZone, timestamp: int) -> Catalog:
-    zone = replace(entry.zone, update_timestamp=timestamp)
-    before = catalog.zones.get(zone.id)
+def _alter_zone(draft: Draft, entry: model.AlterZone) -> None:
+    zone = changed(entry.zone, update_timestamp=draft.timestamp)
+    before = draft.zones.get(zone.id)
     if before is None:
-        _missing(catalog, entry, f"zone {zone.id}")
-    names = catalog.zone_names
+        draft.missing(entry, f"zone {zone.id}")
     if before.name != zone.name:
-        names = names.without(before.name).put(zone.name, zone.id)
-    return replace(catalog, zones=catalog.zones.put(zone.id, zone), zone_names=names)
+        draft.zone_names = draft.zone_names.without(before.name).put(zone.name, zone.id)
+    draft.zones = draft.zones.put(zone.id, zone)
 
 
-def _drop_zone(catalog: Catalog, entry: model.DropZone, timestamp: int) -> Catalog:
-    zone = catalog.zones.get(entry.id)
-    if zone is None or entry.id == catalog.default_zone_id:
-        _missing(catalog, entry, f"zone {entry.id} that is not the default")
-    return replace(catalog, zones=catalog.zones.without(zone.id), zone_names=catalog.zone_names.without(zone.name))
+def _drop_zone(draft: Draft, entry: model.DropZone) -> None:
+    zone = draft.zones.get(entry.id)
+    if zone is None or entry.id == draft.default_zone_id:
+        draft.missing(entry, f"zone {entry.id} that is not the default")
+    draft.zones = draft.zones.without(zone.id)
+    draft.zone_names = draft.zone_names.without(zone.name)
 
 
-def _set_default_zone(catalog: Catalog, entry: model.SetDefaultZone, timestamp: int) -> Catalog:
-    if entry.id not in catalog.zones:
-        _missing(catalog, entry, f"zone {entry.id}")
-    return replace(catalog, default_zone_id=entry.id)
+def _set_default_zone(draft: Draft, entry: model.SetDefaultZone) -> None:
+    if entry.id not in draft.zones:
+        draft.missing(entry, f"zone {entry.id}")
+    draft.default_zone_id = entry.id
 
 
-def _new_schema(catalog: Catalog, entry: model.NewSchema, timestamp: int) -> Catalog:
+def _new_schema(draft: Draft, entry: model.NewSchema) -> None:
     contents = entry.contents
-    schema = replace(contents.schema, update_timestamp=timestamp)
-    catalog = replace(
-        catalog,
-        schemas=catalog.schemas.put(schema.id, schema),
-        schema_names=catalog.schema_names.put(schema.name, schema.id),
-    )
-    inside: list[model.Entry] = [model.NewTable(table) for table in contents.tables]
-    catalog = with_entries(catalog, inside, timestamp)
+    draft.schemas = draft.schemas.put(contents.schema.id, contents.schema)
+    draft.schema_names = draft.schema_names.put(contents.schema.name, contents.schema.id)
+    draft.touch(contents.schema.id, entry)
+    _apply(draft, [model.NewTable(table) for table in contents.tables])
     for index in contents.indexes:
-        catalog = _with_index(catalog, entry, index, schema.id, timestamp)
-    return with_entries(catalog, [model.NewSystemView(view) for view in contents.views], timestamp)
+        draft.put_index(resolved(index, draft.tables.get(index.table_id), draft.version), contents.schema.id, entry)
+    _apply(draft, [model.NewSystemView(view) for view in contents.views])
 
 
-def _drop_schema(catalog: Catalog, entry: model.DropSchema, timestamp: int) -> Catalog:
+def _drop_schema(draft: Draft, entry: model.DropSchema) -> None:
     """With the stopping indexes that are left in it."""
-    schema = catalog.schemas.get(entry.id)
+    schema = draft.schemas.get(entry.id)
     if schema is None:
-        _missing(catalog, entry, f"schema {entry.id}")
-    for id in [id for id, home in catalog.index_schemas.items() if home == entry.id]:
-        catalog = _remove_index(catalog, model.RemoveIndex(id), timestamp)
-    return replace(
-        catalog,
-        schemas=catalog.schemas.without(schema.id),
-        schema_names=catalog.schema_names.without(schema.name),
-    )
+        draft.missing(entry, f"schema {entry.id}")
+    for id in [id for id, home in draft.index_schemas.items() if home == entry.id]:
+        draft.remove_index(id, entry)
+    if any(table.schema_id == entry.id for table in draft.tables.values()):
+        draft.missing(entry, f"schema {entry.id} without tables")
+    for view in [view for view in draft.views.values() if view.schema_id == entry.id]:
+        draft.views = draft.views.without(view.id)
+        draft.view_names = draft.view_names.without((entry.id, view.name))
+    draft.touched.discard(entry.id)
+    draft.schemas = draft.schemas.without(schema.id)
+    draft.schema_names = draft.schema_names.without(schema.name)
 
 
-def _table(catalog: Catalog, entry: object, id: int) -> Table:
-    table = catalog.tables.get(id)
-    if table is None:
-        _missing(catalog, entry, f"table {id}")
-    return table
+def _new_table(draft: Draft, entry: model.NewTable) -> None:
+    table = changed(entry.table, update_timestamp=draft.timestamp)
+    draft.put_table(table, entry)
+    draft.table_names = draft.table_names.put((table.schema_id, table.name), table.id)
 
 
-def _with_table(catalog: Catalog, entry: object, table: Table, timestamp: int) -> Catalog:
-    table = replace(table, update_timestamp=timestamp)
-    return _touched(catalog, entry, table.schema_id, timestamp, tables=catalog.tables.put(table.id, table))
+def _drop_table(draft: Draft, entry: model.DropTable) -> None:
+    table = draft.table(entry.id, entry)
+    draft.touch(table.schema_id, entry)
+    draft.tables = draft.tables.without(table.id)
+    draft.table_names = draft.table_names.without((table.schema_id, table.name))
 
 
-def _new_table(catalog: Catalog, entry: model.NewTable, timestamp: int) -> Catalog:
-    table = entry.table
-    catalog = _with_table(catalog, entry, table, timestamp)
-    return replace(catalog, table_names=catalog.table_names.put((table.schema_id, table.name), table.id))
+def _rename_table(draft: Draft, entry: model.RenameTable) -> None:
+    table = draft.table(entry.id, entry)
+    names = draft.table_names.without((table.schema_id, table.name))
+    draft.table_names = names.put((table.schema_id, entry.name), table.id)
+    draft.put_table(changed(table, name=entry.name, update_timestamp=draft.timestamp), entry)
 
 
-def _drop_table(catalog: Catalog, entry: model.DropTable, timestamp: int) -> Catalog:
-    table = _table(catalog, entry, entry.id)
-    return _touched(
-        catalog,
-        entry,
-        table.schema_id,
-        timestamp,
-        tables=catalog.tables.without(table.id),
-        table_names=catalog.table_names.without((table.schema_id, table.name)),
-    )
-
-
-def _rename_table(catalog: Catalog, entry: model.RenameTable, timestamp: int) -> Catalog:
-    table = _table(catalog, entry, entry.id)
-    names = catalog.table_names.without((table.schema_id, table.name)).put((table.schema_id, entry.name), table.id)
-    catalog = _with_table(catalog, entry, replace(table, name=entry.name), timestamp)
-    return replace(catalog, table_names=names)
-
-
-def _alter_properties(catalog: Catalog, entry: model.AlterTableProperties, timestamp: int) -> Catalog:
-    table = _table(catalog, entry, entry.id)
+def _alter_properties(draft: Draft, entry: model.AlterTableProperties) -> None:
+    table = draft.table(entry.id, entry)
     fraction, count = entry.stale_rows_fraction, entry.min_stale_rows_count
-    changed = replace(
+    after = changed(
         table,
         stale_rows_fraction=table.stale_rows_fraction if fraction is None else fraction,
         min_stale_rows_count=table.min_stale_rows_count if count is None else count,
+        update_timestamp=draft.timestamp,
     )
-    return _with_table(catalog, entry, changed, timestamp)
+    draft.put_table(after, entry)
 
 
-def _with_columns(catalog: Catalog, entry: object, table: Table, columns: Columns, timestamp: int) -> Catalog:
+def _put_columns(draft: Draft, entry: object, table: Table, columns: Columns, following: int) -> None:
     """A further version of the table's columns."""
-    following = max([table.next_column_id, *(column.id + 1 for column in columns)])
-    changed = replace(table, versions=(*table.versions, columns), next_column_id=following)
-    return _with_table(catalog, entry, changed, timestamp)
+    after = changed(
+        table, versions=(*table.versions, columns), next_column_id=following, update_timestamp=draft.timestamp
+    )
+    draft.put_table(after, entry)
 
 
-def _new_columns(catalog: Catalog, entry: model.NewColumns, timestamp: int) -> Catalog:
-    table = _table(catalog, entry, entry.table_id)
-    added = tuple(replace(column, id=id) for id, column in enumerate(entry.columns, table.next_column_id))
-    return _with_columns(catalog, entry, table, (*table.columns, *added), timestamp)
+def _new_columns(draft: Draft, entry: model.NewColumns) -> None:
+    table = draft.table(entry.table_id, entry)
+    following = table.next_column_id
+    added = [changed(column, id=id) for id, column in enumerate(entry.columns, following)]
+    _put_columns(draft, entry, table, (*table.columns, *added), following + len(added))
 
 
-def _alter_column(catalog: Catalog, entry: model.AlterColumn, timestamp: int) -> Catalog:
-    table = _table(catalog, entry, entry.table_id)
+def _alter_column(draft: Draft, entry: model.AlterColumn) -> None:
+    table = draft.table(entry.table_id, entry)
     before = table.column(entry.column.name)
     if before is None:
-        _missing(catalog, entry, f"column {entry.column.name[:80]!a} of table {table.id}")
-    after = replace(entry.column, id=before.id)
+        draft.missing(entry, f"column {entry.column.name[:80]!a} of table {table.id}")
+    after = changed(entry.column, id=before.id)
     columns = tuple(after if column.id == before.id else column for column in table.columns)
-    return _with_columns(catalog, entry, table, columns, timestamp)
+    _put_columns(draft, entry, table, columns, table.next_column_id)
 
 
-def _drop_columns(catalog: Catalog, entry: model.DropColumns, timestamp: int) -> Catalog:
-    table = _table(catalog, entry, entry.table_id)
+def _drop_columns(draft: Draft, entry: model.DropColumns) -> None:
+    table = draft.table(entry.table_id, entry)
     columns = tuple(column for column in table.columns if column.name not in entry.names)
     kept = {column.id for column in columns}
     if not columns or not kept.issuperset((*table.pk_column_ids, *table.colocated_by)):
-        _missing(catalog, entry, f"table {table.id} without columns of its key")
-    return _with_columns(catalog, entry, table, columns, timestamp)
+        draft.missing(entry, f"table {table.id} without columns of its key")
+    _put_columns(draft, entry, table, columns, table.next_column_id)
 
 
-def _new_index(catalog: Catalog, entry: model.NewIndex, timestamp: int) -> Catalog:
-    table = _table(catalog, entry, entry.index.table_id)
-    index = resolved(entry.index, table, catalog.version + 1)
-    return _with_index(catalog, entry, index, table.schema_id, timestamp)
+def _new_index(draft: Draft, entry: model.NewIndex) -> None:
+    table = draft.table(entry.index.table_id, entry)
+    draft.put_index(resolved(entry.index, table, draft.version), table.schema_id, entry)
 
 
-def _with_index(catalog: Catalog, entry: object, index: Index, schema_id: int, timestamp: int) -> Catalog:
-    index = replace(index, update_timestamp=timestamp)
-    names = catalog.index_names.put((schema_id, index.name), index.id) if index.alive else catalog.index_names
-    others = catalog.table_indexes.get(index.table_id) or ()
-    return _touched(
-        catalog,
-        entry,
-        schema_id,
-        timestamp,
-        indexes=catalog.indexes.put(index.id, index),
-        index_names=names,
-        index_schemas=catalog.index_schemas.put(index.id, schema_id),
-        table_indexes=catalog.table_indexes.put(index.table_id, tuple(sorted({*others, index.id}))),
-    )
+def _index_status(status: IndexStatus) -> Callable[[Draft, Any], None]:
+    def apply(draft: Draft, entry: Any) -> None:
+        draft.change_index(changed(draft.index(entry.id, entry), status=status), entry)
+
+    return apply
 
 
-def _index(catalog: Catalog, entry: object, id: int) -> Index:
-    index = catalog.indexes.get(id)
-    if index is None:
-        _missing(catalog, entry, f"index {id}")
-    return index
+def _rename_index(draft: Draft, entry: model.RenameIndex) -> None:
+    draft.change_index(changed(draft.index(entry.id, entry), name=entry.name), entry)
 
 
-def _changed_index(catalog: Catalog, entry: object, index: Index, timestamp: int) -> Catalog:
-    """`index` in the place of the one of its id, whose name may be another or free now."""
-    before = catalog.indexes[index.id]
-    schema_id = catalog.index_schemas[index.id]
-    names = _without_name(catalog, before, schema_id)
-    if index.alive:
-        names = names.put((schema_id, index.name), index.id)
-    index = replace(index, update_timestamp=timestamp)
-    indexes = catalog.indexes.put(index.id, index)
-    return _touched(catalog, entry, schema_id, timestamp, indexes=indexes, index_names=names)
+def _remove_index(draft: Draft, entry: model.RemoveIndex) -> None:
+    draft.remove_index(entry.id, entry)
 
 
-def _without_name(catalog: Catalog, index: Index, schema_id: int) -> Any:
-    key = (schema_id, index.name)
-    return catalog.index_names.without(key) if catalog.index_names.get(key) == index.id else catalog.index_names
-
-
-def _start_building(catalog: Catalog, entry: model.StartBuildingIndex, timestamp: int) -> Catalog:
-    index = _index(catalog, entry, entry.id)
-    return _changed_index(catalog, entry, replace(index, status=IndexStatus.BUILDING), timestamp)
-
-
-def _make_available(catalog: Catalog, entry: model.MakeIndexAvailable, timestamp: int) -> Catalog:
-    index = _index(catalog, entry, entry.id)
-    return _changed_index(catalog, entry, replace(index, status=IndexStatus.AVAILABLE), timestamp)
-
-
-def _drop_index(catalog: Catalog, entry: model.DropIndex, timestamp: int) -> Catalog:
-    index = _index(catalog, entry, entry.id)
-    return _changed_index(catalog, entry, replace(index, status=IndexStatus.STOPPING), timestamp)
-
-
-def _rename_index(catalog: Catalog, entry: model.RenameIndex, timestamp: int) -> Catalog:
-    return _changed_index(catalog, entry, replace(_index(catalog, entry, entry.id), name=entry.name), timestamp)
-
-
-def _remove_index(catalog: Catalog, entry: model.RemoveIndex, timestamp: int) -> Catalog:
-    index = _index(catalog, entry, entry.id)
-    schema_id = catalog.index_schemas[index.id]
-    left = tuple(id for id in catalog.table_indexes[index.table_id] if id != index.id)
-    others = catalog.table_indexes
-    return _touched(
-        catalog,
-        entry,
-        schema_id,
-        timestamp,
-        indexes=catalog.indexes.without(index.id),
-        index_names=_without_name(catalog, index, schema_id),
-        index_schemas=catalog.index_schemas.without(index.id),
-        table_indexes=others.put(index.table_id, left) if left else others.without(index.table_id),
-    )
-
-
-def _new_view(catalog: Catalog, entry: model.NewSystemView, timestamp: int) -> Catalog:
-    view = replace(entry.view, update_timestamp=timestamp)
+def _new_view(draft: Draft, entry: model.NewSystemView) -> None:
+    view = changed(entry.view, update_timestamp=draft.timestamp)
     key = (view.schema_id, view.name)
-    before = catalog.view_names.get(key)
-    views = catalog.views if before is None else catalog.views.without(before)
-    return _touched(
-        catalog,
-        entry,
-        view.schema_id,
-        timestamp,
-        views=views.put(view.id, view),
-        view_names=catalog.view_names.put(key, view.id),
-    )
+    before = draft.view_names.get(key)
+    views = draft.views if before is None else draft.views.without(before)
+    draft.touch(view.schema_id, entry)
+    draft.views = views.put(view.id, view)
+    draft.view_names = draft.view_names.put(key, view.id)
 
 
-def _advance_ids(catalog: Catalog, entry: model.AdvanceIds, timestamp: int) -> Catalog:
-    return replace(catalog, last_id=catalog.last_id + entry.delta)
+def _advance_ids(draft: Draft, entry: model.AdvanceIds) -> None:
+    draft.last_id += entry.delta
 
 
-_APPLY: Final[dict[type, Callable[[Catalog, Any, int], Catalog]]] = {
+_APPLY: Final[dict[type, Callable[[Draft, Any], None]]] = {
     model.NewZone: _new_zone,
     model.AlterZone: _alter_zone,
     model.DropZone: _drop_zone,
@@ -302,9 +213,9 @@ _APPLY: Final[dict[type, Callable[[Catalog, Any, int], Catalog]]] = {
     model.AlterColumn: _alter_column,
     model.DropColumns: _drop_columns,
     model.NewIndex: _new_index,
-    model.StartBuildingIndex: _start_building,
-    model.MakeIndexAvailable: _make_available,
-    model.DropIndex: _drop_index,
+    model.StartBuildingIndex: _index_status(IndexStatus.BUILDING),
+    model.MakeIndexAvailable: _index_status(IndexStatus.AVAILABLE),
+    model.DropIndex: _index_status(IndexStatus.STOPPING),
     model.RemoveIndex: _remove_index,
     model.RenameIndex: _rename_index,
     model.NewSystemView: _new_view,

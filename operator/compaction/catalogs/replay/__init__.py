@@ -1,1 +1,1 @@
-"""Histories that the reference wrote, in our terms: `parsing` reads their commands (docs/design/catalogs.md#histories)."""
+"""Histories that the reference wrote, in our terms: `parsing` reads commands (docs/design/catalogs.md#histories)."""
