@@ -95,7 +95,7 @@ class DropColumns:
                 if index.alive and column.id in (index.column_ids or ())
             ]
             if users:
-                raise CatalogValidationError(f"column {name} cannot be dropped: index {', '.join(users)} needs it")
+                raise CatalogValidationError(f"column {name} cannot be dropped: {', '.join(users)} indexes it")
             dropped.add(name)
         return (model.DropColumns(table.id, tuple(sorted(dropped, key=text_order))),) if dropped else ()
 

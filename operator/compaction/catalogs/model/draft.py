@@ -57,7 +57,7 @@ class Draft:
 
     @property
     def version(self) -> int:
-        """The version that is made, for errors."""
+        """The version that this becomes, for errors."""
         return self._before.version + 1
 
     def finish(self, version: int, activation_time: int) -> Catalog:
