@@ -9,8 +9,10 @@ from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import PROTOCOL_1, decode_exact, encode
 from compaction.catalogs.codec.texts import decode_text, encode_text
 from compaction.catalogs.codec.types import TypeId
-from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.exceptions import CatalogValueError
+from compaction.catalogs.model.applying import with_entries
+from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
+from compaction.catalogs.model.snapshots import restored
+from compaction.exceptions import CatalogValueError, InapplicableEntryError
 from fuzz.target import Target, check_error, refusing
 from support.catalogs.samples import RELEASES
 
@@ -35,6 +37,7 @@ _SEEDS: Final = (
     encode(VersionedUpdate(8, 0, tuple(_NEW[kind] for kind in (*_ENTRIES, TypeId.ALTER_TABLE_PROPERTIES)))),
     encode(VersionedUpdate(8, 0, tuple(_OLD[kind] for kind in _ENTRIES)), PROTOCOL_1),
 )
+_BASE: Final = restored(_NEW[TypeId.SNAPSHOT])
 _TOKENS: Final = (
     b"\xff" * 9 + b"\x01",
     b"\x80\x80\x80\x80\x08",
@@ -53,6 +56,7 @@ def _value(data: bytes, _: Path) -> None:
     with refusing(NAME):
         found = decode_exact(data, NAME)
         assert found.encode() == data
+        _apply(found.event)
         shown = canonical.text(canonical.event(found.event))
         try:
             newest = encode(found.event, found.protocol)
@@ -63,6 +67,20 @@ def _value(data: bytes, _: Path) -> None:
         assert again.encode() == newest
         if data[0] != PROTOCOL_1:
             assert canonical.text(canonical.event(again.event)) == shown
+
+
+def _apply(event: Event) -> None:
+    """A snapshot becomes a catalog or is damage; an update applies to a catalog that has the objects of the seeds."""
+    try:
+        if isinstance(event, Snapshot):
+            version = restored(event)
+            assert canonical.text(canonical.event(restored(version.snapshot()).snapshot())) == canonical.text(
+                canonical.event(version.snapshot())
+            )
+        else:
+            canonical.fingerprint(with_entries(_BASE, event.entries, 1 << 20))
+    except InapplicableEntryError as error:
+        check_error(error, names="catalog version")
 
 
 def _text(data: bytes, _: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
@@ -241,6 +243,61 @@ def test_an_entry_that_names_what_is_not_there_is_damage(entry: model.Entry) -> 
     with pytest.raises(InapplicableEntryError, match=r"catalog version 3: .* cannot be applied: there is no") as caught:
         applied(world.catalog, update, hybrid(9000))
     assert caught.value.version == 3
+
+
+def test_a_new_object_takes_an_id_of_its_own() -> None:
+    world = World.started()
+    world.run(table("T", "V"), zones.CreateZone("Z", ("p",)))
+    world.run(views.CreateSystemView("V", (column("A"),), ViewKind.NODE))
+    (view,) = world.catalog.views.values()
+    entries: list[model.Entry] = [
+        model.NewTable(world.table("T")),
+        model.NewIndex(next(world.catalog.indexes.values())),
+        model.NewZone(next(world.catalog.zones.values())),
+        model.NewSchema(world.catalog.contents()[0]),
+        model.NewSystemView(replace(view, name="W")),
+    ]
+    for entry in entries:
+        update = model.VersionedUpdate(world.catalog.version + 1, 0, (entry,))
+        with pytest.raises(InapplicableEntryError, match="is taken"):
+            applied(world.catalog, update, hybrid(9000))
+
+
+def test_a_snapshot_that_contradicts_itself_is_damage() -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    good = world.catalog.snapshot()
+    public, system = good.schemas
+    broken = [
+        replace(good, schemas=(*good.schemas, public)),
+        replace(good, zones=good.zones * 2),
+        replace(good, schemas=(replace(public, tables=public.tables * 2), system)),
+        replace(good, schemas=(replace(public, tables=()), replace(system, tables=public.tables))),
+        replace(good, default_zone_id=99),
+        replace(good, schemas=(replace(public, indexes=(replace(public.indexes[0], column_ids=None),)), system)),
+    ]
+    assert restored(broken[-1]).indexes[3].column_ids == ()
+    broken[-1] = replace(
+        good, schemas=(replace(public, indexes=(replace(public.indexes[0], column_ids=None, column_names=("X",)),)),)
+    )
+    for snapshot in broken:
+        with pytest.raises(InapplicableEntryError, match="catalog version 2"):
+            restored(snapshot)
+
+
+def test_names_of_columns_in_old_indexes_become_ids() -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    (index,) = world.catalog.indexes.values()
+    old = replace(index, id=50, name="OLD", column_ids=None, column_names=("V", "ID"))
+    entry = model.NewIndex(old)
+    found = applied(world.catalog, model.VersionedUpdate(3, 0, (entry,)), hybrid(9000)).indexes[50]
+    assert (found.column_ids, found.column_names) == ((1, 0), None)
+
+
+def test_a_delay_beyond_time_is_damage() -> None:
+    with pytest.raises(InapplicableEntryError, match="the delay cannot be applied"):
+        applied(EMPTY, model.VersionedUpdate(1, 2**62, ()), hybrid(1))
 
 
 def test_an_update_follows_the_version_before_it() -> None:

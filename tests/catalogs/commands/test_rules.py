@@ -37,7 +37,6 @@ PARAMETERS: dict[str, tuple[Callable[[], object], str]] = {
     "schema name": (lambda: schemas.CreateSchema(" "), "missing or blank"),
     "reserved": (lambda: schemas.CreateSchema("DEFINITION_SCHEMA"), "reserved"),
     "not reserved": (lambda: schemas.CreateSystemSchema("S"), "not the name of a system schema"),
-    "drop system": (lambda: schemas.DropSchema("SYSTEM"), "belongs to the system"),
     "table in system": (lambda: tables.DropTable("SYSTEM", "T"), "belongs to the system"),
     "no columns": (lambda: created(), "has no columns"),
     "columns twice": (lambda: created(*COLUMNS, column("V")), "V is listed more than once"),
@@ -88,6 +87,9 @@ def test_wrong_parameters_are_refused_before_any_catalog_is_read(make: Callable[
 
 STATE: dict[str, tuple[Command, str]] = {
     "schema": (schemas.CreateSchema("PUBLIC"), "PUBLIC already exists"),
+    "system schema": (schemas.DropSchema("SYSTEM", True), "SYSTEM belongs to the system"),
+    "rename, key's index": (tables.RenameTable("PUBLIC", "T", "T2"), "index PUBLIC.T2_PK already exists"),
+    "rename of none": (tables.RenameTable("PUBLIC", "X", "T", True), "table PUBLIC.T already exists"),
     "no schema": (schemas.DropSchema("S"), "S does not exist"),
     "not empty": (schemas.DropSchema("PUBLIC"), "is not empty"),
     "table": (table("T"), "table PUBLIC.T already exists"),

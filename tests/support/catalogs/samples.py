@@ -32,7 +32,7 @@ SORTED = Index(
     (2, 1),
     (Collation.ASC_NULLS_FIRST, Collation.DESC_NULLS_LAST),
 )
-VIEW = View(13, 1, "NODES", 1, tuple(replace(column, id=-1) for column in COLUMNS[:1]), ViewKind.CLUSTER)
+VIEW = View(13, 2, "NODES", 1, tuple(replace(column, id=-1) for column in COLUMNS[:1]), ViewKind.CLUSTER)
 SCHEMA = SchemaContents(Schema(2, "S", 1), (TABLE,), (HASH, SORTED), (VIEW,))
 
 

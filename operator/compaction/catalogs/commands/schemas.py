@@ -62,11 +62,11 @@ class DropSchema:
 
     def __post_init__(self) -> None:
         require_name(self.name, "schema")
-        if self.name in SYSTEM_SCHEMAS:
-            raise CatalogValidationError(f"schema {self.name} belongs to the system and cannot be dropped")
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         catalog = context.catalog
+        if self.name in SYSTEM_SCHEMAS:
+            raise CatalogValidationError(f"schema {self.name} belongs to the system and cannot be dropped")
         if self.if_exists and catalog.schema(self.name) is None:
             return ()
         schema = schema_of(catalog, self.name)

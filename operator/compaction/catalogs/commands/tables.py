@@ -181,7 +181,9 @@ class DropTable:
 
 @dataclass(frozen=True, slots=True)
 class RenameTable:
-    """Another name for a table; the index of its primary key follows."""
+    """Another name for a table; the index of its primary key follows. The new names have to be free, even when there
+    is no such table.
+    """
 
     schema: str
     name: str
@@ -194,11 +196,15 @@ class RenameTable:
         require_name(self.new_name, "table")
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = found_table(context.catalog, self.schema, self.name, self.if_exists)
+        catalog = context.catalog
+        schema = catalog.schema(self.schema)
+        if schema is not None:
+            require_free(catalog, schema, self.new_name)
+        found = found_table(catalog, self.schema, self.name, self.if_exists)
         if found is None:
             return ()
         schema, table = found
-        require_free(context.catalog, schema, self.new_name)
+        require_free(catalog, schema, f"{self.new_name}_PK")
         return (
             model.RenameTable(table.id, self.new_name),
             model.RenameIndex(table.pk_index_id, f"{self.new_name}_PK"),

@@ -25,7 +25,10 @@ def applied(catalog: Catalog, update: model.VersionedUpdate, timestamp: int) -> 
         raise InapplicableEntryError(update.version, "the update", f"version {catalog.version} is the one before it")
     draft = Draft(catalog, timestamp)
     _apply(draft, update.entries)
-    return draft.finish(update.version, later(timestamp, update.delay))
+    try:
+        return draft.finish(update.version, later(timestamp, update.delay))
+    except ValueError as error:
+        raise InapplicableEntryError(update.version, "the delay", str(error)) from error
 
 
 def with_entries(catalog: Catalog, entries: Iterable[model.Entry], timestamp: int) -> Catalog:
@@ -42,6 +45,7 @@ def _apply(draft: Draft, entries: Iterable[model.Entry]) -> None:
 
 def _new_zone(draft: Draft, entry: model.NewZone) -> None:
     zone = changed(entry.zone, update_timestamp=draft.timestamp)
+    draft.require_new(draft.zones, zone.id, entry)
     draft.zones = draft.zones.put(zone.id, zone)
     draft.zone_names = draft.zone_names.put(zone.name, zone.id)
 
@@ -72,6 +76,7 @@ def _set_default_zone(draft: Draft, entry: model.SetDefaultZone) -> None:
 
 def _new_schema(draft: Draft, entry: model.NewSchema) -> None:
     contents = entry.contents
+    draft.require_new(draft.schemas, contents.schema.id, entry)
     draft.schemas = draft.schemas.put(contents.schema.id, contents.schema)
     draft.schema_names = draft.schema_names.put(contents.schema.name, contents.schema.id)
     draft.touch(contents.schema.id, entry)
@@ -100,6 +105,7 @@ def _drop_schema(draft: Draft, entry: model.DropSchema) -> None:
 
 def _new_table(draft: Draft, entry: model.NewTable) -> None:
     table = changed(entry.table, update_timestamp=draft.timestamp)
+    draft.require_new(draft.tables, table.id, entry)
     draft.put_table(table, entry)
     draft.table_names = draft.table_names.put((table.schema_id, table.name), table.id)
 
@@ -189,6 +195,7 @@ def _new_view(draft: Draft, entry: model.NewSystemView) -> None:
     key = (view.schema_id, view.name)
     before = draft.view_names.get(key)
     views = draft.views if before is None else draft.views.without(before)
+    draft.require_new(views, view.id, entry)
     draft.touch(view.schema_id, entry)
     draft.views = views.put(view.id, view)
     draft.view_names = draft.view_names.put(key, view.id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from compaction.catalogs.model.catalog import Catalog, Names
 from compaction.catalogs.model.changing import changed
 from compaction.catalogs.model.descriptors import Index, Table
+from compaction.catalogs.model.maps import SharedMap
 from compaction.exceptions import InapplicableEntryError
 
 
@@ -85,6 +86,10 @@ class Draft:
     def missing(self, entry: object, what: str) -> NoReturn:
         raise InapplicableEntryError(self.version, type(entry).__name__, f"there is no {what}")
 
+    def require_new(self, objects: SharedMap[int, Any], id: int, entry: object) -> None:
+        if id in objects:
+            raise InapplicableEntryError(self.version, type(entry).__name__, f"the id {id} is taken")
+
     def touch(self, schema_id: int, entry: object) -> None:
         """Something in the schema changed."""
         if schema_id not in self.schemas:
@@ -109,6 +114,7 @@ class Draft:
 
     def put_index(self, index: Index, schema_id: int, entry: object) -> None:
         """A new index."""
+        self.require_new(self.indexes, index.id, entry)
         self.touch(schema_id, entry)
         index = changed(index, update_timestamp=self.timestamp)
         others = self.table_indexes.get(index.table_id) or ()

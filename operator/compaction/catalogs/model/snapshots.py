@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import Index, Table
+from compaction.catalogs.model.descriptors import Index, Table, View
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.model.maps import SharedMap
 from compaction.exceptions import InapplicableEntryError
@@ -17,6 +17,7 @@ def restored(snapshot: Snapshot) -> Catalog:
 
     Raises InapplicableEntryError when the snapshot contradicts itself.
     """
+    _require_sound(snapshot)
     tables = {table.id: table for contents in snapshot.schemas for table in contents.tables}
     indexes: dict[int, Index] = {}
     homes: dict[int, int] = {}
@@ -48,6 +49,26 @@ def restored(snapshot: Snapshot) -> Catalog:
         )
     except ValueError as error:
         raise InapplicableEntryError(snapshot.version, "the snapshot", str(error)) from error
+
+
+def _require_sound(snapshot: Snapshot) -> None:
+    """Ids are taken once, and what is in a schema says so."""
+    ids: dict[str, list[int]] = {
+        "zone": [zone.id for zone in snapshot.zones],
+        "schema": [contents.schema.id for contents in snapshot.schemas],
+        "table": [table.id for contents in snapshot.schemas for table in contents.tables],
+        "index": [index.id for contents in snapshot.schemas for index in contents.indexes],
+        "system view": [view.id for contents in snapshot.schemas for view in contents.views],
+    }
+    for what, found in ids.items():
+        if len(set(found)) != len(found):
+            raise InapplicableEntryError(snapshot.version, "the snapshot", f"an id of a {what} is taken twice")
+    for contents in snapshot.schemas:
+        inside: tuple[Table | View, ...] = (*contents.tables, *contents.views)
+        for one in inside:
+            if one.schema_id != contents.schema.id:
+                reason = f"{one.id} is in schema {contents.schema.id} and names schema {one.schema_id}"
+                raise InapplicableEntryError(snapshot.version, "the snapshot", reason)
 
 
 def resolved(index: Index, table: Table | None, version: int) -> Index:
