@@ -1427,3 +1427,93 @@ class TokenMergeProofError(StagingStoreError):
     def __str__(self) -> str:
         branch, expected, found = self.args
         return f"{branch}: the merged token shows {found}, the sealed tokens show {expected}: the merge was discarded"
+
+
+# --- catalogs -------------------------------------------------------------------------------------------------------
+
+
+class CatalogError(CompactionError):
+    """Base of the errors of catalogs."""
+
+
+class CorruptCatalogValueError(CatalogError):
+    """A value of the update log that is damaged: `name` is the file or key, `offset` the byte that says so."""
+
+    def __init__(self, name: str, offset: int, reason: str) -> None:
+        super().__init__(name, offset, reason)
+        self.name = name
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: damaged at byte {self.offset}: {self.reason}; restore the value from a copy of the log"
+
+
+class UnsupportedCatalogValueError(CatalogError):
+    """A value of the update log in a form that this version cannot read: a protocol, type or serializer version."""
+
+    def __init__(self, name: str, offset: int, reason: str) -> None:
+        super().__init__(name, offset, reason)
+        self.name = name
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: not a value that this version reads (byte {self.offset}: {self.reason}); use the version "
+            "that wrote it, or name a value of a catalog's update log"
+        )
+
+
+class CatalogValueError(CatalogError):
+    """An update or snapshot that no value of the log can hold; nothing was written."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the update cannot be written: {self.reason}"
+
+
+class SerializerTableError(CatalogError):
+    """The table of serializers is wrong: a version is missing, twice there, or has no release that introduced it."""
+
+
+class InapplicableEntryError(CatalogError):
+    """An update or snapshot that contradicts the catalog it belongs to: the log is damaged."""
+
+    def __init__(self, version: int, what: str, reason: str) -> None:
+        super().__init__(version, what, reason)
+        self.version = version
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"catalog version {self.version}: {self.what} cannot be applied: {self.reason}; restore the update log "
+            "from a copy"
+        )
+
+
+class CatalogValidationError(CatalogError):
+    """A command that the rules of a catalog refuse; nothing was changed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class IndexNotFoundError(CatalogValidationError):
+    """A command names an index that does not exist, or is stopping."""
+
+
+class IndexStatusError(CatalogValidationError):
+    """A command that an index of another status expects."""
+
+
+class NoStorageProfileError(CatalogValidationError):
+    """A table that names no storage profile, in a zone that has none."""

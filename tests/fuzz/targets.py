@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fuzz.block_targets import BLOCK_TARGETS
+from fuzz.catalog_targets import CATALOG_TARGETS
 from fuzz.log_targets import LOG_TARGETS
 from fuzz.object_targets import OBJECT_TARGETS
 from fuzz.segment_targets import SEGMENT_TARGETS
@@ -21,4 +22,5 @@ TARGETS: Final[tuple[Target, ...]] = (
     *STAGING_TARGETS,
     *ROW_TARGETS,
     *INPUT_TARGETS,
+    *CATALOG_TARGETS,
 )

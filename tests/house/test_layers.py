@@ -52,6 +52,26 @@ LAYERS = (
     # The rules by which blocks are planned: the store's own, and as pure as those of all stores.
     Layer("compaction.stores.blocks.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
+    # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output.
+    Layer(
+        "compaction.catalogs",
+        (
+            *CLUSTER,
+            *SPARK,
+            "compaction.api",
+            "compaction.kinds",
+            "compaction.planning",
+            "compaction.leases",
+            "compaction.stores",
+            "compaction.reconcile",
+            "compaction.explain",
+            "compaction.ingest",
+            "compaction.cli",
+            "compaction.local",
+        ),
+    ),
+    Layer("compaction.catalogs.model", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
+    Layer("compaction.catalogs.codec", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.commands")),
     Layer("compaction.rewrite", (*CLUSTER, "compaction.reconcile", "compaction.cli", "compaction.local")),
     Layer(
         "compaction.explain",
@@ -101,6 +121,12 @@ def test_no_room_is_forgotten(modules: list[Module]) -> None:
     free = {"compaction.cli", "compaction.local", "compaction.kube"}
     rooms = {".".join(m.name.split(".")[:2]) for m in modules} - {"compaction"}
     assert rooms - free == {".".join(layer.room.split(".")[:2]) for layer in LAYERS}
+
+
+def test_catalogs_are_a_library_only(modules: list[Module]) -> None:
+    """Nothing of the service imports them yet."""
+    strangers = [m for m in modules if not reaches(m.name, ("compaction.catalogs",))]
+    assert [m.name for m in strangers if any(reaches(name, ("compaction.catalogs",)) for name in m.imports)] == []
 
 
 def test_every_form_of_import_is_seen() -> None:

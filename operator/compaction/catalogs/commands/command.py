@@ -1,0 +1,146 @@
+"""What a command is, and what all share: names, and the objects that names lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from compaction.catalogs.model.applying import with_entries
+from compaction.catalogs.model.catalog import Catalog
+from compaction.catalogs.model.descriptors import Index, Schema, Table, Zone
+from compaction.catalogs.model.entries import Entry
+from compaction.catalogs.model.hybrid import MINIMUM
+from compaction.exceptions import CatalogValidationError, IndexNotFoundError
+
+PUBLIC: Final = "PUBLIC"
+SYSTEM: Final = "SYSTEM"
+SYSTEM_SCHEMAS: Final = frozenset({SYSTEM, "DEFINITION_SCHEMA", "INFORMATION_SCHEMA"})
+_NO_BREAK: Final = frozenset("\x85\xa0\u2007\u202f")
+"""Spaces that do not make a name blank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """`base`: the version that the batch starts from; `catalog`: with the entries of the commands before this one.
+    `partitions`: of a zone that names no number.
+    """
+
+    base: Catalog
+    catalog: Catalog
+    partitions: int = 25
+
+
+class Command(Protocol):
+    """Parameters are checked when it is made; CatalogValidationError says which is wrong."""
+
+    def entries(self, context: Context) -> tuple[Entry, ...]:
+        """What carries it out, in order; empty when nothing is to be done. Raises CatalogValidationError when the rules
+        refuse it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Entries of a list of commands, which become one version; and which commands contributed."""
+
+    entries: tuple[Entry, ...]
+    applied: tuple[bool, ...]
+
+
+def batch(catalog: Catalog, commands: Sequence[Command], partitions: int = 25) -> Batch:
+    """Every command sees what those before it do; one that is refused refuses all."""
+    entries: list[Entry] = []
+    applied: list[bool] = []
+    scratch = catalog
+    for command in commands:
+        found = command.entries(Context(catalog, scratch, partitions))
+        scratch = with_entries(scratch, found, MINIMUM)
+        entries += found
+        applied.append(bool(found))
+    return Batch(tuple(entries), tuple(applied))
+
+
+def require_name(name: str | None, of: str) -> None:
+    """CatalogValidationError when a name is missing or blank."""
+    if name is None or all(one.isspace() and one not in _NO_BREAK for one in name):
+        raise CatalogValidationError(f"the name of the {of} is missing or blank")
+
+
+def require_user_schema(name: str | None) -> None:
+    """CatalogValidationError for a name that is missing, or of a system schema."""
+    require_name(name, "schema")
+    if name in SYSTEM_SCHEMAS:
+        raise CatalogValidationError(f"schema {name} belongs to the system and cannot be changed")
+
+
+def require_once(names: Iterable[str], of: str = "column") -> None:
+    """CatalogValidationError for a name that is listed twice."""
+    seen: set[str] = set()
+    for name in names:
+        require_name(name, of)
+        if name in seen:
+            raise CatalogValidationError(f"{of} {name} is listed more than once")
+        seen.add(name)
+
+
+def schema_of(catalog: Catalog, name: str) -> Schema:
+    """The schema of this name; CatalogValidationError when there is none."""
+    schema = catalog.schema(name)
+    if schema is None:
+        raise CatalogValidationError(f"schema {name} does not exist")
+    return schema
+
+
+def table_of(catalog: Catalog, schema_name: str, name: str) -> tuple[Schema, Table]:
+    """The table of this name; CatalogValidationError when it, or its schema, does not exist."""
+    schema = schema_of(catalog, schema_name)
+    table = catalog.table(schema, name)
+    if table is None:
+        raise CatalogValidationError(f"table {schema_name}.{name} does not exist")
+    return schema, table
+
+
+def found_table(catalog: Catalog, schema_name: str, name: str, if_exists: bool) -> tuple[Schema, Table] | None:
+    """As `table_of`; None when there is none and the command only wants it if it exists."""
+    schema = catalog.schema(schema_name)
+    if if_exists and (schema is None or catalog.table(schema, name) is None):
+        return None
+    return table_of(catalog, schema_name, name)
+
+
+def zone_of(catalog: Catalog, name: str) -> Zone:
+    """The zone of this name; CatalogValidationError when there is none."""
+    zone = catalog.zone(name)
+    if zone is None:
+        raise CatalogValidationError(f"zone {name} does not exist")
+    return zone
+
+
+def index_of(catalog: Catalog, schema_name: str, name: str) -> tuple[Schema, Index]:
+    """The alive index of this name; IndexNotFoundError when there is none."""
+    schema = schema_of(catalog, schema_name)
+    index = catalog.index(schema, name)
+    if index is None:
+        raise IndexNotFoundError(f"index {schema_name}.{name} does not exist")
+    return schema, index
+
+
+def index_by_id(catalog: Catalog, id: int) -> Index:
+    """The index of this id; IndexNotFoundError when there is none."""
+    index = catalog.indexes.get(id)
+    if index is None:
+        raise IndexNotFoundError(f"index {id} does not exist")
+    return index
+
+
+def require_free(catalog: Catalog, schema: Schema, name: str) -> None:
+    """CatalogValidationError when a table, an alive index or a view has the name: they share one name space."""
+    for kind, found in (
+        ("index", catalog.index(schema, name)),
+        ("table", catalog.table(schema, name)),
+        ("system view", catalog.view(schema, name)),
+    ):
+        if found is not None:
+            raise CatalogValidationError(f"{kind} {schema.name}.{name} already exists")

@@ -1,0 +1,102 @@
+"""A map that shares with the map it was made from whatever did not change."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+_FULL = 16
+"""Keys in a bucket, on average, before there are twice as many buckets."""
+_PAGE = 5
+"""Bits of a hash that choose a bucket within a page of buckets."""
+_SLOTS = (1 << _PAGE) - 1
+
+
+class SharedMap(Generic[K, V]):
+    """Immutable. `put` and `without` copy a bucket of about ten keys, a page of 32 buckets and the list of pages: 200
+    keys cost less than 1 KB a version, where a copy of a dictionary takes 10, and 20,000 keys cost 2 KB.
+    """
+
+    __slots__ = ("_mask", "_pages", "_size")
+
+    def __init__(self, items: Iterable[tuple[K, V]] = ()) -> None:
+        found = dict(items)
+        self._size = len(found)
+        count = 1
+        while self._size > _FULL // 2 * count:
+            count *= 2
+        self._mask = count - 1
+        buckets: list[dict[K, V]] = [{} for _ in range(count)]
+        for key, value in found.items():
+            buckets[hash(key) & self._mask][key] = value
+        self._pages = tuple(tuple(buckets[at : at + _SLOTS + 1]) for at in range(0, count, _SLOTS + 1))
+
+    def _bucket(self, key: K) -> dict[K, V]:
+        at = hash(key) & self._mask
+        return self._pages[at >> _PAGE][at & _SLOTS]
+
+    def get(self, key: K) -> V | None:
+        return self._bucket(key).get(key)
+
+    def __getitem__(self, key: K) -> V:
+        return self._bucket(key)[key]
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._bucket(key)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[K]:
+        for page in self._pages:
+            for bucket in page:
+                yield from bucket
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        for page in self._pages:
+            for bucket in page:
+                yield from bucket.items()
+
+    def values(self) -> Iterator[V]:
+        for page in self._pages:
+            for bucket in page:
+                yield from bucket.values()
+
+    def put(self, key: K, value: V) -> SharedMap[K, V]:
+        """With `key` -> `value`, whether the key is there or not."""
+        bucket = self._bucket(key)
+        size = self._size + (key not in bucket)
+        if size > _FULL * (self._mask + 1):
+            grown = dict(self.items())
+            grown[key] = value
+            return SharedMap(grown.items())
+        return self._with(key, {**bucket, key: value}, size)
+
+    def without(self, key: K) -> SharedMap[K, V]:
+        """Itself when the key is not there."""
+        bucket = self._bucket(key)
+        if key not in bucket:
+            return self
+        return self._with(key, {kept: value for kept, value in bucket.items() if kept != key}, self._size - 1)
+
+    def _with(self, key: K, bucket: dict[K, V], size: int) -> SharedMap[K, V]:
+        at = hash(key) & self._mask
+        page = list(self._pages[at >> _PAGE])
+        page[at & _SLOTS] = bucket
+        pages = list(self._pages)
+        pages[at >> _PAGE] = tuple(page)
+        made: SharedMap[K, V] = SharedMap.__new__(SharedMap)
+        made._mask = self._mask
+        made._pages = tuple(pages)
+        made._size = size
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SharedMap) and len(self) == len(other) and dict(self.items()) == dict(other.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"SharedMap({dict(self.items())!r})"

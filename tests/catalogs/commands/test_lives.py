@@ -1,0 +1,305 @@
+"""What commands do: entries in order, ids, versions of columns, lives of indexes, names that return."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
+from compaction.catalogs.commands.columns import ColumnSpec
+from compaction.catalogs.commands.command import Command
+from compaction.catalogs.model import entries as model
+from compaction.catalogs.model.applying import applied
+from compaction.catalogs.model.catalog import EMPTY
+from compaction.catalogs.model.enums import ColumnType, IndexStatus, ViewKind
+from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.model.snapshots import restored
+from compaction.exceptions import CatalogValidationError, InapplicableEntryError, IndexNotFoundError, IndexStatusError
+from support.catalogs.worlds import World, column, table
+
+
+def kinds(entries: tuple[model.Entry, ...]) -> list[str]:
+    return [type(one).__name__ for one in entries]
+
+
+def test_the_first_table_makes_the_default_zone() -> None:
+    world = World.started()
+    assert world.catalog.default_zone is None
+    first = world.run(table("A"))
+    assert kinds(first.entries) == ["NewZone", "SetDefaultZone", "NewTable", "NewIndex", "AdvanceIds"]
+    assert first.entries[-1] == model.AdvanceIds(3)
+    zone = world.catalog.default_zone
+    assert zone is not None
+    assert (zone.name, zone.id, zone.partitions, zone.quorum_size) == ("Default", 4, 25, 1)
+    assert (world.table("A").id, world.table("A").pk_index_id) == (2, 3)
+    assert kinds(world.run(table("B")).entries) == ["NewTable", "NewIndex", "AdvanceIds"]
+
+
+def test_a_zone_that_only_has_the_name_of_the_default_is_not_taken() -> None:
+    world = World.started()
+    world.run(zones.CreateZone("Default", ("p",)))
+    with pytest.raises(CatalogValidationError, match="exists and is not the default"):
+        world.run(table("A"))
+    world.run(zones.SetDefaultZone("Default"))
+    world.run(table("A"))
+    assert world.table("A").storage_profile == "p"
+
+
+def test_a_batch_is_one_version_or_none() -> None:
+    world = World.started()
+    found = world.run(
+        schemas.CreateSchema("PUBLIC", True), table("A", "V"), indexes.DropIndex("PUBLIC", "X", True),
+        indexes.CreateIndex("PUBLIC", "I", "A", ("V",)),
+    )  # fmt: skip
+    assert found.applied == (False, True, False, True)
+    assert world.catalog.version == 2
+    with_table = world.index("I")
+    assert with_table is not None
+    assert (with_table.status, with_table.created_with_table) == (IndexStatus.AVAILABLE, True)
+    with pytest.raises(CatalogValidationError):
+        world.run(table("B"), table("C"), table("A"))
+    assert world.catalog.version == 2
+
+
+def test_the_life_of_an_index() -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    created = world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+    assert kinds(created.entries) == ["NewIndex", "AdvanceIds"]
+    index = world.index("I")
+    assert index is not None
+    assert (index.status, index.created_with_table) == (IndexStatus.REGISTERED, False)
+    with pytest.raises(IndexStatusError, match="is REGISTERED and cannot become AVAILABLE"):
+        world.run(indexes.MakeIndexAvailable(index.id))
+    world.run(indexes.StartBuildingIndex(index.id))
+    with pytest.raises(IndexStatusError, match="is BUILDING"):
+        world.run(indexes.StartBuildingIndex(index.id))
+    world.run(indexes.MakeIndexAvailable(index.id))
+    with pytest.raises(CatalogValidationError, match="cannot be removed"):
+        world.run(indexes.RemoveIndex(index.id))
+    assert kinds(world.run(indexes.DropIndex("PUBLIC", "I")).entries) == ["DropIndex"]
+    assert world.index("I") is None
+    assert world.catalog.indexes[index.id].status is IndexStatus.STOPPING
+    with pytest.raises(IndexNotFoundError, match=r"PUBLIC\.I does not exist"):
+        world.run(indexes.RenameIndex("PUBLIC", "I", "J"))
+    world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+    again = world.index("I")
+    assert again is not None
+    assert again.id > index.id
+    assert [one.id for one in world.catalog.indexes_of(world.table("T").id)] == [3, index.id, again.id]
+    world.run(indexes.RemoveIndex(index.id))
+    assert index.id not in world.catalog.indexes
+    with pytest.raises(IndexNotFoundError):
+        world.run(indexes.RemoveIndex(index.id))
+    assert world.index("I") is again or world.index("I") == again
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_an_index_that_was_never_available_is_removed_at_once(steps: int) -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+    index = world.index("I")
+    assert index is not None
+    if steps:
+        world.run(indexes.StartBuildingIndex(index.id))
+    assert kinds(world.run(indexes.DropIndex("PUBLIC", "I")).entries) == ["RemoveIndex"]
+
+
+def test_a_dropped_table_leaves_its_stopping_indexes() -> None:
+    world = World.started()
+    world.run(table("T", "V"), indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+    index = world.index("I")
+    assert index is not None
+    world.run(indexes.DropIndex("PUBLIC", "I"))
+    assert world.run(tables.DropTable("PUBLIC", "T")).entries == (model.RemoveIndex(3), model.DropTable(2))
+    assert list(world.catalog.indexes) == [index.id]
+    assert restored(world.catalog.snapshot()) == world.catalog
+    world.run(indexes.RemoveIndex(index.id))
+    assert not len(world.catalog.indexes)
+
+
+def test_names_return_and_ids_do_not() -> None:
+    world = World.started()
+    world.run(table("T"))
+    first, before = world.table("T"), world.catalog
+    world.run(tables.DropTable("PUBLIC", "T"))
+    world.run(table("T"))
+    assert world.table("T").id > first.id
+    assert World(before).table("T") is first
+
+
+def test_columns_keep_their_ids_and_a_name_that_returns_gets_another() -> None:
+    world = World.started()
+    world.run(table("T", "A", "B"))
+    world.run(altering.DropColumns("PUBLIC", "T", ("A",)))
+    world.run(altering.AddColumns("PUBLIC", "T", (column("C"), column("A"))))
+    world.run(altering.AlterColumn("PUBLIC", "T", "B", ColumnType.INT64))
+    world.run(tables.RenameTable("PUBLIC", "T", "U"))
+    world.run(tables.SetTableProperties("PUBLIC", "U", 0.5))
+    found = world.table("U")
+    assert [(one.name, one.id) for one in found.columns] == [("ID", 0), ("B", 2), ("C", 3), ("A", 4)]
+    assert (found.latest_version, found.next_column_id, found.stale_rows_fraction) == (4, 5, 0.5)
+    assert [len(one) for one in found.versions] == [3, 2, 4, 4]
+    assert found.columns[1].type is ColumnType.INT64
+    assert world.index("T_PK") is None
+    assert world.index("U_PK") is not None
+
+
+def test_a_schema_is_dropped_with_what_is_in_it() -> None:
+    world = World.started()
+    world.run(table("A", "V"), table("B"), indexes.CreateIndex("PUBLIC", "I", "A", ("V",)))
+    world.run(indexes.DropIndex("PUBLIC", "I"))
+    found = world.run(schemas.DropSchema("PUBLIC", cascade=True))
+    assert kinds(found.entries)[-3:] == ["DropTable", "DropTable", "DropSchema"]
+    assert set(kinds(found.entries)[:-3]) == {"RemoveIndex"}
+    assert world.catalog.schema("PUBLIC") is None
+    for left in (world.catalog.tables, world.catalog.indexes, world.catalog.table_names, world.catalog.index_names):
+        assert not len(left)
+    assert kinds(world.run(schemas.CreateSchema("PUBLIC")).entries) == ["NewSchema", "AdvanceIds"]
+
+
+def test_a_system_view_is_replaced_by_another_and_not_by_an_equal_one() -> None:
+    world = World.started()
+    view = views.CreateSystemView("V", (column("A"),), ViewKind.NODE)
+    assert kinds(world.run(view).entries) == ["NewSystemView", "AdvanceIds"]
+    assert world.run(view).applied == (False,)
+    world.run(views.CreateSystemView("V", (column("B"),), ViewKind.NODE))
+    (only,) = world.catalog.views.values()
+    assert (only.id, only.columns[0].name) == (3, "B")
+
+
+def test_zones_change_within_their_quorum() -> None:
+    world = World.started()
+    world.run(zones.CreateZone("Z", ("p",), replicas=5, scale_up=3))
+    assert kinds(world.run(zones.AlterZone("Z")).entries) == ["AlterZone"]
+    world.run(zones.AlterZone("Z", replicas=2))
+    zone = world.catalog.zone("Z")
+    assert zone is not None
+    assert (zone.replicas, zone.quorum_size, zone.scale_up, zone.scale_down) == (2, 2, 3, 2**31 - 1)
+    world.run(zones.RenameZone("Z", "Y"))
+    world.run(zones.SetDefaultZone("Y"))
+    assert world.catalog.zone("Z") is None
+    assert world.catalog.default_zone_id == zone.id
+
+
+def test_a_change_touches_the_object_and_its_schema() -> None:
+    world = World.started()
+    world.run(table("A"), table("B"))
+    before = world.catalog
+    world.run(altering.AddColumns("PUBLIC", "A", (column("X"),)))
+    time = hybrid(world.catalog.version * 1000)
+    assert world.table("A").update_timestamp == time
+    schema = world.catalog.schema("PUBLIC")
+    assert schema is not None
+    assert schema.update_timestamp == time
+    assert world.catalog.activation_time == hybrid(world.catalog.version * 1000 + 5)
+    assert world.table("B") is World(before).table("B")
+    for name in ("zones", "indexes", "views", "table_names", "index_names", "table_indexes"):
+        assert getattr(world.catalog, name) is getattr(before, name)
+
+
+def test_every_version_is_its_snapshot() -> None:
+    world = World.started()
+    steps: list[Command] = [
+        table("A", "V", "W"),
+        indexes.CreateIndex("PUBLIC", "I", "A", ("V",)),
+        zones.CreateZone("Z", ("p", "q")),
+        table("B", "V", zone="Z"),
+        altering.AddColumns("PUBLIC", "B", (ColumnSpec("S", ColumnType.STRING, length=9),)),
+        views.CreateSystemView("V", (column("A"),), ViewKind.CLUSTER),
+        altering.DropColumns("PUBLIC", "A", ("W",)),
+        indexes.DropIndex("PUBLIC", "I"),
+        tables.DropTable("PUBLIC", "B"),
+    ]
+    for step in steps:
+        world.run(step)
+        assert restored(world.catalog.snapshot()) == world.catalog
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        model.DropTable(9),
+        model.DropZone(9),
+        model.SetDefaultZone(9),
+        model.DropSchema(9),
+        model.RemoveIndex(9),
+        model.DropIndex(9),
+        model.RenameIndex(9, "A"),
+        model.RenameTable(9, "A"),
+        model.AlterTableProperties(9, None, None),
+        model.DropColumns(9, ("A",)),
+        model.DropColumns(2, ("ID",)),
+        model.DropSchema(0),
+    ],
+    ids=lambda entry: type(entry).__name__,
+)
+def test_an_entry_that_names_what_is_not_there_is_damage(entry: model.Entry) -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    update = model.VersionedUpdate(world.catalog.version + 1, 0, (entry,))
+    with pytest.raises(InapplicableEntryError, match=r"catalog version 3: .* cannot be applied: there is no") as caught:
+        applied(world.catalog, update, hybrid(9000))
+    assert caught.value.version == 3
+
+
+def test_a_new_object_takes_an_id_of_its_own() -> None:
+    world = World.started()
+    world.run(table("T", "V"), zones.CreateZone("Z", ("p",)))
+    world.run(views.CreateSystemView("V", (column("A"),), ViewKind.NODE))
+    (view,) = world.catalog.views.values()
+    entries: list[model.Entry] = [
+        model.NewTable(world.table("T")),
+        model.NewIndex(next(world.catalog.indexes.values())),
+        model.NewZone(next(world.catalog.zones.values())),
+        model.NewSchema(world.catalog.contents()[0]),
+        model.NewSystemView(replace(view, name="W")),
+    ]
+    for entry in entries:
+        update = model.VersionedUpdate(world.catalog.version + 1, 0, (entry,))
+        with pytest.raises(InapplicableEntryError, match="is taken"):
+            applied(world.catalog, update, hybrid(9000))
+
+
+def test_a_snapshot_that_contradicts_itself_is_damage() -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    good = world.catalog.snapshot()
+    public, system = good.schemas
+    broken = [
+        replace(good, schemas=(*good.schemas, public)),
+        replace(good, zones=good.zones * 2),
+        replace(good, schemas=(replace(public, tables=public.tables * 2), system)),
+        replace(good, schemas=(replace(public, tables=()), replace(system, tables=public.tables))),
+        replace(good, default_zone_id=99),
+        replace(good, schemas=(replace(public, indexes=(replace(public.indexes[0], column_ids=None),)), system)),
+    ]
+    assert restored(broken[-1]).indexes[3].column_ids == ()
+    broken[-1] = replace(
+        good, schemas=(replace(public, indexes=(replace(public.indexes[0], column_ids=None, column_names=("X",)),)),)
+    )
+    for snapshot in broken:
+        with pytest.raises(InapplicableEntryError, match="catalog version 2"):
+            restored(snapshot)
+
+
+def test_names_of_columns_in_old_indexes_become_ids() -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    (index,) = world.catalog.indexes.values()
+    old = replace(index, id=50, name="OLD", column_ids=None, column_names=("V", "ID"))
+    entry = model.NewIndex(old)
+    found = applied(world.catalog, model.VersionedUpdate(3, 0, (entry,)), hybrid(9000)).indexes[50]
+    assert (found.column_ids, found.column_names) == ((1, 0), None)
+
+
+def test_a_delay_beyond_time_is_damage() -> None:
+    with pytest.raises(InapplicableEntryError, match="the delay cannot be applied"):
+        applied(EMPTY, model.VersionedUpdate(1, 2**62, ()), hybrid(1))
+
+
+def test_an_update_follows_the_version_before_it() -> None:
+    with pytest.raises(InapplicableEntryError, match="version 0 is the one before it"):
+        applied(EMPTY, model.VersionedUpdate(2, 0, ()), hybrid(1))

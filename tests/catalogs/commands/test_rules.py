@@ -1,0 +1,205 @@
+"""What commands refuse, each rule with a command that breaks it (docs/design/catalogs.md#commands)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
+from compaction.catalogs.commands.columns import ColumnSpec
+from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.tables import PrimaryKey
+from compaction.catalogs.model.enums import Collation, ColumnType, IndexKind, ViewKind
+from compaction.catalogs.model.values import Constant, Function
+from compaction.exceptions import CatalogValidationError, NoStorageProfileError
+from support.catalogs.worlds import INT, World, column, table
+
+COLUMNS = (column("ID", False), column("V"))
+KEY = PrimaryKey(("ID",))
+SORTED = (Collation.ASC_NULLS_LAST,)
+
+
+def created(*columns: ColumnSpec, key: PrimaryKey = KEY, colocation: tuple[str, ...] | None = None) -> Command:
+    return tables.CreateTable("PUBLIC", "N", columns, key, colocation)
+
+
+def added(*columns: ColumnSpec) -> Command:
+    return altering.AddColumns("PUBLIC", "T", columns)
+
+
+def altered(column: str, type: ColumnType | None = None, **others: object) -> Command:
+    return altering.AlterColumn("PUBLIC", "T", column, type, **others)  # type: ignore[arg-type]
+
+
+PARAMETERS: dict[str, tuple[Callable[[], object], str]] = {
+    "schema name": (lambda: schemas.CreateSchema(" "), "missing or blank"),
+    "reserved": (lambda: schemas.CreateSchema("DEFINITION_SCHEMA"), "reserved"),
+    "not reserved": (lambda: schemas.CreateSystemSchema("S"), "not the name of a system schema"),
+    "table in system": (lambda: tables.DropTable("SYSTEM", "T"), "belongs to the system"),
+    "no columns": (lambda: created(), "has no columns"),
+    "columns twice": (lambda: created(*COLUMNS, column("V")), "V is listed more than once"),
+    "no key": (lambda: created(*COLUMNS, key=PrimaryKey(())), "has no primary key"),
+    "key of others": (lambda: created(*COLUMNS, key=PrimaryKey(("X",))), "no column of table N"),
+    "key twice": (lambda: created(*COLUMNS, key=PrimaryKey(("ID", "ID"))), "more than once"),
+    "nullable key": (lambda: created(*COLUMNS, key=PrimaryKey(("V",))), "is nullable"),
+    "sorted key": (lambda: created(*COLUMNS, key=PrimaryKey(("ID",), IndexKind.SORTED)), "needs a collation"),
+    "colocation": (lambda: created(*COLUMNS, colocation=("V",)), "not part of the primary key"),
+    "no colocation": (lambda: created(*COLUMNS, colocation=()), "by no column"),
+    "function": (lambda: created(*COLUMNS, ColumnSpec("U", INT, default=Function("rand_uuid"))), "primary key may"),
+    "unknown function": (lambda: created(ColumnSpec("ID", INT, False, default=Function("f"))), "f is not known"),
+    "function's type": (lambda: created(ColumnSpec("ID", INT, False, default=Function("rand_UUID"))), "returns UUID"),
+    "period": (lambda: created(*COLUMNS, ColumnSpec("P", ColumnType.PERIOD, precision=2)), "do not keep"),
+    "null": (lambda: ColumnSpec("N", ColumnType.NULL), "no column has the type NULL"),
+    "length": (lambda: ColumnSpec("N", ColumnType.STRING), "needs a length"),
+    "length 0": (lambda: ColumnSpec("N", ColumnType.STRING, length=0), "the length 0 .* out of range 1-"),
+    "no length": (lambda: ColumnSpec("N", INT, length=1), "INT32 has no length"),
+    "precision": (lambda: ColumnSpec("N", ColumnType.TIME), "needs a precision"),
+    "precision 10": (lambda: ColumnSpec("N", ColumnType.TIME, precision=10), "out of range 0-9"),
+    "precision 11": (lambda: ColumnSpec("N", ColumnType.DURATION, precision=11), "out of range 1-10"),
+    "scale": (lambda: ColumnSpec("N", ColumnType.DECIMAL, precision=1), "needs a scale"),
+    "no scale": (lambda: ColumnSpec("N", ColumnType.TIME, precision=1, scale=1), "has no scale"),
+    "added without default": (lambda: added(column("X", False)), "not nullable and has no default"),
+    "nothing added": (lambda: added(), "no columns are named"),
+    "nothing dropped": (lambda: altering.DropColumns("PUBLIC", "T", ()), "no columns are named"),
+    "fraction": (lambda: tables.SetTableProperties("PUBLIC", "T", 1.5), "out of range 0-1"),
+    "fraction nan": (lambda: tables.SetTableProperties("PUBLIC", "T", math.nan), "out of range 0-1"),
+    "count": (lambda: tables.SetTableProperties("PUBLIC", "T", None, -1), "negative"),
+    "partitions": (lambda: zones.CreateZone("Z", ("p",), partitions=65_001), "out of range 1-65000"),
+    "replicas": (lambda: zones.CreateZone("Z", ("p",), replicas=0), "number of replicas 0"),
+    "quorum": (lambda: zones.CreateZone("Z", ("p",), replicas=3, quorum_size=3), "quorum of 3 replicas 3"),
+    "profiles": (lambda: zones.CreateZone("Z", ()), "no storage profile"),
+    "filter": (lambda: zones.CreateZone("Z", ("p",), filter="bad[["), "no JSON path"),
+    "alter partitions": (lambda: zones.AlterZone("Z", partitions=1), "cannot be changed"),
+    "scale up": (lambda: zones.AlterZone("Z", scale_up=-1), "scale up -1"),
+    "index columns": (lambda: indexes.CreateIndex("PUBLIC", "I", "T", ()), "has no columns"),
+    "index collations": (lambda: indexes.CreateIndex("PUBLIC", "I", "T", ("V",), IndexKind.SORTED), "needs a coll"),
+    "view columns": (lambda: views.CreateSystemView("V", (), ViewKind.NODE), "has no columns"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), PARAMETERS.values(), ids=list(PARAMETERS))
+def test_wrong_parameters_are_refused_before_any_catalog_is_read(make: Callable[[], object], reason: str) -> None:
+    with pytest.raises(CatalogValidationError, match=reason):
+        make()
+
+
+STATE: dict[str, tuple[Command, str]] = {
+    "schema": (schemas.CreateSchema("PUBLIC"), "PUBLIC already exists"),
+    "system schema": (schemas.DropSchema("SYSTEM", True), "SYSTEM belongs to the system"),
+    "rename, key's index": (tables.RenameTable("PUBLIC", "T", "T2"), "index PUBLIC.T2_PK already exists"),
+    "rename of none": (tables.RenameTable("PUBLIC", "X", "T", True), "table PUBLIC.T already exists"),
+    "no schema": (schemas.DropSchema("S"), "S does not exist"),
+    "not empty": (schemas.DropSchema("PUBLIC"), "is not empty"),
+    "table": (table("T"), "table PUBLIC.T already exists"),
+    "table of an index": (table("I"), "index PUBLIC.I already exists"),
+    "key's index": (table("T2", "A"), "index PUBLIC.T2_PK already exists"),
+    "no table": (tables.DropTable("PUBLIC", "X"), "table PUBLIC.X does not exist"),
+    "rename": (tables.RenameTable("PUBLIC", "T", "I"), "index PUBLIC.I already exists"),
+    "profile": (tables.CreateTable("PUBLIC", "N", COLUMNS, KEY, storage_profile="p"), "no storage profile p"),
+    "zone": (table("N", zone="X"), "zone X does not exist"),
+    "zone twice": (zones.CreateZone("Z", ("p",)), "zone Z already exists"),
+    "default zone": (zones.DropZone("Default"), "is the default zone"),
+    "zone in use": (zones.DropZone("Z"), "table T3 is in it"),
+    "zone renamed": (zones.RenameZone("Z", "Default"), "zone Default already exists"),
+    "altered quorum": (zones.AlterZone("Z", replicas=3, quorum_size=1), "quorum of 3 replicas 1 is out of range 2-2"),
+    "column twice": (added(column("V")), "has a column V already"),
+    "no column": (altering.DropColumns("PUBLIC", "T", ("X",)), "no column X"),
+    "key's column": (altering.DropColumns("PUBLIC", "T", ("ID",)), "belongs to the primary key"),
+    "index's column": (altering.DropColumns("PUBLIC", "T", ("V",)), "cannot be dropped: I, T2_PK indexes it"),
+    "narrower": (altered("V", ColumnType.INT16), "INT32 cannot become INT16"),
+    "other type": (altered("V", ColumnType.STRING), "INT32 cannot become STRING"),
+    "key's type": (altered("ID", ColumnType.INT64), "its type is fixed"),
+    "key's null": (altered("ID", nullable=True), "it is never null"),
+    "not null": (altered("V", nullable=False), "cannot become not nullable"),
+    "shorter": (altered("S", ColumnType.STRING, length=5), "length of the type STRING cannot become 5 from 10"),
+    "length alone": (altered("S", length=50), "cannot become 50 from 10"),
+    "precision": (altered("D", ColumnType.DECIMAL, precision=4), "cannot become 4 from 5"),
+    "scale": (altered("D", ColumnType.DECIMAL, scale=3), "cannot become 3 from 2"),
+    "function": (altered("V", default=Function("rand_uuid")), "only columns of a primary key"),
+    "index": (indexes.CreateIndex("PUBLIC", "I", "T", ("V",)), "index PUBLIC.I already exists"),
+    "index of none": (indexes.CreateIndex("PUBLIC", "J", "T", ("X",)), "no column X"),
+    "unique": (indexes.CreateIndex("PUBLIC", "J", "T", ("V",), unique=True), "lacks columns that place"),
+    "key's index dropped": (indexes.DropIndex("PUBLIC", "T_PK"), "belongs to the primary key of table T"),
+    "no schema of a table": (tables.RenameTable("NOPE", "T", "U"), "schema NOPE does not exist"),
+}
+
+
+@pytest.mark.parametrize(("command", "reason"), STATE.values(), ids=list(STATE))
+def test_what_the_catalog_does_not_allow_is_refused(command: Command, reason: str) -> None:
+    world = World.started()
+    text, number = ColumnSpec("S", ColumnType.STRING, length=10), ColumnSpec("D", ColumnType.DECIMAL, True, 5, 2)
+    world.run(tables.CreateTable("PUBLIC", "T", (*COLUMNS, text, number), KEY))
+    world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)), indexes.CreateIndex("PUBLIC", "T2_PK", "T", ("V",)))
+    world.run(zones.CreateZone("Z", ("p",)), table("T3", zone="Z"))
+    before = world.catalog
+    with pytest.raises(CatalogValidationError, match=reason):
+        world.run(zones.CreateZone("OK", ("p",)), command)
+    assert world.catalog is before
+
+
+def test_a_zone_without_profiles_has_an_error_of_its_own() -> None:
+    world = World.started()
+    world.run(zones.CreateZone("Z", ("p",)))
+    world.run(zones.AlterZone("Z", storage_profiles=()))
+    with pytest.raises(NoStorageProfileError, match="zone Z has no storage profile"):
+        world.run(table("T", zone="Z"))
+
+
+IF: list[Command] = [
+    schemas.CreateSchema("PUBLIC", True),
+    schemas.DropSchema("X", False, True),
+    zones.AlterZone("X", True),
+    zones.RenameZone("X", "Y", True),
+    zones.SetDefaultZone("X", True),
+    zones.SetDefaultZone("Default"),
+    zones.DropZone("X", True),
+    zones.CreateZone("Default", ("p",), True),
+    tables.CreateTable("PUBLIC", "T", COLUMNS, KEY, if_not_exists=True),
+    tables.DropTable("X", "T", True),
+    tables.DropTable("PUBLIC", "X", True),
+    tables.RenameTable("PUBLIC", "X", "Y", True),
+    tables.SetTableProperties("PUBLIC", "T"),
+    tables.SetTableProperties("PUBLIC", "X", 0.5, None, True),
+    altering.AddColumns("PUBLIC", "T", (column("V"),), False, True),
+    altering.AddColumns("PUBLIC", "X", (column("V"),), True),
+    altering.DropColumns("PUBLIC", "T", ("X",), False, True),
+    altering.DropColumns("PUBLIC", "X", ("X",), True),
+    altering.AlterColumn("PUBLIC", "X", "V", if_table_exists=True),
+    altering.AlterColumn("PUBLIC", "T", "V", INT),
+    indexes.CreateIndex("PUBLIC", "T_PK", "T", ("V",), if_not_exists=True),
+    indexes.DropIndex("X", "I", True),
+    indexes.RenameIndex("PUBLIC", "X", "Y", True),
+]
+
+
+@pytest.mark.parametrize("command", IF, ids=lambda command: type(command).__name__)
+def test_commands_that_have_nothing_to_do_write_nothing(command: Command) -> None:
+    world = World.started()
+    world.run(table("T", "V"))
+    before = world.catalog
+    found = world.run(command)
+    assert (found.entries, found.applied) == ((), (False,))
+    assert world.catalog is before
+
+
+@pytest.mark.parametrize(
+    "filter", ["$..*", "$", "$.a.b", "$['a','b']", "$[0]", "$[0, 1]", "$[1:2]", "$.a[*]", "$[?(@.r == 'a)' && (@.x))]",
+               '$[?(@.storage=="SSD")]', "$.é", "region", "$.length()"],
+)  # fmt: skip
+def test_paths_of_json_are_filters(filter: str) -> None:
+    assert zones.CreateZone("Z", ("p",), filter=filter).filter == filter
+
+
+@pytest.mark.parametrize("filter", ["bad[[", "$.", "$[", "$[?(@.a]", "$[?()]", "$['a]", "$a", "$..", "$.a b", "$[a]"])
+def test_other_texts_are_none(filter: str) -> None:
+    with pytest.raises(CatalogValidationError, match="no JSON path"):
+        zones.CreateZone("Z", ("p",), filter=filter)
+
+
+def test_a_constant_default_serves_a_column_that_is_not_nullable() -> None:
+    world = World.started()
+    world.run(table("T"))
+    world.run(added(ColumnSpec("N", INT, False, default=Constant(INT, 5))))
+    assert [one.name for one in world.table("T").columns] == ["ID", "N"]
