@@ -16,29 +16,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import structlog
 
-from compaction.api.job.report import JobReport
 from compaction.api.job.resource import JobReceipt
 from compaction.exceptions import (
-    CompactionError,
     DatabaseUnavailableError,
-    StagingStoreError,
     StaleTokenError,
-    StorageError,
     TooManyTriesError,
     WorkOutdatedError,
 )
-from compaction.rewrite.attempt import RewriteAttempt
-from compaction.rewrite.metaranges.job import MetarangeJob
-from compaction.rewrite.metaranges.report import RewriteFailure, failed, receipt_from, receipt_of, succeeded
+from compaction.rewrite.metaranges.branch_attempt import BranchAttempt
+from compaction.rewrite.metaranges.report import receipt_from, receipt_of
 from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.stores.staging.compaction.claims import swap_base
-from compaction.stores.staging.damage import DamagedSource, damaged_source, identity_of
+from compaction.stores.staging.damage import identity_of
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.receipts import receipt_of as kept_receipt_of
 
@@ -49,23 +44,12 @@ COMMIT_PATIENCE: Final = 600.0
 
 
 @dataclass(slots=True, kw_only=True)
-class MetarangeAttempt(RewriteAttempt):
-    """An attempt at a branch. `place`: of its objects, for tasks. `monotonic`, `sleep`: seconds."""
+class MetarangeAttempt(BranchAttempt):
+    """An attempt at a branch. `place`: of its objects, for tasks. `sleep`: seconds."""
 
-    reported: ClassVar[tuple[type[CompactionError], ...]] = (StagingStoreError, StorageError, StaleTokenError)
-
-    job: MetarangeJob
     area: Area
     place: ObjectsPlace
-    worker: str
-    monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    receipt: JobReceipt | None = None
-    failure: RewriteFailure | None = None
-
-    @property
-    def job_name(self) -> str:
-        return self.job.name
 
     def _work(self) -> None:
         self.lease.ensure_held()
@@ -130,23 +114,9 @@ class MetarangeAttempt(RewriteAttempt):
             else:
                 return
 
-    def _failed(self, error: CompactionError) -> None:
-        source = damaged_source(error, self.job.work.tokens)
-        self.failure = RewriteFailure.of(error).because_of(source, "" if source is None else self._identity(source))
-
-    def _identity(self, source: DamagedSource) -> str:
-        """Of what was found damaged; a scan finds it where this attempt cannot."""
-        try:
-            record = self.area.branches.get(self.job.work.branch).record
-            return identity_of(self.area.kv, self.area.ranges, record, source.name)
-        except (StagingStoreError, StorageError):
-            return ""
+    def _read_identity(self, source: str) -> str:
+        record = self.area.branches.get(self.job.work.branch).record
+        return identity_of(self.area.kv, self.area.ranges, record, source)
 
     def _clean_up(self) -> None:
         """Nothing: see the module."""
-
-    def _report(self) -> JobReport:
-        if self.receipt is not None:
-            return succeeded(self.receipt, token=self.token)
-        assert self.failure is not None, "an attempt without a receipt has failed"
-        return failed(self.failure, token=self.token)

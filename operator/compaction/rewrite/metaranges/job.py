@@ -9,6 +9,7 @@ from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import METARANGE_REWRITE, LakeFsMergeSpec, StagingAreaReference
 from compaction.exceptions import InvalidAssignmentError
 from compaction.stores.staging.compaction.work import BranchWork
+from compaction.stores.staging.connecting import work_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +27,4 @@ class MetarangeJob:
         sources = spec.sources.metarange
         if spec.kind != METARANGE_REWRITE or sources is None:
             raise InvalidAssignmentError(f"job {name}: this worker cannot do a {spec.kind} without tokens of a branch")
-        work = BranchWork(sources.store.repository, sources.branch, sources.commit, sources.base, sources.tokens)
-        return cls(name, sources.store, work, spec.metarange_parameters.lakefs)
+        return cls(name, sources.store, work_of(sources), spec.metarange_parameters.lakefs)

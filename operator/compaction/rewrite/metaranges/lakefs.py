@@ -7,25 +7,21 @@ earlier attempt; check the claim; wait for late writes; write and prove the merg
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Final
 
 import structlog
 
-from compaction.api.job.report import JobReport
 from compaction.api.job.resource import JobReceipt, MeasureChange
 from compaction.api.policy.staging_area import LakeFsMergeSpec
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.exceptions import CompactionError, StagingStoreError, StaleTokenError, StorageError, WorkOutdatedError
+from compaction.exceptions import WorkOutdatedError
 from compaction.kinds.staging.measures import SEALED_TOKENS, STAGED_WRITES
 from compaction.kinds.staging.reasons import StagingReason
-from compaction.rewrite.attempt import RewriteAttempt
-from compaction.rewrite.metaranges.job import MetarangeJob
-from compaction.rewrite.metaranges.report import RewriteFailure, failed, receipt_from, succeeded
+from compaction.rewrite.metaranges.branch_attempt import BranchAttempt
+from compaction.rewrite.metaranges.report import RewriteFailure, receipt_from
 from compaction.rewrite.tasks import LOOK_SECONDS
-from compaction.stores.staging.damage import damaged_source, identity_of
+from compaction.stores.staging.damage import identity_of
 from compaction.stores.staging.lakefs.claims import MergeWarrant, read_claim, record_of
 from compaction.stores.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
 from compaction.stores.staging.lakefs.repository import LiveRepository
@@ -51,23 +47,12 @@ def settings_of(lakefs: LakeFsMergeSpec) -> MergeSettings:
 
 
 @dataclass(slots=True, kw_only=True)
-class TokenMergeAttempt(RewriteAttempt):
-    """An attempt at a branch of a live lakeFS. `monotonic`: seconds."""
+class TokenMergeAttempt(BranchAttempt):
+    """An attempt at a branch of a live lakeFS."""
 
-    reported: ClassVar[tuple[type[CompactionError], ...]] = (StagingStoreError, StorageError, StaleTokenError)
-
-    job: MetarangeJob
     lakefs: LakeFsMergeSpec
     live: LiveRepository
-    worker: str
-    monotonic: Callable[[], float] = time.monotonic
     began: float = 0.0
-    receipt: JobReceipt | None = None
-    failure: RewriteFailure | None = None
-
-    @property
-    def job_name(self) -> str:
-        return self.job.name
 
     def _work(self) -> None:
         self.began = self.monotonic()
@@ -128,25 +113,9 @@ class TokenMergeAttempt(RewriteAttempt):
         while not self.lease.should_stop() and (left := ends - self.monotonic()) > 0:
             self.live.sleep(min(LOOK_SECONDS, left))
 
-    def _failed(self, error: CompactionError) -> None:
-        source = damaged_source(error, self.job.work.tokens)
-        self.failure = RewriteFailure.of(error).because_of(
-            source, "" if source is None else self._identity(source.name)
-        )
-
-    def _identity(self, source: str) -> str:
-        """Of what was found damaged; a scan finds it where this attempt cannot."""
-        try:
-            record = record_of(self.live.branch(self.job.work.branch))
-            return identity_of(self.live.kv, self.live.ranges, record, source)
-        except (StagingStoreError, StorageError):
-            return ""
+    def _read_identity(self, source: str) -> str:
+        record = record_of(self.live.branch(self.job.work.branch))
+        return identity_of(self.live.kv, self.live.ranges, record, source)
 
     def _clean_up(self) -> None:
         """Nothing: a merge that does not end discards what it wrote, and the sweep what a crash leaves behind."""
-
-    def _report(self) -> JobReport:
-        if self.receipt is not None:
-            return succeeded(self.receipt, token=self.token)
-        assert self.failure is not None, "an attempt without a receipt has failed"
-        return failed(self.failure, token=self.token)

@@ -14,7 +14,7 @@ from typing import Final
 
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.staging_area import MetarangeSources, StagingAreaSpec
+from compaction.api.policy.staging_area import StagingAreaSpec
 from compaction.exceptions import (
     InvalidAssignmentError,
     StagingStoreError,
@@ -30,8 +30,7 @@ from compaction.stores.secrets import Secrets
 from compaction.stores.staging.answers import claiming, left_out, unreadable
 from compaction.stores.staging.behind import furthest_behind
 from compaction.stores.staging.compaction.claims import claim, high_water_of, retire
-from compaction.stores.staging.compaction.work import BranchWork
-from compaction.stores.staging.connecting import connection_of
+from compaction.stores.staging.connecting import connection_of, work_of
 from compaction.stores.staging.damage import DamageChecks
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.lakefs.adapter import LiveAdapter
@@ -195,11 +194,6 @@ class StagingAdapter:
 
     def _open(self, wanted: StagingConnection) -> OpenedRepository:
         return OpenedRepository.open(wanted, self._spec.repository, patience=PATIENCE)
-
-
-def work_of(sources: MetarangeSources) -> BranchWork:
-    """A job's sources in the words of the library."""
-    return BranchWork(sources.store.repository, sources.branch, sources.commit, sources.base, sources.tokens)
 
 
 def _outdated(scan: BranchScan, jobs: Mapping[str, HeldJob]) -> frozenset[str]:

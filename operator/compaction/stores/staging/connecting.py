@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from compaction.api.policy.staging_area import StagingAreaReference
+from compaction.api.policy.staging_area import MetarangeSources, StagingAreaReference
 from compaction.stores.secrets import Secrets, options_of, require, value_of
+from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.store import StagingConnection
 
 
@@ -18,3 +19,8 @@ def connection_of(reference: StagingAreaReference, secrets: Secrets) -> StagingC
         kv_from=f"Secret {reference.kv.secret_name}",
         options_from=f"Secret {credentials}" if credentials else "",
     )
+
+
+def work_of(sources: MetarangeSources) -> BranchWork:
+    """A job's sources in the words of the library."""
+    return BranchWork(sources.store.repository, sources.branch, sources.commit, sources.base, sources.tokens)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 from pydantic import ValidationError
 
 from compaction.api.policy.staging_area import StagingAreaSpec, StagingThresholds
@@ -13,6 +12,7 @@ from compaction.api.text.formatting import plural
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.cli.places import is_given
 from compaction.cli.staging.maintenance.debt import scan_branches, touched_by, why_due
 from compaction.cli.staging.options import StagingPlace, staging_options
 from compaction.stores.staging.flows.area import Area
@@ -64,7 +64,7 @@ def plan(
 
     Example: compactor staging plan --tombstones 100 --repo logs
     """
-    least = _thresholds(thresholds) if place.spec is None else _of_policy(context, place.spec)
+    least = _thresholds(thresholds) if place.spec is None else _of_policy(place.spec)
     with place.area() as area:
         debts, damaged = scan_branches(area, least, branch=branch, policy=place.spec)
         rows = [_row(area, debt, why_due(area, debt, least), everything or branch is not None) for debt in debts]
@@ -79,10 +79,10 @@ def plan(
         context.exit(EXIT_DATA_ERROR)
 
 
-def _of_policy(context: click.Context, spec: StagingAreaSpec) -> StagingThresholds:
+def _of_policy(spec: StagingAreaSpec) -> StagingThresholds:
     flags = {"tombstones": "tombstones", "sealed_tokens": "sealed-tokens", "writes": "writes", "nbytes": "bytes"}
     for name, flag in (flags | {"age": "age"}).items():
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if is_given(name):
             raise click.UsageError(f"the policy says that: leave out --{flag}")
     return spec.thresholds
 

@@ -30,8 +30,7 @@ from compaction.stores.opened import KeptOpen
 from compaction.stores.secrets import Secrets
 from compaction.stores.staging.answers import claiming, left_out, unreadable
 from compaction.stores.staging.behind import furthest_behind
-from compaction.stores.staging.compaction.work import BranchWork
-from compaction.stores.staging.connecting import connection_of
+from compaction.stores.staging.connecting import connection_of, work_of
 from compaction.stores.staging.damage import DamageChecks
 from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.stores.staging.lakefs.claims import (
@@ -166,12 +165,11 @@ class LiveAdapter:
         sources = spec.sources.metarange
         if sources is None:
             raise InvalidAssignmentError(f"job {job}: {spec.kind} names no tokens")
-        work = BranchWork(sources.store.repository, sources.branch, sources.commit, sources.base, sources.tokens)
         if self._lakefs.dry_run:
             why = f"branch {sources.branch}: the policy says lakefs.dryRun: true, so nothing is merged"
             raise ClaimRefusedError(ClaimRefusal.BUSY, why, StagingReason.DRY_RUN)
         with claiming(), self._live() as live:
-            claim_branch(live, work, job=job, token=token)
+            claim_branch(live, work_of(sources), job=job, token=token)
 
     def retire(self, target: str, job: str) -> None:
         """See `StoreAdapter`."""
