@@ -16,7 +16,7 @@ from compaction.stores.staging.changes import tombstones
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.format.messages import CommitData
 from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
-from compaction.stores.staging.lakefs.claims import read_claim, record_of
+from compaction.stores.staging.lakefs.claims import LiveClaim, read_claim, record_of
 from compaction.stores.staging.lakefs.control import holder_of, note, read_notes
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.refs.names import COMMIT_KEYS
@@ -61,10 +61,11 @@ class LiveSensor:
                 tokens.update((row.data.staging_token, *row.sealed))
                 if not chosen(name) or row.data.hidden:
                     continue
-                rests[name] = self._rests_until(live, row)
+                claim, _ = read_claim(live, name)
+                rests[name] = self._rests_until(live, row, claim)
                 if noted:
                     note(live, row)
-                debts.append(self._debt(live, row))
+                debts.append(self._debt(live, row, claim))
             except StagingStoreError as error:
                 if chosen(name):
                     damaged.append((name, error))
@@ -72,17 +73,15 @@ class LiveSensor:
         resting = {name: until for name, until in rests.items() if until > now}
         return LiveScan(BranchScan(tuple(debts), tuple(damaged), frozenset(tokens)), resting)
 
-    def _rests_until(self, live: LiveRepository, row: BranchRow) -> float:
+    def _rests_until(self, live: LiveRepository, row: BranchRow, claim: LiveClaim) -> float:
         """When the branch will have been as it is for the idle time; it is never merged while another merger has it."""
         notes, _ = read_notes(live, row.name)
-        claim, _ = read_claim(live, row.name)
         holder = holder_of(live, row.name)
         unchanged = notes.since / 1000 if notes.is_of(row) else live.clock()
         other = holder != "" and not holder.startswith(f"{claim.claim_job or claim.compacted_job}/")
         return (live.clock() if other else unchanged) + float(self.lakefs.idle)
 
-    def _debt(self, live: LiveRepository, row: BranchRow) -> BranchDebt:
-        claim, _ = read_claim(live, row.name)
+    def _debt(self, live: LiveRepository, row: BranchRow, claim: LiveClaim) -> BranchDebt:
         record = replace(record_of(row), compaction_started=claim.compaction_started)
         staged = self._counted(live, row.data.staging_token) if self.lakefs.seal_staging else Counts()
         sealed = sum((self._known(live, token) for token in row.sealed), Counts())
