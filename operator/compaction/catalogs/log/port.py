@@ -1,0 +1,87 @@
+"""What a catalog needs of the log that keeps its updates (docs/design/catalogs.md#update-log)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """An update or a snapshot as the log keeps it.
+
+    `timestamp`: hybrid, of an update's writing: it is active `delay` later; a snapshot has its activation time here.
+    `revision`: of the log when this was written, ascending along a watch.
+    """
+
+    event: Event
+    timestamp: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """All that a log holds: a snapshot or version 1 first, then every version up to the last without a gap.
+
+    `revision`: a watch goes on after this one. `version` is 0 for an empty log.
+    """
+
+    events: tuple[LogEvent, ...]
+    version: int
+    revision: int
+
+
+class SnapshotOutcome(StrEnum):
+    """What became of a snapshot that was to be saved."""
+
+    SAVED = "Saved"
+    NOT_NEWER = "NotNewer"
+    FENCED = "Fenced"
+    """The log has seen a larger fencing token."""
+
+
+class Watch(Protocol):
+    """Delivers events in order, each once, until it is closed; reconnects by itself."""
+
+    def close(self) -> None:
+        """No event is delivered after this returns."""
+        ...
+
+
+class UpdateLog(Protocol):
+    """The versions of one catalog. Each call raises CatalogLogError when the log does not answer."""
+
+    def recover(self) -> Recovered:
+        """Everything kept. Raises CorruptCatalogLogError for a gap or a value that does not decode."""
+        ...
+
+    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+        """Write `update` as the version after the last one; False, and nothing is written, when another version is
+        last. The stored activation time is strictly later than that of the version before: a timestamp that is too
+        early is moved. Raises CatalogLogLimitError before it sends what the log would refuse for its size.
+        """
+        ...
+
+    def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        """Replace the updates up to and including the snapshot's version by it, unless the log has a later snapshot or
+        has seen a larger token.
+        """
+        ...
+
+    def claim(self, token: int) -> bool:
+        """Make `token` the one that snapshots need; False when the log has seen a larger one."""
+        ...
+
+    def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
+        """Deliver every event with a revision above `after`, from a thread of the log's own. What the log cut meanwhile
+        arrives as the snapshot that replaced it. `failed` gets the error that no reconnection repairs.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free connections; watches end."""
+        ...
