@@ -14,7 +14,7 @@ from compaction.api.crd.definitions import RESOURCES, crd_files, crd_objects
 from compaction.cli.cluster.crds import command
 
 ROOT = Path(__file__).resolve().parents[2]
-POLICY_CRD, JOB_CRD = crd_objects()
+POLICY_CRD, JOB_CRD, CATALOG_CRD = CRDS = crd_objects()
 
 
 def version_of(crd: dict[str, Any]) -> dict[str, Any]:
@@ -38,13 +38,13 @@ def walk(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]
 
 NODES = [
     pytest.param(node, id=f"{crd['spec']['names']['singular']}{path}")
-    for crd in (POLICY_CRD, JOB_CRD)
+    for crd in CRDS
     for part in ("spec", "status")
     for path, node in walk(schema_of(crd)["properties"][part], f".{part}")
 ]
 FIELDS = [
     pytest.param(node, id=f"{crd['spec']['names']['singular']}{path}")
-    for crd in (POLICY_CRD, JOB_CRD)
+    for crd in CRDS
     for part in ("spec", "status")
     for path, node in walk(schema_of(crd)["properties"][part], f".{part}")
     if not path.endswith(("[]", "{}"))
@@ -128,7 +128,7 @@ def test_parents_that_are_left_out_are_filled_in() -> None:
     assert "default" not in spec["store"], "the user says which store"
 
 
-@pytest.mark.parametrize("crd", [POLICY_CRD, JOB_CRD], ids=["policy", "job"])
+@pytest.mark.parametrize("crd", CRDS, ids=["policy", "job", "catalog"])
 def test_a_status_nobody_has_written_is_not_mistaken_for_done(crd: dict[str, Any]) -> None:
     status = schema_of(crd)["properties"]["status"]
     assert status["default"] == {"observedGeneration": -1}
@@ -155,9 +155,21 @@ def test_columns() -> None:
         "AGE",
     ]
     assert narrow(JOB_CRD) == ["POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
+    assert narrow(CATALOG_CRD) == [
+        "READY",
+        "REASON",
+        "EARLIEST",
+        "LATEST",
+        "PIN",
+        "BY",
+        "SINCE",
+        "CUT",
+        "LAST",
+        "AGE",
+    ]
 
 
-@pytest.mark.parametrize("crd", [POLICY_CRD, JOB_CRD], ids=["policy", "job"])
+@pytest.mark.parametrize("crd", CRDS, ids=["policy", "job", "catalog"])
 def test_columns_and_selectable_fields_point_at_fields(crd: dict[str, Any]) -> None:
     paths = {path for path, _ in walk({"properties": schema_of(crd)["properties"]}, "")}
     version = version_of(crd)
@@ -167,7 +179,11 @@ def test_columns_and_selectable_fields_point_at_fields(crd: dict[str, Any]) -> N
 
 
 def test_only_what_works_is_declared() -> None:
-    assert [crd["spec"]["names"]["kind"] for crd in crd_objects()] == ["CompactionPolicy", "CompactionJob"]
+    assert [crd["spec"]["names"]["kind"] for crd in crd_objects()] == [
+        "CompactionPolicy",
+        "CompactionJob",
+        "CatalogCompaction",
+    ]
     store = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]["store"]
     assert list(store["properties"]) == ["segmentLogs", "blockStore", "stagingArea"]
 
@@ -181,7 +197,7 @@ class TestCommand:
         assert list(yaml.safe_load_all(result.output)) == crd_objects()
 
     def test_writes_removes_and_checks(self, tmp_path: Path) -> None:
-        stale = tmp_path / "compaction.dev_catalogcompactions.yaml"
+        stale = tmp_path / "compaction.dev_compactionplans.yaml"
         stale.write_text("kind: CustomResourceDefinition\n")
         (tmp_path / "kustomization.yaml").write_text("resources: []\n")
         result = CliRunner().invoke(command, ["--write", str(tmp_path)])
@@ -194,7 +210,7 @@ class TestCommand:
     def test_names_what_differs_and_the_fix(self, tmp_path: Path) -> None:
         result = CliRunner().invoke(command, ["--check", str(tmp_path)])
         assert result.exit_code == 1
-        assert "compaction.dev_compactionjobs.yaml, compaction.dev_compactionpolicies.yaml" in str(result.exception)
+        assert "compaction.dev_catalogcompactions.yaml, compaction.dev_compactionjobs.yaml, " in str(result.exception)
         assert f"run `compactor crds --write {tmp_path}`" in str(result.exception)
 
     def test_takes_one_of_two(self, tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ from compaction.local.cluster.admin import Answer
 from support.cluster.control_plane import ControlPlane
 
 DryRun = Callable[[dict[str, Any]], Answer]
-PLURALS = {"CompactionPolicy": "compactionpolicies", "CompactionJob": "compactionjobs"}
+PLURALS = {
+    "CompactionPolicy": "compactionpolicies",
+    "CompactionJob": "compactionjobs",
+    "CatalogCompaction": "catalogcompactions",
+}
 
 
 @pytest.fixture

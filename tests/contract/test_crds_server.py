@@ -63,7 +63,8 @@ def test_the_definitions_apply_from_the_client_and_from_the_server(kubectl: Any)
     for flags in (["--server-side", "--force-conflicts"], []):
         kubectl("apply", *flags, "-f", CRDS)
         kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
-    for name in ("compactionpolicies.compaction.dev", "compactionjobs.compaction.dev"):
+    for plural in ("compactionpolicies", "compactionjobs", "catalogcompactions"):
+        name = f"{plural}.compaction.dev"
         conditions = json.loads(kubectl("get", "crd", name, "-o", "json").stdout)["status"]["conditions"]
         states = {one["type"]: (one["status"], one.get("message")) for one in conditions}
         assert states["NamesAccepted"][0] == "True"

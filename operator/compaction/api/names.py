@@ -15,6 +15,8 @@ POLICY_KIND: Final = "CompactionPolicy"
 POLICY_PLURAL: Final = "compactionpolicies"
 JOB_KIND: Final = "CompactionJob"
 JOB_PLURAL: Final = "compactionjobs"
+CATALOG_KIND: Final = "CatalogCompaction"
+CATALOG_PLURAL: Final = "catalogcompactions"
 
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "compaction-operator"

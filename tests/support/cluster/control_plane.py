@@ -57,5 +57,6 @@ def with_definitions(running: RunningControlPlane, binaries: Binaries, definitio
     plane.kubectl("apply", "--server-side", "-f", str(definitions))
     plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(definitions))
     listed = ("api-resources", "--api-group=compaction.dev", "--output=name")
-    eventually(lambda: len(plane.kubectl(*listed, check=False).stdout.split()) == 2, "discovery tells of them")
+    count = len(list(definitions.glob("compaction.dev_*.yaml")))
+    eventually(lambda: len(plane.kubectl(*listed, check=False).stdout.split()) == count, "discovery lists them")
     return plane

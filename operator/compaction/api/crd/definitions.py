@@ -9,13 +9,15 @@ from typing import Any, Final
 import yaml
 
 from compaction.api.base import ApiModel
+from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.crd.columns import PrinterColumn, ResourceInfo
 from compaction.api.crd.schema import structural_schema
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import CATEGORY, GROUP, VERSION
 from compaction.api.policy.resource import CompactionPolicy
 
-RESOURCES: Final[tuple[type[CompactionPolicy] | type[CompactionJob], ...]] = (CompactionPolicy, CompactionJob)
+Resource = type[CompactionPolicy] | type[CompactionJob] | type[CatalogCompaction]
+RESOURCES: Final[tuple[Resource, ...]] = (CompactionPolicy, CompactionJob, CatalogCompaction)
 
 _HEADER: Final = (
     "# Generated from the models in operator/compaction/api by `compactor crds --write crds`. Do not edit.\n"

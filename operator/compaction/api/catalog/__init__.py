@@ -1,0 +1,1 @@
+"""CatalogCompaction: which catalog is compacted, who takes part, and what came of it."""

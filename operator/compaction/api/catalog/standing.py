@@ -1,0 +1,61 @@
+"""What each reason of a CatalogCompaction means for its conditions (docs/design/catalog-compaction.md#conditions)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from compaction.api.policy.standing import PolicyStanding
+from compaction.catalogs.compaction.reasons import Reason
+
+
+class CatalogReason(StrEnum):
+    """Reasons in the conditions of a CatalogCompaction beside those that a round ends with."""
+
+    STARTING = "Starting"  # no round with this spec has ended yet
+    SUSPENDED = "Suspended"  # spec.suspend is true: no round begins
+    INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
+    SECRET_MISSING = "SecretMissing"  # a Secret, or a key of it, is not there: the message names it
+    PERMISSION_DENIED = "PermissionDenied"  # the operator may not read a Secret, or list the participants' pods
+
+
+PASSING: Final = frozenset(
+    {
+        Reason.COMPACTED,
+        Reason.PROPAGATED,
+        Reason.NOTHING_TO_COMPACT,
+        Reason.DRY_RUN,
+        Reason.NOT_NEWER,
+        Reason.LOW_WATERMARK,
+        Reason.TRANSACTION,
+        Reason.REPLAY,
+        Reason.REBALANCE,
+        Reason.NO_WATERMARK,
+        Reason.UNDEFINED_PARTITION,
+        Reason.NOT_READY,
+        Reason.INDEX_CONSTRUCTION,
+        Reason.DELETED_TABLE_READABLE,
+    }
+)
+"""Ends by itself when participants have done what they are doing."""
+
+STANDING: Final[Mapping[str, PolicyStanding]] = MappingProxyType(
+    {
+        CatalogReason.STARTING: PolicyStanding.APPLYING,
+        CatalogReason.SUSPENDED: PolicyStanding.WORKING,
+        CatalogReason.INVALID_SPEC: PolicyStanding.STALLED,
+        CatalogReason.SECRET_MISSING: PolicyStanding.STALLED,
+        CatalogReason.PERMISSION_DENIED: PolicyStanding.STALLED,
+    }
+)
+
+
+def standing_of(reason: str, *, lasts: bool) -> PolicyStanding:
+    """How a reason stands. `lasts`: it has stood for more than a round; a participant that restarts misses one."""
+    if reason in STANDING:
+        return STANDING[reason]
+    if reason in PASSING:
+        return PolicyStanding.WORKING
+    return PolicyStanding.STALLED if lasts else PolicyStanding.APPLYING
