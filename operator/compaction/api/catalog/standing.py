@@ -15,10 +15,9 @@ class CatalogReason(StrEnum):
     """Reasons in the conditions of a CatalogCompaction beside those that a round ends with."""
 
     STARTING = "Starting"  # no round with this spec has ended yet
+    SUSPENDING = "Suspending"  # spec.suspend is true, and the round that ran then still runs
     SUSPENDED = "Suspended"  # spec.suspend is true: no round begins
     INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
-    SECRET_MISSING = "SecretMissing"  # a Secret, or a key of it, is not there: the message names it
-    PERMISSION_DENIED = "PermissionDenied"  # the operator may not read a Secret, or list the participants' pods
 
 
 PASSING: Final = frozenset(
@@ -44,10 +43,9 @@ PASSING: Final = frozenset(
 STANDING: Final[Mapping[str, PolicyStanding]] = MappingProxyType(
     {
         CatalogReason.STARTING: PolicyStanding.APPLYING,
+        CatalogReason.SUSPENDING: PolicyStanding.APPLYING,
         CatalogReason.SUSPENDED: PolicyStanding.WORKING,
         CatalogReason.INVALID_SPEC: PolicyStanding.STALLED,
-        CatalogReason.SECRET_MISSING: PolicyStanding.STALLED,
-        CatalogReason.PERMISSION_DENIED: PolicyStanding.STALLED,
     }
 )
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 
-def token_of(transitions: int, written: int, *, same_term: bool) -> int:
-    """The token to claim the log with.
+def token_of(transitions: int, written: int) -> int:
+    """The token of a term that begins: larger than those of all terms before it.
 
     Args:
         transitions: leaseTransitions of the coordinator's Lease, which count its terms.
-        written: the token in the status, 0 when there is none.
-        same_term: the status was written in this term, so that its token is this term's.
-
-    A Lease that was deleted counts from 0 again: the status keeps the token growing.
+        written: the last token in the status, 0 when there is none. A Lease that was deleted counts from 0 again: the
+            status keeps the token growing.
     """
-    return written if same_term and written > 0 else max(transitions, written) + 1
+    return max(transitions, written) + 1

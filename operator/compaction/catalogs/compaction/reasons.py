@@ -64,6 +64,12 @@ class Reason(StrEnum):
     """The log does not take a snapshot of this size."""
     NOT_DELIVERED = "NotDelivered"
     """A participant did not take the minimum."""
+    SECRET_MISSING = "SecretMissing"
+    """A Secret, or a key of it, is not there, or its value is not what it must be."""
+    PERMISSION_DENIED = "PermissionDenied"
+    """The coordinator may not find the participants, or read a Secret."""
+    INTERNAL_ERROR = "InternalError"
+    """An unexpected failure in the coordinator; its log has the details."""
 
 
 _SKIPPED: Final = (
@@ -81,6 +87,9 @@ _FAILED: Final = (
     Reason.LOG_CORRUPT,
     Reason.SNAPSHOT_REFUSED,
     Reason.NOT_DELIVERED,
+    Reason.SECRET_MISSING,
+    Reason.PERMISSION_DENIED,
+    Reason.INTERNAL_ERROR,
 )
 
 OUTCOMES: Final = MappingProxyType(
@@ -114,6 +123,14 @@ class Finding:
     @property
     def outcome(self) -> Outcome:
         return OUTCOMES[self.reason]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process that has ended, and why."""
+
+    process: Process
+    finding: Finding
 
 
 def standing(found: Finding, before: Finding | None, now: int) -> Finding:

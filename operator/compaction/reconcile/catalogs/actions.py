@@ -1,0 +1,74 @@
+"""What a reconcile of a catalog decides. Plain data; `kube/catalogs` carries it out: work begins, then the status is
+written, then events are published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.catalogs.compaction.reasons import Ended
+from compaction.catalogs.model.catalog import Catalog
+from compaction.reconcile.actions import Announce
+from compaction.reconcile.catalogs.memory import CatalogMemory
+from compaction.reconcile.observations import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Find the participants of `spec` and ask all of them."""
+
+    spec: CatalogCompactionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read the whole history."""
+
+    spec: CatalogCompactionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSnapshot:
+    """Claim the log with `token` and make `candidate` its snapshot; `earliest` is the first version before that."""
+
+    spec: CatalogCompactionSpec
+    candidate: Catalog
+    earliest: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendMinimum:
+    """Send the hybrid timestamp to the participants that were asked in this round."""
+
+    spec: CatalogCompactionSpec
+    minimum: int
+    token: int
+
+
+Task = Ask | ReadLog | SaveSnapshot | SendMinimum
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCatalogStatus:
+    """Write the status, and when that is done publish what it says for the first time."""
+
+    about: Identity
+    status: CatalogCompactionStatus
+    events: tuple[Announce, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogDecision:
+    """One reconcile's outcome. `memory` replaces the coordinator's memory. `ended`: processes that ended now. `forget`:
+    the object is gone, and with it connections and metrics.
+    """
+
+    memory: CatalogMemory
+    tasks: tuple[Task, ...] = ()
+    status: WriteCatalogStatus | None = None
+    requeue_after: float | None = None
+    ended: tuple[Ended, ...] = ()
+    forget: bool = False

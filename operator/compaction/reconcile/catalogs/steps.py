@@ -1,0 +1,125 @@
+"""What follows from the end of work: the next work of the process, or its end
+(docs/design/catalog-compaction.md#decision).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, compacting, propagating
+from compaction.catalogs.compaction.history import History
+from compaction.catalogs.compaction.processes import Stage
+from compaction.catalogs.compaction.reasons import Ended, Finding, Process, Reason
+from compaction.catalogs.compaction.round import Round
+from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.reconcile.catalogs.actions import ReadLog, SaveSnapshot, SendMinimum, Task
+from compaction.reconcile.catalogs.memory import CatalogMemory
+from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
+from compaction.reconcile.catalogs.topology import topology_of, with_assignments
+from compaction.reconcile.catalogs.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one result led to. `history`, `decided`: of the log that was read; `saved`, `sent`: what was carried out."""
+
+    memory: CatalogMemory
+    tasks: tuple[Task, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    heard: Round | None = None
+    history: History | None = None
+    decided: Compaction | None = None
+    saved: Saved | None = None
+    sent: Delivered | None = None
+
+
+def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, token: int) -> Step:
+    """Results of a round that is forgotten lead to nothing."""
+    match result:
+        case Heard() if memory.processes.stage is Stage.ASKING:
+            return _heard(memory, result, spec, token)
+        case LogRead() if memory.processes.runs(Process.COMPACTION) and memory.round is not None:
+            return _log_read(memory, memory.round, result, spec, token)
+        case Saved() if memory.processes.runs(Process.COMPACTION):
+            return _end(replace(Step(memory), saved=result), Process.COMPACTION, _saved(result, memory.earliest))
+        case Delivered() if memory.processes.runs(Process.PROPAGATION):
+            return _end(replace(Step(memory), sent=result), Process.PROPAGATION, _delivered(result))
+        case Broken():
+            return _broken(memory, result)
+        case _:
+            return Step(memory)
+
+
+def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec, token: int) -> Step:
+    """Both processes begin. The log is read whatever the answers are: the status says how long the history is."""
+    round = Round(
+        heard.started_at,
+        memory.watermark,
+        topology_of(spec.topology, heard.asked),
+        heard.answers,
+        heard.unanswered,
+        round_milliseconds(spec.max_clock_skew),
+        spec.dry_run,
+    )
+    memory = replace(memory, processes=memory.processes.answered(), round=round)
+    begun = Step(memory, (ReadLog(spec),), heard=round)
+    propagation = propagating(round)
+    if isinstance(propagation, Propagate) and not spec.dry_run:
+        return replace(begun, tasks=(*begun.tasks, SendMinimum(spec, propagation.minimum, token)))
+    if isinstance(propagation, Propagate):
+        propagation = Finding(Reason.DRY_RUN, "dryRun propagates nothing")
+    return _end(begun, Process.PROPAGATION, propagation)
+
+
+def _log_read(memory: CatalogMemory, round: Round, read: LogRead, spec: CatalogCompactionSpec, token: int) -> Step:
+    round = replace(round, topology=with_assignments(round.topology, spec.topology, read.history))
+    decided = compacting(round, read.history, read.read_at)
+    memory = replace(memory, round=round, earliest=read.history.earliest)
+    found = Step(memory, history=read.history, decided=decided)
+    if isinstance(decided.step, Cut):
+        return replace(found, tasks=(SaveSnapshot(spec, decided.step.candidate, memory.earliest, token),))
+    return _end(found, Process.COMPACTION, decided.step)
+
+
+def _saved(saved: Saved, earliest: int) -> Finding:
+    match saved.outcome:
+        case SnapshotOutcome.SAVED:
+            message = f"versions {earliest} to {saved.version - 1} are cut; version {saved.version} is the earliest"
+            return Finding(Reason.COMPACTED, message)
+        case SnapshotOutcome.NOT_NEWER:
+            return Finding(Reason.NOT_NEWER, f"the log has a snapshot of version {saved.version} or later already")
+        case SnapshotOutcome.FENCED:
+            message = (
+                "the log has seen a larger fencing token: another coordinator compacts this catalog. If there is none, "
+                "the log was restored from a later copy than this object: delete and create the object again"
+            )
+            return Finding(Reason.FENCED, message)
+
+
+def _delivered(sent: Delivered) -> Finding:
+    if not sent.refused:
+        return Finding(Reason.PROPAGATED, "every participant has the minimum; partitions publish it after a checkpoint")
+    name, why = min(sent.refused)
+    others = f"; {len(sent.refused) - 1} others do not have it either" if len(sent.refused) > 1 else ""
+    return Finding(Reason.NOT_DELIVERED, f"participant {name} did not take the minimum: {why}{others}", name)
+
+
+def _broken(memory: CatalogMemory, broken: Broken) -> Step:
+    finding = Finding(broken.reason, broken.message)
+    found = Step(memory)
+    if broken.work is Work.ASK and memory.processes.stage is Stage.ASKING:
+        found = Step(replace(memory, processes=memory.processes.answered()))
+        return _end(_end(found, Process.PROPAGATION, finding), Process.COMPACTION, finding)
+    process = Process.PROPAGATION if broken.work is Work.SEND else Process.COMPACTION
+    return _end(found, process, finding) if memory.processes.runs(process) else found
+
+
+def _end(found: Step, process: Process, finding: Finding) -> Step:
+    memory = replace(found.memory, processes=found.memory.processes.ended(process))
+    return replace(found, memory=memory, ended=(*found.ended, Ended(process, finding)))
+
+
+def round_milliseconds(seconds: float) -> int:
+    """Whole milliseconds, as hybrid timestamps count them."""
+    return round(seconds * 1000)
