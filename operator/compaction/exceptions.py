@@ -1517,3 +1517,38 @@ class IndexStatusError(CatalogValidationError):
 
 class NoStorageProfileError(CatalogValidationError):
     """A table that names no storage profile, in a zone that has none."""
+
+
+class WatermarkFileError(CatalogError):
+    """The file of a participant's low watermark cannot be read or written, or holds something else."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the low watermark {self.reason}; fix the permissions or the disk, or delete a damaged file: "
+            "the watermark is then undefined until its next update"
+        )
+
+
+class ParticipantStateError(CatalogError):
+    """A request that does not fit the state of a participant: an unknown partition, a checkpoint that never began."""
+
+
+class MinimumAheadError(CatalogError):
+    """A minimum to store that is later than what the participant's own transactions need: nothing was stored."""
+
+    def __init__(self, participant: str, timestamp: int, own: int) -> None:
+        super().__init__(participant, timestamp, own)
+        self.participant = participant
+        self.timestamp = timestamp
+        self.own = own
+
+    def __str__(self) -> str:
+        return (
+            f"{self.participant}: the minimum {self.timestamp} is later than {self.own}, which its transactions need: "
+            "it is no minimum of all participants; ask all of them again"
+        )
