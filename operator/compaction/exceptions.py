@@ -4,6 +4,7 @@ A message names the object (file, index, job, policy) and says what to do; the c
 """
 
 from enum import StrEnum
+from typing import Self
 
 
 class CompactionError(Exception):
@@ -1517,3 +1518,83 @@ class IndexStatusError(CatalogValidationError):
 
 class NoStorageProfileError(CatalogValidationError):
     """A table that names no storage profile, in a zone that has none."""
+
+
+class WatermarkFileError(CatalogError):
+    """The file of a participant's low watermark cannot be read or written, or holds something else."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the low watermark {self.reason}; fix the permissions or the disk, or delete a damaged file: "
+            "the watermark is then undefined until its next update"
+        )
+
+
+class ParticipantStateError(CatalogError):
+    """A request that does not fit the state of a participant: an unknown partition, a checkpoint that never began."""
+
+
+class MinimumAheadError(CatalogError):
+    """A minimum to store that is later than what the participant's own transactions need: nothing was stored."""
+
+    def __init__(self, participant: str, timestamp: int, own: int) -> None:
+        super().__init__(participant, timestamp, own)
+        self.participant = participant
+        self.timestamp = timestamp
+        self.own = own
+
+    def __str__(self) -> str:
+        return (
+            f"{self.participant}: the minimum {self.timestamp} is later than {self.own}, which its transactions need: "
+            "it is no minimum of all participants; ask all of them again"
+        )
+
+
+class CatalogNotFoundError(CatalogError):
+    """A version that is not retained, or a time before the earliest retained one."""
+
+    @classmethod
+    def of_version(cls, version: int, earliest: int, latest: int) -> Self:
+        return cls(f"catalog version {version} not found: versions {earliest} to {latest} are retained")
+
+    @classmethod
+    def at_time(cls, at: int, earliest: int, since: int) -> Self:
+        return cls(
+            f"no catalog found for the time {at}: the earliest retained version {earliest} is active from {since} on; "
+            "use a later time"
+        )
+
+
+class CatalogConflictError(CatalogError):
+    """Other processes wrote a version each time that this one was about to; nothing was changed."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(attempts)
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return f"other processes changed the catalog in each of {self.attempts} attempts; run the command again"
+
+
+class CatalogClosedError(CatalogError):
+    """The manager of the catalog was closed before the result was known."""
+
+    def __str__(self) -> str:
+        return "the manager of the catalog is closed; what it was asked for may have reached the log or not"
+
+
+class CatalogStoppedError(CatalogError):
+    """The manager of a catalog applies no further versions, because of the error it was raised from."""
+
+    def __init__(self, version: int, reason: str) -> None:
+        super().__init__(version, reason)
+        self.version = version
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the catalog stopped at version {self.version}: {self.reason}"

@@ -1,5 +1,5 @@
 """The coordinator's low watermark: readers may use the catalog from there on
-(docs/design/catalog-compaction.md#low-watermark).
+(docs/design/catalog-compaction.md#the-watermark-of-the-coordinator).
 """
 
 from __future__ import annotations
