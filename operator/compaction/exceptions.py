@@ -1552,3 +1552,70 @@ class MinimumAheadError(CatalogError):
             f"{self.participant}: the minimum {self.timestamp} is later than {self.own}, which its transactions need: "
             "it is no minimum of all participants; ask all of them again"
         )
+
+
+class StaleCoordinatorError(CatalogError):
+    """A minimum from a coordinator whose token is not the largest that the participant has seen; nothing was stored."""
+
+    def __init__(self, participant: str, token: int, largest: int) -> None:
+        super().__init__(participant, token, largest)
+        self.participant = participant
+        self.token = token
+        self.largest = largest
+
+    def __str__(self) -> str:
+        return (
+            f"{self.participant}: token {self.token} is stale: a coordinator came with {self.largest}; stop this "
+            "one, or let it claim a new token"
+        )
+
+
+class ParticipantFailure(StrEnum):
+    """Why there is no report of a participant that may be believed."""
+
+    NO_ANSWER = "NoAnswer"
+    LATE = "Late"
+    UNAUTHORIZED = "Unauthorized"
+    REDIRECTED = "Redirected"
+    REFUSED = "Refused"
+    GARBAGE = "Garbage"
+    TOO_LARGE = "TooLarge"
+    WRONG_VERSION = "WrongVersion"
+    NAME_DIFFERS = "NameDiffers"
+    STALE_TOKEN = "StaleToken"
+    MINIMUM_AHEAD = "MinimumAhead"
+
+
+_PARTICIPANT_ADVICE = {
+    ParticipantFailure.NO_ANSWER: "check that it runs, its address, and network policies",
+    ParticipantFailure.LATE: "check its load, or allow it more time",
+    ParticipantFailure.UNAUTHORIZED: "give coordinator and participant the same secret, or allow the service account",
+    ParticipantFailure.REDIRECTED: "name the address that answers itself: redirects are not followed",
+    ParticipantFailure.REFUSED: "read its log",
+    ParticipantFailure.GARBAGE: "run `compactor catalogs conformance` against it",
+    ParticipantFailure.TOO_LARGE: "let the process hold fewer partitions",
+    ParticipantFailure.WRONG_VERSION: "upgrade the participant or the operator, so that both have the same protocol",
+    ParticipantFailure.NAME_DIFFERS: "name the participant that answers there, or correct the address",
+    ParticipantFailure.STALE_TOKEN: "another coordinator was elected: this one has to stop",
+    ParticipantFailure.MINIMUM_AHEAD: "compute the minimum again from new reports of all participants",
+}
+
+
+class ParticipantError(CatalogError):
+    """A participant that gave no report, or none that may be believed: no history is cut. `name`, `url`: which one."""
+
+    def __init__(self, name: str, url: str, reason: ParticipantFailure, detail: str) -> None:
+        super().__init__(name, url, reason, detail)
+        self.name = name
+        self.url = url
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"participant {self.name} at {self.url}: {self.detail} ({self.reason}); {_PARTICIPANT_ADVICE[self.reason]}"
+        )
+
+
+class ParticipantConfigError(CatalogError):
+    """Addresses or secrets by which participants cannot be asked safely."""

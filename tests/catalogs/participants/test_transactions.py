@@ -142,11 +142,10 @@ def test_no_transaction_begins_below_a_minimum_that_was_answered() -> None:
     counter = itertools.count(1000)
     versions = Versions({0: 1})
     active = ActiveTransactions(lambda: next(counter), versions)
-    stop, wrong = threading.Event(), list[str]()
-    answered = [0]
+    wrong, answered = list[str](), [0]
 
     def work() -> None:
-        while not stop.is_set():
+        for _ in range(500):
             promised = answered[0]
             begun = active.begin()
             if begun <= promised:
@@ -156,10 +155,11 @@ def test_no_transaction_begins_below_a_minimum_that_was_answered() -> None:
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
         worker.start()
-    for version in range(1, 300):
-        versions.add(version, next(counter))
+    version = 0
+    while any(worker.is_alive() for worker in workers):
+        version += 1
+        versions.activations = {0: 1, version: next(counter)}
         answered[0] = active.minimum().clock
-    stop.set()
     for worker in workers:
         worker.join()
     assert wrong == []
