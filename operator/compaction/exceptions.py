@@ -4,6 +4,7 @@ A message names the object (file, index, job, policy) and says what to do; the c
 """
 
 from enum import StrEnum
+from typing import Self
 
 
 class CompactionError(Exception):
@@ -1611,11 +1612,59 @@ class ParticipantError(CatalogError):
         self.reason = reason
         self.detail = detail
 
+    @property
+    def explanation(self) -> str:
+        """What happened and what to do, behind the name of the participant."""
+        return f"{self.detail} ({self.reason}, {self.url}); {_PARTICIPANT_ADVICE[self.reason]}"
+
     def __str__(self) -> str:
-        return (
-            f"participant {self.name} at {self.url}: {self.detail} ({self.reason}); {_PARTICIPANT_ADVICE[self.reason]}"
-        )
+        return f"participant {self.name}: {self.explanation}"
 
 
 class ParticipantConfigError(CatalogError):
     """Addresses or secrets by which participants cannot be asked safely."""
+
+
+class CatalogNotFoundError(CatalogError):
+    """A version that is not retained, or a time before the earliest retained one."""
+
+    @classmethod
+    def of_version(cls, version: int, earliest: int, latest: int) -> Self:
+        return cls(f"catalog version {version} not found: versions {earliest} to {latest} are retained")
+
+    @classmethod
+    def at_time(cls, at: int, earliest: int, since: int) -> Self:
+        return cls(
+            f"no catalog found for the time {at}: the earliest retained version {earliest} is active from {since} on; "
+            "use a later time"
+        )
+
+
+class CatalogConflictError(CatalogError):
+    """Other processes wrote a version each time that this one was about to; nothing was changed."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(attempts)
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return f"other processes changed the catalog in each of {self.attempts} attempts; run the command again"
+
+
+class CatalogClosedError(CatalogError):
+    """The manager of the catalog was closed before the result was known."""
+
+    def __str__(self) -> str:
+        return "the manager of the catalog is closed; what it was asked for may have reached the log or not"
+
+
+class CatalogStoppedError(CatalogError):
+    """The manager of a catalog applies no further versions, because of the error it was raised from."""
+
+    def __init__(self, version: int, reason: str) -> None:
+        super().__init__(version, reason)
+        self.version = version
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the catalog stopped at version {self.version}: {self.reason}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.harness import Curve, Fact, Race, Side, Target, Workspace, answer_of_child, in_child
+from bench.harness import Curve, Fact, Race, Side, Workspace, answer_of_child, in_child
 from compaction.rewrite.metaranges.tree import WrittenTree
 from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
 from compaction.stores.staging.format.columns import I64, RecordColumns
@@ -26,8 +26,6 @@ from support.stores.staging_bulk import BulkRepo, deletions_of, in_steps, record
 
 CHANGES = 10_000
 BRANCH = "changed"
-TARGET = 500_000
-"""Records per second and core, read and written."""
 
 
 def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
@@ -143,8 +141,7 @@ def _rates(workspace: Workspace) -> Iterator[Race | Fact]:
         yield Race("a tenth changed, all rewritten", "records", size, compact, copying, rounds=3, isolated=True)
     written = min(in_child(lambda: _merged(folder)).cpu for _ in range(workspace.pick(3, 1)))
     rate = size / written
-    target = Target(f">= {TARGET:,} records per CPU second", lambda _: rate >= TARGET)
-    yield Fact("the same, read, merged and written alone", f"{rate:,.0f} records/s", target.text, rate >= TARGET)
+    yield Fact("the same without the proof: read, tokens too, merged and written", f"{rate:,.0f} records/s")
 
 
 def _plain_inputs(folder: Path) -> tuple[list[Path], dict[bytes, bytes]]:
@@ -157,7 +154,7 @@ def _plain_inputs(folder: Path) -> tuple[list[Path], dict[bytes, bytes]]:
 
 
 def _merged(folder: Path) -> None:
-    """Without the tokens' way from the key-value store and without the proof."""
+    """Without the proof. What the codec alone reads and writes is measured by `staging_tables`."""
     with BulkRepo.open(folder) as repo:
         area, work = repo.area, repo.work(BRANCH)
         records = area.ranges.records(base_view(area, work).metarange_id)

@@ -34,7 +34,7 @@ STATUS: dict[str, Any] = {
     "oldestDebtAt": ago(90),
     "lastSenseTime": ago(5),
 }
-BEFORE, AFTER, DROPPED = f"3:{5:032x}", f"2:{3:032x}", f"1:{2:032x}"
+BEFORE, AFTER, DROPPED = f"3:{5:016x}", f"2:{3:016x}", f"1:{2:016x}"
 
 
 def policy_with(**status: Any) -> CompactionPolicy:

@@ -73,6 +73,7 @@ LAYERS = (
     ),
     Layer("compaction.catalogs.model", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
     Layer("compaction.catalogs.codec", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.commands")),
+    Layer("compaction.catalogs.compaction", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
     Layer("compaction.rewrite", (*CLUSTER, "compaction.reconcile", "compaction.cli", "compaction.local")),
     Layer(
         "compaction.explain",

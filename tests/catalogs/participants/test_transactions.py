@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from compaction.catalogs.participants.report import UNDEFINED
 from compaction.catalogs.participants.transactions import ActiveTransactions
+from compaction.catalogs.participants.versions import CatalogVersions
 from compaction.exceptions import CatalogError
 from support.catalogs.participants import Clock, Versions
+from support.catalogs.worlds import World
 
 
 def tracker(*activations: int) -> tuple[ActiveTransactions, Clock, Versions]:
@@ -164,3 +166,12 @@ def test_no_transaction_begins_below_a_minimum_that_was_answered() -> None:
         worker.join()
     assert wrong == []
     assert len(active) == 0
+
+
+def test_versions_of_a_catalog_that_the_process_keeps() -> None:
+    """As its manager answers: the last version whose activation time is not after the timestamp."""
+    world = World.started()
+    active = ActiveTransactions(Clock(world.catalog.activation_time + 5), CatalogVersions(lambda _: world.catalog))
+    active.begin()
+    assert active.minimum().required == world.catalog.activation_time
+    assert active.finished_before(world.catalog.version)

@@ -14,15 +14,19 @@ from typing import Any
 
 import pytest
 
+from compaction.catalogs.compaction.answers import unanswered
+from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.compaction.round import Answer, Round, Topology
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import PartitionReport, Report, Role
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.ingest.participants.client import (
     AskLimits,
-    DatedReport,
     ParticipantAddress,
     ParticipantClient,
+    Skew,
+    skew_of,
 )
 from compaction.ingest.participants.messages import ReportMessage
 from compaction.ingest.participants.round import ask_all, store_all
@@ -45,8 +49,8 @@ from support.stores.ingest import SECRET
 MESSAGE = json.loads(ReportMessage.of(REPORT).to_json())
 
 
-def ask(address: ParticipantAddress, made: ParticipantClient | None = None) -> DatedReport:
-    async def run() -> DatedReport:
+def ask(address: ParticipantAddress, made: ParticipantClient | None = None) -> Answer:
+    async def run() -> Answer:
         async with made or client() as asking:
             return await asking.ask(address)
 
@@ -66,13 +70,13 @@ def changed(**fields: Any) -> bytes:
 
 def test_a_report_arrives_whole_and_dated_by_the_coordinator(tmp_path: Path) -> None:
     one = ready()
-    moments = iter([5_000, 5_100])
+    moments = iter([hybrid(5_000), hybrid(5_100)])
     with participant(one, tmp_path) as endpoint:
         asking = client()
         asking.clock = lambda: next(moments)
         found = ask(at(endpoint.port), asking)
     assert replace(found.report, transactions=0, clock=0) == replace(one.report(), transactions=0, clock=0)
-    assert (found.sent_at, found.received_at, found.uncertainty) == (5_000, 5_100, 50)
+    assert (found.asked_at, found.received_at) == (hybrid(5_000), hybrid(5_100))
 
 
 def test_a_clock_that_is_an_hour_off_is_measured(tmp_path: Path) -> None:
@@ -82,16 +86,18 @@ def test_a_clock_that_is_an_hour_off_is_measured(tmp_path: Path) -> None:
         one.set_clock_offset(milliseconds)
         with participant(one, tmp_path) as endpoint:
             found = ask(at(endpoint.port))
-        assert abs(found.skew - milliseconds) < 600_000
-        assert found.is_off(500)
-        assert not found.is_off(5_000_000)
+        assert abs(skew_of(found).milliseconds - milliseconds) < 600_000
+        seen = Round(found.asked_at, 1, Topology(frozenset({"node1"})), (found,))
+        decided = unanswered(seen)
+        assert decided is not None
+        assert (decided.reason, decided.participant) == (Reason.CLOCK_OFF, "node1")
+        assert unanswered(replace(seen, max_skew=5_000_000)) is None
 
 
-def test_a_skew_within_the_round_trip_is_no_difference() -> None:
-    dated = DatedReport(report(clock=hybrid(10_600)), sent_at=10_000, received_at=11_000)
-    assert (dated.skew, dated.uncertainty) == (100, 500)
-    assert not dated.is_off(0)
-    assert replace(dated, report=report(clock=hybrid(12_100))).is_off(1_000)
+def test_a_skew_is_as_certain_as_the_round_trip_is_short() -> None:
+    answer = Answer(report(clock=hybrid(10_600)), asked_at=hybrid(10_000), received_at=hybrid(11_000))
+    assert skew_of(answer) == Skew(100, 500)
+    assert skew_of(replace(answer, received_at=hybrid(10_001), asked_at=hybrid(10_000))) == Skew(600, 1)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +316,10 @@ def test_one_that_hangs_delays_no_other_and_is_the_only_one_that_fails(tmp_path:
     with participant(ready(), tmp_path) as endpoint, raw_server(lambda _, over: _wait(over)) as silent:
         found = run_round([at(silent, "silent"), at(endpoint.port)], seconds=1.0)
     assert (list(found.reports), list(found.failures)) == (["node1"], ["silent"])
-    assert found.failures["silent"].reason is ParticipantFailure.LATE
+    (silent_one,) = found.unanswered
+    assert (silent_one.name, silent_one.reason) == ("silent", Reason.ANSWER_LATE)
+    assert "no whole answer within 1 s" in silent_one.message
+    assert [one.name for one in found.answers] == ["node1"]
 
 
 def test_a_round_ends_though_most_of_it_hangs() -> None:

@@ -81,6 +81,20 @@ class SharedMap(Generic[K, V]):
             return self
         return self._with(key, {kept: value for kept, value in bucket.items() if kept != key}, self._size - 1)
 
+    def changes_since(self, before: SharedMap[K, V]) -> Iterator[tuple[K, V | None]]:
+        """Keys whose value is not the same object as in `before`, with the value, None for one that is gone. Pages and
+        buckets that both share are passed over.
+        """
+        if self._mask != before._mask:
+            yield from _changes(dict(before.items()), dict(self.items()))
+            return
+        for old_page, page in zip(before._pages, self._pages, strict=True):
+            if old_page is page:
+                continue
+            for old, new in zip(old_page, page, strict=True):
+                if old is not new:
+                    yield from _changes(old, new)
+
     def _with(self, key: K, bucket: dict[K, V], size: int) -> SharedMap[K, V]:
         at = hash(key) & self._mask
         page = list(self._pages[at >> _PAGE])
@@ -100,3 +114,12 @@ class SharedMap(Generic[K, V]):
 
     def __repr__(self) -> str:
         return f"SharedMap({dict(self.items())!r})"
+
+
+def _changes(before: dict[K, V], after: dict[K, V]) -> Iterator[tuple[K, V | None]]:
+    for key, value in after.items():
+        if before.get(key) is not value:
+            yield key, value
+    for key in before:
+        if key not in after:
+            yield key, None

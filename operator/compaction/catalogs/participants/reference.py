@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from compaction.catalogs.manager.clock import system_milliseconds
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.minimums import Checkpoint, PartitionKey, PublishedMinimums
 from compaction.catalogs.participants.partition_log import PartitionLog
@@ -30,7 +30,7 @@ from compaction.exceptions import MinimumAheadError, ParticipantStateError
 
 def system_clock() -> int:
     """The machine's clock as a hybrid timestamp."""
-    return hybrid(time.time_ns() // 1_000_000)
+    return hybrid(system_milliseconds())
 
 
 @dataclass(slots=True)

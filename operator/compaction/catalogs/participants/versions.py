@@ -1,15 +1,17 @@
-"""Versions of a catalog by their activation times, for a participant that keeps no catalog of its own."""
+"""Versions of a catalog by their activation times: of a manager, or listed where there is no catalog."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
 
+from compaction.catalogs.model.catalog import Catalog
 from compaction.exceptions import ParticipantStateError
 
 
 class ListedVersions:
-    """Version 0 is active at first, as in every catalog. Safe for threads."""
+    """For a participant that keeps no catalog. Version 0 is active at first, as in every one. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,3 +33,15 @@ class ListedVersions:
             if index < 0:
                 raise ParticipantStateError(f"no version of the catalog is active at {timestamp}")
             return self._versions[index], self._times[index]
+
+
+class CatalogVersions:
+    """Versions of a catalog that this process keeps: `active` of its manager."""
+
+    def __init__(self, active: Callable[[int], Catalog]) -> None:
+        self._active = active
+
+    def active(self, timestamp: int) -> tuple[int, int]:
+        """Version active at `timestamp`, and its activation time. Raises CatalogNotFoundError."""
+        found = self._active(timestamp)
+        return found.version, found.activation_time

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -21,8 +20,10 @@ import aiohttp
 from pydantic import ValidationError
 from yarl import URL
 
+from compaction.catalogs.compaction.round import Answer
 from compaction.catalogs.model.hybrid import physical
 from compaction.catalogs.participants.consistency import contradictions
+from compaction.catalogs.participants.reference import system_clock
 from compaction.catalogs.participants.report import Report
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.ingest.participants import answers
@@ -79,39 +80,26 @@ class AskLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class DatedReport:
-    """A report as the coordinator received it. `sent_at`, `received_at`: milliseconds since the epoch, by the
-    coordinator's clock.
+class Skew:
+    """Milliseconds by which the participant's clock is ahead of the coordinator's; `uncertainty`: milliseconds that it
+    may be wrong by, because the moment in between at which the participant read its clock is not known.
     """
 
-    report: Report
-    sent_at: int
-    received_at: int
-
-    @property
-    def skew(self) -> int:
-        """Milliseconds by which the participant's clock is ahead of the coordinator's."""
-        return physical(self.report.clock) - (self.sent_at + self.received_at) // 2
-
-    @property
-    def uncertainty(self) -> int:
-        """Milliseconds that the skew may be wrong by: when in between the participant read its clock is not known."""
-        return -(-(self.received_at - self.sent_at) // 2)
-
-    def is_off(self, most: int) -> bool:
-        """Whether the clocks certainly differ by more than `most` milliseconds."""
-        return abs(self.skew) - self.uncertainty > most
+    milliseconds: int
+    uncertainty: int
 
 
-def now_milliseconds() -> int:
-    """The machine's clock."""
-    return time.time_ns() // 1_000_000
+def skew_of(answer: Answer) -> Skew:
+    """The clock of the report against the middle between question and receipt."""
+    asked, received = physical(answer.asked_at), physical(answer.received_at)
+    return Skew(physical(answer.report.clock) - (asked + received) // 2, -(-(received - asked) // 2))
 
 
 @dataclass(slots=True)
 class ParticipantClient:
     """`secret`: returns the bearer token to send, read for every request so that it may be replaced. `tls`: how servers
-    are verified; the system's authorities unless given. `plain`: allows plain HTTP beyond loopback.
+    are verified; the system's authorities unless given. `plain`: allows plain HTTP beyond loopback. `clock`: hybrid
+    timestamps of the coordinator.
 
     For one event loop; an asynchronous context manager.
     """
@@ -120,7 +108,7 @@ class ParticipantClient:
     tls: ssl.SSLContext | None = None
     plain: bool = False
     limits: AskLimits = field(default_factory=AskLimits)
-    clock: Callable[[], int] = now_milliseconds
+    clock: Callable[[], int] = system_clock
     _session: aiohttp.ClientSession | None = field(default=None, init=False)
 
     async def __aenter__(self) -> Self:
@@ -143,16 +131,16 @@ class ParticipantClient:
             # Transports close in the next turn of the loop; without it a loop that ends now reports leaked sockets.
             await asyncio.sleep(0)
 
-    async def ask(self, address: ParticipantAddress) -> DatedReport:
-        """The report of the participant. Raises ParticipantError, ParticipantConfigError."""
-        sent_at = self.clock()
+    async def ask(self, address: ParticipantAddress) -> Answer:
+        """The report of the participant, dated. Raises ParticipantError, ParticipantConfigError."""
+        asked_at = self.clock()
         body = await self._exchange(address, "GET", REPORT_PATH, None)
         received_at = self.clock()
         if len(body) < _LARGE:
             report = _believed(address, body)
         else:
             report = await asyncio.to_thread(_believed, address, body)
-        return DatedReport(report, sent_at, received_at)
+        return Answer(report, asked_at, received_at)
 
     async def store(self, address: ParticipantAddress, timestamp: int, token: int) -> int:
         """Send the minimum of all participants; the number of partitions that it was stored in.

@@ -6,20 +6,40 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
-from compaction.ingest.participants.client import DatedReport, ParticipantAddress, ParticipantClient
+from compaction.ingest.participants.client import ParticipantAddress, ParticipantClient
 
 T = TypeVar("T")
+_REASONS: Final = {
+    ParticipantFailure.NO_ANSWER: Reason.NO_ANSWER,
+    ParticipantFailure.LATE: Reason.ANSWER_LATE,
+}
+"""Of those that have no answer; every other answer is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRound:
     """By name, in the order asked. Every participant is in one of the two."""
 
-    reports: Mapping[str, DatedReport]
+    reports: Mapping[str, Answer]
     failures: Mapping[str, ParticipantError]
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """As a decision reads them."""
+        return tuple(self.reports.values())
+
+    @property
+    def unanswered(self) -> tuple[Unanswered, ...]:
+        """As a decision reads them."""
+        return tuple(
+            Unanswered(name, _REASONS.get(error.reason, Reason.ANSWER_REFUSED), error.explanation)
+            for name, error in self.failures.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

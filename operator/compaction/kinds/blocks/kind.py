@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         DebtStatus,
     )
 
-_OF_ROWS: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{32})", re.ASCII)
-_DIGESTS: Final = 1 << 128
+_OF_ROWS: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{16})", re.ASCII)
+_DIGESTS: Final = 1 << 64
 
 
 class BlockStoreKind(Kind):
@@ -225,7 +225,7 @@ class BlockStoreKind(Kind):
 
 
 def _numbers(fingerprint: str) -> tuple[int, int] | None:
-    """Rows and digest of a fingerprint of blocks, `<rows>:<32 hexadecimal digits>`; None for anything else."""
+    """Rows and digest of a fingerprint of blocks, `<rows>:<16 hexadecimal digits>`; None for anything else."""
     found = _OF_ROWS.fullmatch(fingerprint)
     return None if found is None else (int(found[1]), int(found[2], 16))
 

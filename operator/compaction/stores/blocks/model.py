@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 SECOND: Final = 1_000_000
 """Times are microseconds."""
-ALGORITHM: Final = "rows128-2"
+ALGORITHM: Final = "rows64-1"
 """How fingerprints are computed (`fingerprint`)."""
-DIGEST_BITS: Final = 128
+DIGEST_BITS: Final = 64
 _DIGESTS: Final = 1 << DIGEST_BITS
 
 
@@ -29,7 +29,7 @@ class BlockKey(NamedTuple):
 class RowFingerprint:
     """The content of a set of rows, whatever their order, their encoding and the number of files they lie in.
 
-    `digest` is the sum of the rows' 128-bit hashes modulo 2^128, so the fingerprint of a union of files is the sum of
+    `digest` is the sum of the rows' 64-bit hashes modulo 2^64, so the fingerprint of a union of files is the sum of
     theirs, and a row that is there twice counts twice.
     """
 
@@ -43,14 +43,14 @@ class RowFingerprint:
         return RowFingerprint(self.rows - other.rows, (self.digest - other.digest) % _DIGESTS)
 
     def __str__(self) -> str:
-        return f"{self.rows}:{self.digest:032x}"
+        return f"{self.rows}:{self.digest:016x}"
 
     @classmethod
     def parse(cls, text: str) -> RowFingerprint:
         """The inverse of `str`. Raises ValueError."""
         rows, colon, digest = text.partition(":")
         if not (colon and rows.isascii() and rows.isdecimal() and len(digest) == DIGEST_BITS // 4):
-            raise ValueError(f"{text!r} is not a fingerprint: <rows>:<32 hexadecimal digits>")
+            raise ValueError(f"{text!r} is not a fingerprint: <rows>:<16 hexadecimal digits>")
         return cls(int(rows), int(digest, 16))
 
 

@@ -87,7 +87,7 @@ def checks(story: Story) -> list[Check]:
 def _same_content(story: Story, tenant: str) -> Check:
     wanted = story.entries.content[tenant]
     read = None if story.final is None else story.final.content.get(tenant)
-    fact = f"{wanted.rows} rows, {wanted.digest:032x}"[: len(f"{wanted.rows} rows, ") + 12]
+    fact = f"{wanted.rows} rows, {wanted.digest:016x}"[: len(f"{wanted.rows} rows, ") + 12]
     if read != wanted:
         fact += f", read were {read}"
     return Check(f"{tenant}: the rows read are those that were registered", read == wanted, fact)

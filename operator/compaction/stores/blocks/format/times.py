@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from compaction.api.text.safe import cut
 from compaction.exceptions import UnsuitableBlockError
-from compaction.stores.blocks.fingerprint.lanes import plain_type
+from compaction.stores.blocks.fingerprint.cells import plain_type
 from compaction.stores.blocks.format.footer import BlockFooter
 from compaction.stores.blocks.model import Block
 

@@ -113,7 +113,7 @@ def row_of(block: Block) -> dict[str, Any]:
         "max_time": block.max_time,
         "rows": block.rows,
         "bytes": block.bytes,
-        "digest": f"{block.fingerprint.digest:032x}",
+        "digest": f"{block.fingerprint.digest:016x}",
         "sort_key": json.dumps(block.sort_key),
         "schema_id": block.schema_id,
         "created": created_at(block.id),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from compaction.stores.blocks.fingerprint.lanes import plain_type
+from compaction.stores.blocks.fingerprint.cells import plain_type
 
 
 def schema_id(schema: pa.Schema) -> str:

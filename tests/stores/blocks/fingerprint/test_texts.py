@@ -11,11 +11,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.blocks.fingerprint import text_lanes as module
-from compaction.stores.blocks.fingerprint.text_lanes import SHORT, text_lanes
+from compaction.stores.blocks.fingerprint import texts as module
+from compaction.stores.blocks.fingerprint.texts import SHORT, text_hashes
 
 ALL = (1 << 64) - 1
-FIRST, SECOND = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F
+FIRST = 0x9E3779B185EBCA87
 KINDS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
 
 VALUES = st.lists(
@@ -26,24 +26,19 @@ VALUES = st.lists(
 )
 
 
-def by_itself(value: bytes) -> tuple[int, int]:
+def by_itself(value: bytes) -> int:
     """The definition: eight bytes after the other, or xxh3 of a long one."""
-    a, b = len(value) * FIRST & ALL, len(value) * SECOND & ALL
     if len(value) > SHORT:
-        digest = xxhash.xxh3_128_intdigest(value)
-        return digest >> 64, digest & ALL
+        return xxhash.xxh3_64_intdigest(value)
+    hashed = len(value) * FIRST & ALL
     for start in range(0, len(value), 8):
-        word = int.from_bytes(value[start : start + 8], "little")
-        a = (a ^ word) * FIRST & ALL
-        a ^= a >> 32
-        b = (b + word) * SECOND & ALL
-        b ^= b >> 29
-    return a, b
+        hashed ^= int.from_bytes(value[start : start + 8], "little")
+        hashed = (hashed ^ hashed >> 32) * FIRST & ALL
+    return hashed
 
 
-def lanes_of(array: pa.Array) -> list[tuple[int, int]]:
-    a, b = text_lanes(array)
-    return list(zip(a.tolist(), b.tolist(), strict=True))
+def hashes_of(array: pa.Array) -> list[int]:
+    return text_hashes(array).tolist()
 
 
 @given(VALUES, st.integers(0, 9), st.integers(1, 5))
@@ -52,7 +47,7 @@ def test_together_as_by_itself(values: list[bytes], skipped: int, block: int) ->
     with mock.patch.object(module, "_BLOCK", block):
         for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
             array = pa.array([b"x" * skipped, *values, b"end"], kind).slice(1, len(values))
-            assert lanes_of(array) == [by_itself(value) for value in values]
+            assert hashes_of(array) == [by_itself(value) for value in values]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,14 +55,14 @@ def test_every_kind_of_text_is_alike(kind: pa.DataType) -> None:
     texts = ["", "a", "ä", "12345678", "123456789", "x" * SHORT, "x" * (SHORT + 1), "\0", "a\0"]
     data = [text.encode() for text in texts]
     array = pa.array(texts if kind in KINDS[:3] else data, kind)
-    assert lanes_of(array) == [by_itself(one) for one in data]
+    assert hashes_of(array) == [by_itself(one) for one in data]
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 33])
 def test_of_fixed_size_too(width: int) -> None:
     values = [bytes(range(n, n + width)) for n in range(20)]
     for start in range(4):
-        assert lanes_of(pa.array(values, pa.binary(width)).slice(start)) == [by_itself(one) for one in values[start:]]
+        assert hashes_of(pa.array(values, pa.binary(width)).slice(start)) == [by_itself(one) for one in values[start:]]
 
 
 def test_where_the_memory_ends_and_begins_at_any_place() -> None:
@@ -79,9 +74,9 @@ def test_where_the_memory_ends_and_begins_at_any_place() -> None:
             offsets = pa.py_buffer(np.array([0, size // 3, size], np.int32))
             array = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, buffer])
             part = data[begin : begin + size]
-            assert lanes_of(array) == [by_itself(part[: size // 3]), by_itself(part[size // 3 :])]
+            assert hashes_of(array) == [by_itself(part[: size // 3]), by_itself(part[size // 3 :])]
 
 
 def test_nothing_at_all() -> None:
-    assert lanes_of(pa.array([], pa.string())) == []
-    assert lanes_of(pa.array(["", ""])) == [by_itself(b"")] * 2
+    assert hashes_of(pa.array([], pa.string())) == []
+    assert hashes_of(pa.array(["", ""])) == [by_itself(b"")] * 2

@@ -1,14 +1,14 @@
-"""Arrow columns as hashes: two 64-bit lanes per row that say what the value is, however it is stored.
+"""Arrow columns as hashes: a 64-bit number per row that says what the value is, however it is stored.
 
-`lanes(array, keys)` gives for each row of a column two unsigned 64-bit numbers, both 0 for a null. They depend on the
-column's name, on the kind of its type and on the value, and on nothing else: not on dictionaries, chunks, offsets,
-what lies under a null, the width of an integer or of a float, the unit of a timestamp, or the names inside of lists.
-Not equal: an integer and the same number as a float or as text; 0.0 and -0.0 (their bits differ, and a rewrite keeps
-bits). All NaN are one value.
+`cells(array, keys)` gives an unsigned 64-bit number for each row of a column, 0 for a null. It depends on the column's
+name, on the kind of its type and on the value, and on nothing else: not on dictionaries, chunks, offsets, what lies
+under a null, the width of an integer or of a float, the unit of a timestamp, or the names inside of lists. Not equal:
+an integer and the same number as a float or as text; 0.0 and -0.0 (their bits differ, and a rewrite keeps bits). All
+NaN are one value.
 
-The arithmetic is that of unsigned 64-bit numbers, modulo 2^64. A value is mixed (fold, multiply, fold: each step can be
-undone, so different 64-bit values stay different), then multiplied with a key of the column per lane and moved by
-another: multilinear hashing, which sums of columns keep (`rows`).
+The arithmetic is that of unsigned 64-bit numbers, modulo 2^64. A value is multiplied with an odd key of its column,
+mixed (fold, multiply, fold) and moved by another key. Each step can be undone, so different words of a column stay
+different, and what two columns say of a row can be added (`rows`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ import xxhash
 
 from compaction.exceptions import UnsupportedColumnError
 from compaction.stores.blocks.fingerprint.lookups import Lookup
-from compaction.stores.blocks.fingerprint.text_lanes import text_lanes
+from compaction.stores.blocks.fingerprint.texts import text_hashes
 
 Words = npt.NDArray[np.uint64]
-Lanes = tuple[Words, Words]
 
 MIX: Final = np.uint64(0x9FB21C651E98DF25)
 """Multiplier of the mix (odd; of xxh3's rrmxmx)."""
@@ -59,14 +58,16 @@ _SPARSE: Final = 2
 
 @dataclass(slots=True)
 class ColumnKeys:
-    """What tells one column from the others: odd multipliers and offsets per lane, from its name and kind of type.
+    """What tells one column from the others: an odd multiplier and an offset, from its name and kind of type.
 
-    `children` are those of nested types, by position. `known`: the dictionary hashed last, with its lanes.
+    `place` multiplies positions in lists. `children` are those of nested types, by position. `known`: the dictionary
+    hashed last, with its hashes.
     """
 
     path: str
-    multiply: tuple[np.uint64, np.uint64]
-    offset: tuple[np.uint64, np.uint64]
+    multiply: np.uint64
+    offset: np.uint64
+    place: np.uint64
     children: tuple[ColumnKeys, ...] = ()
     known: Lookup | None = field(default=None, repr=False)
 
@@ -75,7 +76,7 @@ def column_keys(name: str, kind: pa.DataType) -> ColumnKeys:
     """The keys of a column. Raises UnsupportedColumnError for a type without a defined hash (unions, intervals)."""
     kind = plain_type(kind)
     seed = f"{name}\0{_kind_name(name, kind)}".encode()
-    words = np.frombuffer(xxhash.xxh3_128_digest(seed) + xxhash.xxh3_128_digest(seed, seed=1), dtype="<u8")
+    words = np.frombuffer(xxhash.xxh3_128_digest(seed) + xxhash.xxh3_64_digest(seed, seed=1), dtype="<u8")
     children: tuple[ColumnKeys, ...] = ()
     if pa.types.is_struct(kind):
         # A dot in a name is escaped, or {a.b: {c}} and {a: {b.c}} were one.
@@ -89,7 +90,7 @@ def column_keys(name: str, kind: pa.DataType) -> ColumnKeys:
     elif _is_list(kind):
         children = (column_keys(f"{name}.[]", kind.value_type),)
     odd = np.uint64(1)
-    return ColumnKeys(name, (words[0] | odd, words[1] | odd), (words[2], words[3]), children)
+    return ColumnKeys(name, words[0] | odd, words[1], words[2] | odd, children)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -103,28 +104,23 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
             return kind
 
 
-def lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
-    """Two lanes of `len(array)` words each, the caller's to change."""
+def cells(array: pa.Array[Any], keys: ColumnKeys) -> Words:
+    """`len(array)` words, the caller's to change."""
     if isinstance(array, pa.ExtensionArray):
-        return lanes(array.storage, keys)
+        return cells(array.storage, keys)
     if pa.types.is_run_end_encoded(array.type):
-        return lanes(pc.run_end_decode(array), keys)
+        return cells(pc.run_end_decode(array), keys)
     if pa.types.is_dictionary(array.type):
-        return _dictionary_lanes(array, keys)
+        return _dictionary_cells(array, keys)
     if _repeats(array):
-        return _dictionary_lanes(array.dictionary_encode(), keys)
+        return _dictionary_cells(array.dictionary_encode(), keys)
     if pa.types.is_null(array.type) or array.null_count == len(array):
-        return np.zeros(len(array), np.uint64), np.zeros(len(array), np.uint64)
-    first, second = _mixed(array, keys)
-    a = first * keys.multiply[0]
-    b = second * keys.multiply[1]
-    a += keys.offset[0]
-    b += keys.offset[1]
+        return np.zeros(len(array), np.uint64)
+    words = mix(_keyed(array, keys))
+    words += keys.offset
     if array.null_count:
-        valid = _valid(array)
-        a *= valid
-        b *= valid
-    return a, b
+        words *= _valid(array)
+    return words
 
 
 def has_words(array: pa.Array[Any]) -> bool:
@@ -132,94 +128,107 @@ def has_words(array: pa.Array[Any]) -> bool:
     return array.type.id in _ONE_WORD and array.null_count == 0
 
 
-def words_of(array: pa.Array[Any], keys: ColumnKeys) -> Words:
-    """For what `has_words`: the words, mixed, the caller's to change. Both lanes of a value are made of it: times the
-    lane's multiplier, plus its offset.
-    """
-    return mix(_words(array, keys.path))
+def add_words(sums: Words, array: pa.Array[Any], keys: ColumnKeys, spare: Words) -> None:
+    """For what `has_words`: add the cells to `sums`, less the column's offset. `spare`: as many words, for use here."""
+    words = _words(array, keys.path, keys.multiply)
+    sums += _mix(words, spare)
 
 
 def mix(words: Words) -> Words:
     """Each word spread over all 64 bits, in place; different words stay different."""
-    words ^= words >> _HIGH
+    return _mix(words, np.empty_like(words))
+
+
+def _mix(words: Words, spare: Words) -> Words:
+    np.right_shift(words, _HIGH, out=spare)
+    words ^= spare
     words *= MIX
-    words ^= words >> _LOW
+    np.right_shift(words, _LOW, out=spare)
+    words ^= spare
     return words
 
 
-def _mixed(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
-    """The values without nulls and without the column's keys; the same array twice when one word says it all."""
+def _keyed(array: pa.Array[Any], keys: ColumnKeys) -> Words:
+    """The values times the column's key, not yet mixed, nulls not regarded."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return _struct_lanes(array, keys)
-    if pa.types.is_map(kind) or _is_list(kind):
-        return _list_lanes(array, keys)
-    if _is_text(kind):
-        return text_lanes(array)
-    if pa.types.is_decimal(kind):
-        return _decimal_lanes(array)
-    words = mix(_words(array, keys.path))
-    return words, words
+        words = _struct_words(array, keys)
+    elif pa.types.is_map(kind) or _is_list(kind):
+        words = _list_words(array, keys)
+    elif _is_text(kind):
+        words = text_hashes(array)
+    elif pa.types.is_decimal(kind):
+        words = _decimal_words(array)
+    else:
+        return _words(array, keys.path, keys.multiply)
+    words *= keys.multiply
+    return words
 
 
-def _words(array: pa.Array[Any], path: str) -> Words:
-    """Values of one word as that word: numbers, times, truth. A copy."""
+def _words(array: pa.Array[Any], path: str, factor: np.uint64) -> Words:
+    """Values of one word as that word: numbers, times, truth; times `factor`. A copy."""
     kind = array.type
     if pa.types.is_boolean(kind):
-        return _bits(array.buffers()[1], array.offset, len(array)).astype(np.uint64)
-    if pa.types.is_floating(kind):
-        return _float_words(array)
-    if pa.types.is_date64(kind):
-        return (_values(array, np.dtype("<i8")) // _DAY_MILLISECONDS).view(np.uint64)
-    width = np.dtype(f"<{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.byte_width}")
+        words = _bits(array.buffers()[1], array.offset, len(array)).astype(np.uint64)
+    elif pa.types.is_floating(kind):
+        words = _float_words(array)
+    elif pa.types.is_date64(kind):
+        words = (_values(array, np.dtype("<i8")) // _DAY_MILLISECONDS).view(np.uint64)
+    else:
+        words = _whole_words(array)
+        unit = getattr(kind, "unit", None)
+        if unit is not None and _NANOSECONDS[unit] > 1:
+            with np.errstate(over="ignore"):
+                factor = factor * np.uint64(_NANOSECONDS[unit])
+    return words * factor
+
+
+def _whole_words(array: pa.Array[Any]) -> Words:
+    """Integers, and times in their unit; the memory of the array itself when that says it."""
+    width = np.dtype(f"<{'u' if pa.types.is_unsigned_integer(array.type) else 'i'}{array.type.byte_width}")
     values = _values(array, width)
-    if width.kind == "u":
-        words = values.astype(np.uint64)
-        if width.itemsize == 8 and bool((words >= _TOP).any()):
-            # Otherwise 2^64 - 1 were -1.
-            words[words >= _TOP] *= MIX
-        return words
-    unit = getattr(kind, "unit", None)
-    if unit is not None and _NANOSECONDS[unit] > 1:
-        return values.astype(np.int64, copy=False).view(np.uint64) * np.uint64(_NANOSECONDS[unit])
-    return values.astype(np.int64).view(np.uint64)
+    if width.kind == "i":
+        return values.astype(np.int64, copy=False).view(np.uint64)
+    words: Words = values.astype(np.uint64, copy=False)
+    if width.itemsize == 8 and len(words) and words.max() >= _TOP:
+        words = words.copy()  # otherwise 2^64 - 1 were -1
+        words[words >= _TOP] *= MIX
+    return words
 
 
 def _float_words(array: pa.Array[Any]) -> Words:
     with np.errstate(invalid="ignore"):
         # A widened NaN may come as another NaN.
-        values = _values(array, np.dtype(f"<f{array.type.byte_width}")).astype(np.float64)
-    words = values.view(np.uint64)
+        values = _values(array, np.dtype(f"<f{array.type.byte_width}")).astype(np.float64, copy=False)
+    words: Words = values.view(np.uint64)
     missing = np.isnan(values)
     if bool(missing.any()):
+        words = words.copy()
         words[missing] = _NAN
     return words
 
 
-def _decimal_lanes(array: pa.Array[Any]) -> Lanes:
+def _decimal_words(array: pa.Array[Any]) -> Words:
     """Two's complement, lowest word first. A word that only repeats the sign of the one below it counts for nothing."""
     size = array.type.byte_width
     if size < 8:
-        words = mix(_values(array, np.dtype(f"<i{size}")).astype(np.int64).view(np.uint64))
-        return words, words
+        return _values(array, np.dtype(f"<i{size}")).astype(np.int64).view(np.uint64)
     table = _values(array, np.dtype(f"({size // 8},)<u8")).reshape(len(array), size // 8)
-    total = mix(table[:, 0].copy())
+    total = table[:, 0].copy()
     for position in range(1, size // 8):
         sign = (table[:, position - 1].view(np.int64) >> np.int64(63)).view(np.uint64)
         total += mix(table[:, position] ^ sign) * np.uint64(MIX + np.uint64(2 * position))
-    return total, total
+    return total
 
 
-def _struct_lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
-    a, b = np.zeros(len(array), np.uint64), np.zeros(len(array), np.uint64)
+def _struct_words(array: pa.Array[Any], keys: ColumnKeys) -> Words:
+    total = np.zeros(len(array), np.uint64)
     for position, child in enumerate(keys.children):
-        more = lanes(array.field(position), child)
-        a += more[0]
-        b += more[1]
-    return mix(a), mix(b)
+        total += cells(array.field(position), child)
+    return total
 
 
-def _list_lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
+def _list_words(array: pa.Array[Any], keys: ColumnKeys) -> Words:
     """Elements in their places: each is moved by its position and mixed, then they are summed; the length as well."""
     lengths = _lengths(array)
     ends = np.cumsum(lengths)
@@ -227,16 +236,17 @@ def _list_lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
     places = (np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(starts, lengths) + 1).view(np.uint64)
     if pa.types.is_map(array.type):
         entries = _map_entries(array)
-        pairs = [lanes(part, child) for part, child in zip(entries, keys.children, strict=True)]
-        a, b = pairs[0][0] + pairs[1][0], pairs[0][1] + pairs[1][1]
+        elements = cells(entries[0], keys.children[0]) + cells(entries[1], keys.children[1])
     else:
-        a, b = lanes(array.flatten(), keys.children[0])
-    sums = []
-    for lane, key in ((a, keys.multiply[1]), (b, keys.multiply[0])):
-        moved = np.concatenate((np.zeros(1, np.uint64), mix(lane + places * key)))
-        running = np.cumsum(moved, dtype=np.uint64)
-        sums.append(mix(running[ends] - running[starts] + lengths.view(np.uint64)))
-    return sums[0], sums[1]
+        elements = cells(array.flatten(), keys.children[0])
+    places *= keys.place
+    elements += places
+    running = np.zeros(len(elements) + 1, np.uint64)
+    np.cumsum(mix(elements), dtype=np.uint64, out=running[1:])
+    total: Words = running[ends]
+    total -= running[starts]
+    total += lengths.view(np.uint64)
+    return total
 
 
 def _lengths(array: pa.Array[Any]) -> npt.NDArray[np.int64]:
@@ -266,21 +276,20 @@ def _map_entries(array: pa.Array[Any]) -> tuple[pa.Array[Any], pa.Array[Any]]:
 
 
 def looked_up(array: pa.Array[Any], keys: ColumnKeys) -> Lookup | None:
-    """The lanes of the array's dictionary, learnt now or before; None when it is cheaper to hash row by row."""
+    """The cells of the array's dictionary, learnt now or before; None when it is cheaper to hash row by row."""
     dictionary = array.dictionary
     if keys.known is None or not keys.known.knows(dictionary):
         if len(dictionary) > _SPARSE * len(array) or len(dictionary) == 0:
             return None
-        keys.known = Lookup.of(dictionary, *lanes(dictionary, keys))
+        keys.known = Lookup.of(dictionary, cells(dictionary, keys))
     return keys.known
 
 
-def _dictionary_lanes(array: pa.Array[Any], keys: ColumnKeys) -> Lanes:
+def _dictionary_cells(array: pa.Array[Any], keys: ColumnKeys) -> Words:
     known = looked_up(array, keys)
     if known is None:
-        return lanes(array.dictionary_decode(), keys)
-    pairs = known.pairs.take(known.places(array.indices, keys.path))
-    return pairs["a"], pairs["b"]
+        return cells(array.dictionary_decode(), keys)
+    return known.hashes.take(known.places(array.indices, keys.path))
 
 
 def _values(array: pa.Array[Any], width: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -15,98 +15,93 @@ import xxhash
 
 Words = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
-Lanes = tuple[Words, Words]
 
 SHORT: Final = 320
 _WORD: Final = 8
 _FIRST: Final = np.uint64(0x9E3779B185EBCA87)
-_SECOND: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _BLOCK: Final = 1 << 14
 """Values at a time: their words stay in a core's cache."""
 _BITS: Final = np.uint64(64)
-_SHIFT_FIRST: Final = np.uint64(32)
-_SHIFT_SECOND: Final = np.uint64(29)
+_HALF: Final = np.uint64(32)
 _FULL: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 _KEEP: Final = np.array([(1 << (8 * n)) - 1 for n in range(_WORD)] + [int(_FULL)], dtype=np.uint64)
 """Which bits of a word belong to its first 0..8 bytes."""
 
 
-def text_lanes(array: pa.Array[Any]) -> tuple[Words, Words]:
-    """Two words per value; anything for nulls. Takes strings, binaries, their large and view forms, and fixed size."""
+def text_hashes(array: pa.Array[Any]) -> Words:
+    """A word per value, not mixed at its end; anything for nulls. Takes strings, binaries, their large and view forms,
+    and fixed size.
+    """
     starts, lengths, data = _layout(array)
-    a = lengths.view(np.uint64) * _FIRST
-    b = lengths.view(np.uint64) * _SECOND
+    words = lengths.view(np.uint64) * _FIRST
     short = lengths <= SHORT
     rows = np.flatnonzero((lengths > 0) & short)
+    if len(rows) == len(words) > 0:
+        return _short_hashes(words, starts=starts, lengths=lengths, data=data)
     if len(rows):
-        a[rows], b[rows] = _short_lanes(a[rows], b[rows], starts=starts[rows], lengths=lengths[rows], data=data)
+        words[rows] = _short_hashes(words[rows], starts=starts[rows], lengths=lengths[rows], data=data)
     for row in np.flatnonzero(~short):
-        digest = xxhash.xxh3_128_intdigest(data[starts[row] : starts[row] + lengths[row]].data)
-        a[row] = digest >> 64
-        b[row] = digest & int(_FULL)
-    return a, b
+        words[row] = xxhash.xxh3_64_intdigest(data[starts[row] : starts[row] + lengths[row]].data)
+    return words
 
 
-def _short_lanes(x: Words, y: Words, *, starts: Places, lengths: Places, data: npt.NDArray[np.uint8]) -> Lanes:
-    """Take one word after the other of all values that still have one; each has at least one. Changes `x` and `y`.
+def _short_hashes(x: Words, *, starts: Places, lengths: Places, data: npt.NDArray[np.uint8]) -> Words:
+    """Take one word after the other of all values that still have one; each has at least one. Changes `x`.
 
     The longest come first, so those that still have a word are always the first ones.
     """
     counts = (lengths + (_WORD - 1)) >> 3
     most = int(counts.max())
-    if int(counts.min()) != most:
-        order = np.argsort((most - counts).astype(np.uint16), kind="stable")
-        a, b = x[order], y[order]
-        starts, lengths, counts = starts[order], lengths[order], counts[order]
-    else:
-        order, a, b = None, x, y
-    words = data.view(np.uint64)
     if most == 1:
         anywhere: Words = np.ndarray(shape=(len(data) - _WORD + 1,), dtype="<u8", buffer=data, strides=(1,))
-        _mix_in(x, y, anywhere[starts] & _KEEP.take(lengths), np.empty_like(x))
-        return x, y
-    for begin in range(0, len(a), _BLOCK):
+        _mix_in(x, anywhere[starts] & _KEEP.take(lengths), np.empty_like(x))
+        return x
+    order = None
+    if int(counts.min()) != most:
+        order = np.argsort((most - counts).astype(np.uint16), kind="stable")
+        x, starts, lengths, counts = x[order], starts[order], lengths[order], counts[order]
+    words = data.view(np.uint64)
+    for begin in range(0, len(x), _BLOCK):
         block = slice(begin, begin + _BLOCK)
-        _take_words(a[block], b[block], words, starts=starts[block], lengths=lengths[block], counts=counts[block])
-    if order is not None:
-        x[order], y[order] = a, b
-    return x, y
+        _take_words(x[block], words, starts=starts[block], lengths=lengths[block], counts=counts[block])
+    if order is None:
+        return x
+    placed = np.empty_like(x)
+    placed[order] = x
+    return placed
 
 
-def _take_words(x: Words, y: Words, words: Words, *, starts: Places, lengths: Places, counts: Places) -> None:
+def _take_words(x: Words, words: Words, *, starts: Places, lengths: Places, counts: Places) -> None:
     """A word is made of the two aligned ones that it lies in: to gather unaligned ones costs more than all the rest."""
     having = len(counts) - np.searchsorted(counts[::-1], np.arange(counts[0] + 1), side="right")
     place, shift = starts >> 3, ((starts & 7) << 3).view(np.uint64)
     back, last = _BITS - shift, _KEEP.take(lengths - ((counts - 1) << 3))
     low, high, word = words.take(place), np.empty_like(x), np.empty_like(x)
     many = len(x)
-    for turn in range(counts[0]):
-        place += 1
-        words.take(place, out=high, mode="clip")  # behind the last word nothing is needed
+    for turn in range(1, counts[0] + 1):
+        words[turn:].take(place, out=high, mode="clip")  # behind the last word nothing is needed
         np.right_shift(low, shift, out=word)
         np.left_shift(high, back, out=low)
         word |= low
-        more = int(having[turn + 1])
+        more = int(having[turn])
         if more < many:
             word[more:] &= last[more:many]
-        _mix_in(x, y, word, low)
+        _mix_in(x, word, low)
         low, high = high, low
         if more < many:
             many = more
-            x, y, place, shift, back = x[:many], y[:many], place[:many], shift[:many], back[:many]
+            x, place, shift, back = x[:many], place[:many], shift[:many], back[:many]
             low, high, word = low[:many], high[:many], word[:many]
 
 
-def _mix_in(x: Words, y: Words, word: Words, scratch: Words) -> None:
-    """One more word of each value."""
+def _mix_in(x: Words, word: Words, scratch: Words) -> None:
+    """One more word of each value. It is folded before it is multiplied: so no change stays in the highest bits, where
+    one of the next word could undo it.
+    """
     x ^= word
-    x *= _FIRST
-    np.right_shift(x, _SHIFT_FIRST, out=scratch)
+    np.right_shift(x, _HALF, out=scratch)
     x ^= scratch
-    y += word
-    y *= _SECOND
-    np.right_shift(y, _SHIFT_SECOND, out=scratch)
-    y ^= scratch
+    x *= _FIRST
 
 
 def _layout(array: pa.Array[Any]) -> tuple[Places, Places, npt.NDArray[np.uint8]]:

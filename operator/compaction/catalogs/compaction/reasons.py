@@ -1,0 +1,129 @@
+"""How each of the two processes of a round ends, and why (docs/design/catalog-compaction.md#outcomes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from compaction.catalogs.participants.report import UNDEFINED
+
+
+class Process(StrEnum):
+    """What a round does, side by side."""
+
+    COMPACTION = "Compaction"
+    PROPAGATION = "Propagation"
+
+
+class Outcome(StrEnum):
+    """How a process ended."""
+
+    SUCCEEDED = "Succeeded"
+    SKIPPED = "Skipped"
+    """There was nothing to do, or what pins the history is at work as it should be."""
+    ABORTED = "Aborted"
+    """What the participants report does not allow it; the next round tries again."""
+    FAILED = "Failed"
+    """The log or a participant refused what was decided."""
+
+
+class Reason(StrEnum):
+    """Why a process ended as it did; each has one outcome (OUTCOMES)."""
+
+    COMPACTED = "Compacted"
+    PROPAGATED = "Propagated"
+    NOTHING_TO_COMPACT = "NothingToCompact"
+    DRY_RUN = "DryRun"
+    NOT_NEWER = "NotNewer"
+    """The log has a later snapshot already."""
+    LOW_WATERMARK = "LowWatermark"
+    TRANSACTION = "Transaction"
+    REPLAY = "Replay"
+    """A partition has published no later minimum: a restart would replay its log from there."""
+    REBALANCE = "Rebalance"
+    NO_PARTICIPANTS = "NoParticipants"
+    NO_ANSWER = "NoAnswer"
+    ANSWER_LATE = "AnswerLate"
+    ANSWER_REFUSED = "AnswerRefused"
+    CLOCK_OFF = "ClockOff"
+    NO_WATERMARK = "NoWatermark"
+    UNDEFINED_PARTITION = "UndefinedPartition"
+    NOT_READY = "NotReady"
+    """A participant says so without a watermark or partition that explains it."""
+    INDEX_CONSTRUCTION = "IndexConstruction"
+    MISSING_PARTICIPANT = "MissingParticipant"
+    MISSING_ASSIGNMENT = "MissingAssignment"
+    MISSING_PARTITION = "MissingPartition"
+    DELETED_TABLE_READABLE = "DeletedTableReadable"
+    FENCED = "Fenced"
+    LOG_UNAVAILABLE = "LogUnavailable"
+    LOG_CORRUPT = "LogCorrupt"
+    SNAPSHOT_REFUSED = "SnapshotRefused"
+    """The log does not take a snapshot of this size."""
+    NOT_DELIVERED = "NotDelivered"
+    """A participant did not take the minimum."""
+
+
+_SKIPPED: Final = (
+    Reason.NOTHING_TO_COMPACT,
+    Reason.DRY_RUN,
+    Reason.NOT_NEWER,
+    Reason.LOW_WATERMARK,
+    Reason.TRANSACTION,
+    Reason.REPLAY,
+    Reason.REBALANCE,
+)
+_FAILED: Final = (
+    Reason.FENCED,
+    Reason.LOG_UNAVAILABLE,
+    Reason.LOG_CORRUPT,
+    Reason.SNAPSHOT_REFUSED,
+    Reason.NOT_DELIVERED,
+)
+
+OUTCOMES: Final = MappingProxyType(
+    dict.fromkeys(Reason, Outcome.ABORTED)
+    | dict.fromkeys((Reason.COMPACTED, Reason.PROPAGATED), Outcome.SUCCEEDED)
+    | dict.fromkeys(_SKIPPED, Outcome.SKIPPED)
+    | dict.fromkeys(_FAILED, Outcome.FAILED)
+)
+
+PINS: Final = (Reason.TRANSACTION, Reason.REPLAY, Reason.REBALANCE, Reason.LOW_WATERMARK)
+"""What holds the required time, what a user can act upon first: at equal times the earlier in this list is named."""
+
+UNANSWERED: Final = frozenset({Reason.NO_ANSWER, Reason.ANSWER_LATE, Reason.ANSWER_REFUSED, Reason.CLOCK_OFF})
+"""A participant without an answer that counts: its transactions are not known, so nothing is propagated either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a process ended, in one word and in a sentence that names the object and what to do.
+
+    `subject` is what stays the same while the same thing is in the way: participant, table, partition, index or zone.
+    `since`: hybrid timestamp of the coordinator's clock or of the participant's, UNDEFINED when this is the first time.
+    """
+
+    reason: Reason
+    message: str
+    participant: str = ""
+    subject: str = ""
+    since: int = UNDEFINED
+
+    @property
+    def outcome(self) -> Outcome:
+        return OUTCOMES[self.reason]
+
+
+def standing(found: Finding, before: Finding | None, now: int) -> Finding:
+    """`found` with the time since when it stands: its own, that of `before` if it is about the same, else `now`."""
+    if found.since != UNDEFINED:
+        return found
+    same = (
+        before is not None
+        and before.since != UNDEFINED
+        and (before.reason, before.participant, before.subject) == (found.reason, found.participant, found.subject)
+    )
+    since = before.since if before is not None and same else now
+    return Finding(found.reason, found.message, found.participant, found.subject, since)

@@ -1,0 +1,125 @@
+"""From commands to a version of the log: attempts, and the wait until the version is active
+(docs/design/catalogs.md#execution).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.catalogs.commands.command import Command, batch
+from compaction.catalogs.log.port import UpdateLog
+from compaction.catalogs.manager import futures
+from compaction.catalogs.manager.clock import HybridClock
+from compaction.catalogs.manager.history import History
+from compaction.catalogs.manager.readiness import Readiness
+from compaction.catalogs.manager.runners import Runner
+from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.manager.timers import ClockWaits
+from compaction.catalogs.model.entries import VersionedUpdate
+from compaction.catalogs.model.hybrid import LOGICAL_BITS, MAXIMUM, MINIMUM
+from compaction.exceptions import CatalogConflictError, CatalogValidationError
+
+ATTEMPTS: Final = 10
+"""Of one batch, when other processes write the version first each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """`applied`: which commands had something to do. `version`: the one that shows it, with its activation time."""
+
+    applied: tuple[bool, ...]
+    version: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a batch comes to, and the activation time of the version that it was decided on."""
+
+    answer: Executed | CatalogValidationError
+    time: int
+
+
+class Execution:
+    """Runs batches one after the other: the next begins when the one before is in the log and read from it, or refused.
+
+    Batches of one process therefore never take a version from each other.
+    """
+
+    def __init__(
+        self,
+        log: UpdateLog,
+        clock: HybridClock,
+        settings: Settings,
+        *,
+        runner: Runner,
+        history: Callable[[], History],
+        readiness: Readiness,
+        waits: ClockWaits,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self._runner = runner
+        self._history = history
+        self._readiness = readiness
+        self._waits = waits
+        self._saves = futures.Chain()
+
+    def execute(self, commands: Sequence[Command]) -> Future[Executed | None]:
+        """The answer when every process shows it: also a refusal comes when what it refers to is readable. None for no
+        commands.
+        """
+        if not commands:
+            return futures.done(None)
+        saved = self._saves.add(lambda: self._save(commands, 0))
+        return futures.then(saved, self._when_active)
+
+    def _when_active(self, saved: _Saved) -> Future[Executed | None]:
+        def answer(_: None) -> Future[Executed | None]:
+            if isinstance(saved.answer, CatalogValidationError):
+                raise saved.answer
+            return futures.done(saved.answer)
+
+        return futures.then(self._waits.until(moved(saved.time, self._settings.max_skew)), answer)
+
+    def _save(self, commands: Sequence[Command], attempt: int) -> Future[_Saved]:
+        running = self._runner.submit(lambda: self._attempt(commands, attempt))
+        return futures.then(running, lambda saved: saved)
+
+    def _attempt(self, commands: Sequence[Command], attempt: int) -> Future[_Saved]:
+        """Against the latest version that this process knows, active or not."""
+        if attempt == ATTEMPTS:
+            raise CatalogConflictError(ATTEMPTS)
+        base = self._history().latest
+        try:
+            found = batch(base, commands, self._settings.partitions)
+        except CatalogValidationError as error:
+            return futures.done(_Saved(error, base.activation_time))
+        if not found.entries:
+            unchanged = Executed(found.applied, base.version, base.activation_time)
+            return futures.done(_Saved(unchanged, base.activation_time))
+        update = VersionedUpdate(base.version + 1, self._settings.delay, found.entries)
+        written = self._log.append(update, self._clock.now())
+
+        def read(_: None) -> Future[_Saved]:
+            if not written:
+                return self._save(commands, attempt + 1)
+            time = self._time_of(update.version)
+            return futures.done(_Saved(Executed(found.applied, update.version, time), time))
+
+        # Either way the version is in the log, and this process goes on when it has read it.
+        return futures.then(self._readiness.until(update.version), read)
+
+    def _time_of(self, version: int) -> int:
+        """Activation time of a version that was read; when history was cut above it meanwhile, of the earliest one."""
+        history = self._history()
+        return (history.find(version) or history.earliest).activation_time
+
+
+def moved(timestamp: int, milliseconds: int) -> int:
+    """`timestamp` moved by `milliseconds`, kept within the range of timestamps."""
+    return min(max(timestamp + (milliseconds << LOGICAL_BITS), MINIMUM), MAXIMUM)

@@ -1,0 +1,109 @@
+"""The retained versions of a catalog, by number and by activation time (docs/design/catalogs.md#history)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from operator import attrgetter
+
+from compaction.catalogs.manager.trimming import as_snapshot_has_them
+from compaction.catalogs.model.applying import applied
+from compaction.catalogs.model.catalog import EMPTY, Catalog
+from compaction.catalogs.model.entries import VersionedUpdate
+from compaction.exceptions import CatalogNotFoundError, InapplicableEntryError
+
+_ACTIVATION = attrgetter("activation_time")
+
+
+class History:
+    """Immutable: consecutive versions, their activation times ascending, at least one.
+
+    Histories that grow from one another share a list and differ in where they end, so that an append costs the same
+    after ten versions and after a hundred thousand. An append to a history that has grown already copies it.
+    """
+
+    __slots__ = ("_catalogs", "_end")
+
+    def __init__(self, catalogs: Sequence[Catalog]) -> None:
+        """`catalogs`: ascending. InapplicableEntryError when they do not follow each other."""
+        for before, after in pairwise(catalogs):
+            _require_following(before, after)
+        self._catalogs = list(catalogs)
+        self._end = len(self._catalogs)
+
+    @property
+    def earliest(self) -> Catalog:
+        return self._catalogs[0]
+
+    @property
+    def latest(self) -> Catalog:
+        """The last one, whether it is active or not."""
+        return self._catalogs[self._end - 1]
+
+    def __len__(self) -> int:
+        return self._end
+
+    def __iter__(self) -> Iterator[Catalog]:
+        """By ascending version."""
+        return iter(self._catalogs[: self._end])
+
+    def find(self, version: int) -> Catalog | None:
+        """The version of this number, None when it is not retained."""
+        at = version - self.earliest.version
+        return self._catalogs[at] if 0 <= at < self._end else None
+
+    def catalog(self, version: int) -> Catalog:
+        """The version of this number; CatalogNotFoundError when it is not retained."""
+        found = self.find(version)
+        if found is None:
+            raise CatalogNotFoundError.of_version(version, self.earliest.version, self.latest.version)
+        return found
+
+    def active(self, at: int) -> Catalog:
+        """The last version whose activation time is not after `at`; CatalogNotFoundError before the earliest."""
+        index = bisect_right(self._catalogs, at, 0, self._end, key=_ACTIVATION)
+        if index == 0:
+            raise CatalogNotFoundError.at_time(at, self.earliest.version, self.earliest.activation_time)
+        return self._catalogs[index - 1]
+
+    def appended(self, catalog: Catalog) -> History:
+        """With the version after the latest. InapplicableEntryError when it is another, or is not active later."""
+        _require_following(self.latest, catalog)
+        if self._end == len(self._catalogs):
+            self._catalogs.append(catalog)
+            grown: History = History.__new__(History)
+            grown._catalogs = self._catalogs
+            grown._end = self._end + 1
+            return grown
+        return History([*self, catalog])
+
+    def with_update(self, update: VersionedUpdate, timestamp: int) -> History:
+        """With the version that an update of the log, stored at `timestamp`, leads to; errors as `appended`."""
+        return self.appended(applied(self.latest, update, timestamp))
+
+    def snapshotted(self, catalog: Catalog) -> History:
+        """When the log replaced everything up to a version by a snapshot of it: from that version on, or that one alone
+        when it is later than the latest. Itself when it begins later already.
+
+        Column sets that the snapshot dropped are dropped from later versions too, as if they had been read after it.
+        """
+        if catalog.version < self.earliest.version:
+            return self
+        before = self.find(catalog.version)
+        if before is None:
+            return History([catalog])
+        later = self._catalogs[catalog.version - self.earliest.version + 1 : self._end]
+        return History([catalog, *as_snapshot_has_them(catalog, before, later)])
+
+
+def _require_following(before: Catalog, after: Catalog) -> None:
+    if after.version != before.version + 1:
+        raise InapplicableEntryError(after.version, "the version", f"version {before.version} is the one before it")
+    if after.activation_time <= before.activation_time:
+        reason = f"{after.activation_time} is not after {before.activation_time}, that of version {before.version}"
+        raise InapplicableEntryError(after.version, "the activation time", reason)
+
+
+START = History([EMPTY])
+"""Of an empty log: version 0."""

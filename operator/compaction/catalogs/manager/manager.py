@@ -1,0 +1,230 @@
+"""A process's view of a catalog, and its way to change it (docs/design/catalogs.md#manager)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from compaction.catalogs.commands.command import PUBLIC, SYSTEM, Command, batch
+from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
+from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog, Watch
+from compaction.catalogs.manager import futures
+from compaction.catalogs.manager.clock import HybridClock
+from compaction.catalogs.manager.events import EventKind, VersionsSkipped, events_of
+from compaction.catalogs.manager.executing import Executed, Execution, moved
+from compaction.catalogs.manager.history import START, History
+from compaction.catalogs.manager.listeners import Listener, Listeners
+from compaction.catalogs.manager.readiness import Readiness
+from compaction.catalogs.manager.runners import Runner, ThreadRunner
+from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.manager.timers import ClockWaits, ThreadTimer, Timer
+from compaction.catalogs.manager.trimming import trimmed
+from compaction.catalogs.model.catalog import EMPTY, Catalog
+from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from compaction.catalogs.model.snapshots import restored
+from compaction.exceptions import CatalogClosedError, CatalogStoppedError
+
+LOGGER: Final = logging.getLogger(__name__)
+
+
+def first_update() -> VersionedUpdate:
+    """Version 1: the schemas PUBLIC and SYSTEM, active at once."""
+    return VersionedUpdate(1, 0, batch(EMPTY, (CreateSchema(PUBLIC), CreateSystemSchema(SYSTEM))).entries)
+
+
+def _log_error(error: BaseException) -> None:
+    LOGGER.error("%s: %s", type(error).__name__, error)
+
+
+class CatalogManager:
+    """Threads inside, futures outside. Between `start` and `close` it follows the log, which its owner closes.
+
+    Reads answer at once from memory. Callbacks of futures, and listeners, run on the manager's threads: they may call
+    any method, and must not wait for a future of the manager. `report` gets errors that no caller waits for;
+    `last_version` reads the number of the log's last version, from the log itself.
+    """
+
+    def __init__(
+        self,
+        log: UpdateLog,
+        *,
+        settings: Settings | None = None,
+        clock: HybridClock | None = None,
+        timer: Timer | None = None,
+        runner: Runner | None = None,
+        last_version: Callable[[], int] | None = None,
+        report: Callable[[BaseException], None] = _log_error,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.clock = clock or HybridClock()
+        self._log = log
+        self._timer = timer or ThreadTimer()
+        self._runner = runner or ThreadRunner()
+        self._last_version = last_version or (lambda: log.recover().version)
+        self._report = report
+        self._history = START
+        self._readiness = Readiness()
+        self._waits = ClockWaits(self.clock, self._timer)
+        self._listeners = Listeners(report)
+        self._feed = futures.Chain()
+        self._watch: Watch | None = None
+        self._error: Exception | None = None
+        self._execution = Execution(
+            log,
+            self.clock,
+            self.settings,
+            runner=self._runner,
+            history=lambda: self._history,
+            readiness=self._readiness,
+            waits=self._waits,
+        )
+        self.initialization: Future[None] = futures.pending()
+        """Done when a version is there to use: of a new log version 1, active everywhere."""
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read the log, then follow it; listeners of before get the events of every version that is read. Creates
+        version 1 of an empty log. Raises the log's errors, and CatalogStoppedError for a log that contradicts itself.
+        """
+        recovered = self._log.recover()
+        for event in recovered.events:
+            self._offer(event)
+        if self._error is not None:
+            raise self._error
+        self._watch = self._log.watch(recovered.revision, self._offer, self._stop)
+        if recovered.version:
+            self.initialization.set_result(None)
+            return
+        # Another process may write it first: then there is nothing to do.
+        created = self._runner.submit(lambda: self._log.append(first_update(), self.clock.now()))
+        ready = futures.then(created, lambda _: self._readiness.until(1))
+        futures.forward(futures.then(ready, self._first_active), self.initialization)
+
+    def close(self) -> None:
+        """Stop following the log. What callers wait for ends with CatalogClosedError; reads still answer."""
+        if self._error is None:
+            self._error = CatalogClosedError()
+        if self._watch is not None:
+            self._watch.close()
+        self._readiness.stop(CatalogClosedError())
+        self._waits.close()
+        self._runner.close()
+        self._timer.close()
+
+    def _first_active(self, _: None) -> Future[None]:
+        first = self._history.find(1) or self._history.earliest
+        return self._waits.until(moved(first.activation_time, self.settings.max_skew))
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def execute(self, commands: Command | Sequence[Command]) -> Future[Executed | None]:
+        """Run a command, or a list of them as one version: all or none. The answer comes when every process shows it.
+
+        CatalogValidationError when the rules refuse it, CatalogConflictError when other processes were faster in each
+        attempt, the log's errors. The answer to an empty list is None.
+        """
+        asked = list(commands) if isinstance(commands, Sequence) else [commands]
+        if self._error is not None:
+            return futures.failed(self._error)
+        return self._execution.execute(asked)
+
+    def compact(self, version: int, token: int, *, trim: bool = True) -> Future[SnapshotOutcome]:
+        """Cut history before `version`, with the fencing token of the coordinator; `trim`: without column sets that no
+        retained version reaches. CatalogNotFoundError for a version that is not retained.
+        """
+        return self._runner.submit(lambda: self._compact(version, token, trim))
+
+    def _compact(self, version: int, token: int, trim: bool) -> SnapshotOutcome:
+        if self._error is not None:
+            raise self._error
+        snapshot = self._history.catalog(version).snapshot()
+        return self._log.save_snapshot(trimmed(snapshot) if trim else snapshot, token)
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """All retained versions, as they are now."""
+        return self._history
+
+    @property
+    def earliest(self) -> Catalog:
+        """The first retained version."""
+        return self._history.earliest
+
+    @property
+    def latest(self) -> Catalog:
+        """The last version that this process has read; it may not be active, or ready, yet."""
+        return self._history.latest
+
+    def catalog(self, version: int) -> Catalog:
+        """The version of this number, active or not; CatalogNotFoundError when it is not retained."""
+        return self._history.catalog(version)
+
+    def active(self, at: int) -> Catalog:
+        """The version to use at a hybrid timestamp; CatalogNotFoundError before the earliest."""
+        return self._history.active(at)
+
+    def active_version(self, at: int) -> int:
+        """Number of `active(at)`."""
+        return self._history.active(at).version
+
+    def ready(self, version: int) -> Future[None]:
+        """Done when all listeners have finished with the events of `version`."""
+        return self._readiness.until(version)
+
+    def wait_complete(self, at: int) -> Future[None]:
+        """Done when `active(at)` is final: no update that is active at `at` can follow."""
+        settings = self.settings
+        until = moved(at, settings.max_skew + settings.slowest_append - settings.delay)
+        last = futures.then(self._waits.until(until), lambda _: self._runner.submit(self._last_version))
+        return futures.then(last, self._readiness.until)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def listen(self, kind: EventKind, listener: Listener) -> None:
+        """Call `listener` for each event of a kind, from the version on that is applied next."""
+        self._listeners.add(kind, listener)
+
+    def unlisten(self, kind: EventKind, listener: Listener) -> None:
+        """No further event for `listener`."""
+        self._listeners.remove(kind, listener)
+
+    # --- what the log delivers ----------------------------------------------------------------------------------------
+
+    def _offer(self, event: LogEvent) -> None:
+        self._feed.add(lambda: self._apply(event)).add_done_callback(self._applied)
+
+    def _applied(self, finished: Future[None]) -> None:
+        error = finished.exception()
+        if error is not None and self._error is None:
+            self._stop(error)
+
+    def _apply(self, event: LogEvent) -> Future[None]:
+        if self._error is not None:
+            raise self._error
+        before = self._history
+        if isinstance(event.event, Snapshot):
+            self._history = before.snapshotted(restored(event.event))
+            latest = self._history.latest.version
+            skipped = [VersionsSkipped(event.revision, latest, before.latest.version)]
+            # A process that starts with a snapshot has skipped nothing: it has no state of before.
+            fired = self._listeners.fire(skipped if latest > before.latest.version > 0 else ())
+        else:
+            self._history = before.with_update(event.event, event.timestamp)
+            self.clock.update(event.timestamp)
+            latest = event.event.version
+            fired = self._listeners.fire(events_of(event.event, event.timestamp, event.revision))
+        fired.add_done_callback(lambda _: self._readiness.reach(latest))
+        return fired
+
+    def _stop(self, error: BaseException) -> None:
+        """The log cannot be followed any further: reads answer with what is known, changes fail."""
+        stopped = CatalogStoppedError(self._history.latest.version, str(error))
+        stopped.__cause__ = error
+        self._error = stopped
+        self._readiness.stop(stopped)
+        self._report(stopped)

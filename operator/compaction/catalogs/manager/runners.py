@@ -1,0 +1,71 @@
+"""Where calls of the log run: one after the other, on a thread of their own or at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from compaction.catalogs.manager import futures
+from compaction.exceptions import CatalogClosedError
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Runs actions one after the other, in the order in which they come."""
+
+    def submit(self, action: Callable[[], T]) -> Future[T]:
+        """The result or the error of `action`, when it has run; CatalogClosedError when it never does."""
+        ...
+
+    def close(self) -> None:
+        """Returns when the action that runs has ended; those that wait do not run."""
+        ...
+
+
+class ThreadRunner:
+    """One thread, so that the log blocks no caller."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="catalog")
+
+    def submit(self, action: Callable[[], T]) -> Future[T]:
+        try:
+            running = self._pool.submit(action)
+        except RuntimeError:  # the pool says so when it was shut down
+            return futures.failed(CatalogClosedError())
+        result: Future[T] = futures.pending()
+        running.add_done_callback(lambda finished: _ended(finished, result))
+        return result
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ended(finished: Future[T], result: Future[T]) -> None:
+    if finished.cancelled():
+        result.set_exception(CatalogClosedError())
+    else:
+        futures.forward(finished, result)
+
+
+class InlineRunner:
+    """The caller's thread: deterministic, for logs that answer without waiting. An action that submits another one ends
+    before that one begins.
+    """
+
+    def __init__(self) -> None:
+        self._chain = futures.Chain()
+        self._closed = False
+
+    def submit(self, action: Callable[[], T]) -> Future[T]:
+        def run() -> Future[T]:
+            if self._closed:
+                raise CatalogClosedError
+            return futures.outcome_of(action)
+
+        return self._chain.add(run)
+
+    def close(self) -> None:
+        self._closed = True

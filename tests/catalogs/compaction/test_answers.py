@@ -1,0 +1,88 @@
+"""Which answers count, and how a wait keeps the time since when it stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compaction.catalogs.compaction.deciding import compacting, propagating
+from compaction.catalogs.compaction.reasons import OUTCOMES, Finding, Outcome, Reason, standing
+from compaction.catalogs.compaction.round import Topology, Unanswered
+from compaction.catalogs.model.hybrid import later
+from support.catalogs.rounds import NAMES, NOW, Story, report, round_of, stopped, timeline
+
+HOUR = 3_600_000
+HISTORY = timeline(10, 20, 30, 40)
+
+
+@pytest.mark.parametrize(("offset", "direction"), [(HOUR, "ahead of"), (-HOUR, "behind")])
+def test_a_clock_that_is_off_is_named_and_its_answer_does_not_count(offset: int, direction: str) -> None:
+    reports = [report(name, NOW) for name in NAMES[:2]] + [report("node3", NOW, clock=later(NOW, offset))]
+    round = round_of(reports)
+    found = stopped(compacting(round, HISTORY, NOW), Reason.CLOCK_OFF)
+    assert f"node3: its clock is {HOUR} ms {direction} the coordinator's, 500 ms are allowed" in found.message
+    assert propagating(round) == found
+
+
+@pytest.mark.parametrize("offset", [-500, 0, 500])
+def test_a_clock_may_differ_by_the_allowed_skew(offset: int) -> None:
+    reports = [report(name, NOW, clock=later(NOW, offset)) for name in NAMES]
+    assert compacting(round_of(reports), HISTORY, NOW).pin is not None
+
+
+def test_the_time_of_a_slow_answer_is_no_skew() -> None:
+    """The report was written at any moment between the question and the answer."""
+    round = round_of([report("node1", NOW, clock=later(NOW, -5_000))])
+    slow = replace(round, answers=(replace(round.answers[0], asked_at=later(NOW, -6_000)),))
+    assert compacting(slow, HISTORY, NOW).pin is not None
+    stopped(compacting(round, HISTORY, NOW), Reason.CLOCK_OFF)
+
+
+def test_a_participant_that_was_asked_and_is_not_heard_of_has_no_answer() -> None:
+    round = round_of([report("node1", NOW)], topology=Topology(frozenset(NAMES[:2])))
+    assert stopped(compacting(round, HISTORY, NOW), Reason.NO_ANSWER).participant == "node2"
+
+
+def test_two_participants_of_one_name_are_refused() -> None:
+    round = round_of([report("node1", NOW), report("node1", NOW)])
+    found = stopped(compacting(round, HISTORY, NOW), Reason.ANSWER_REFUSED)
+    assert found.message.startswith("2 participants answer as node1")
+    assert propagating(round) == found
+
+
+def test_too_few_participants_keep_the_history() -> None:
+    """A selector that matches nothing must not look like a catalog without users."""
+    story = Story()
+    round = round_of([], topology=Topology(frozenset()))
+    assert "at least 1" in stopped(compacting(round, story.history, NOW), Reason.NO_PARTICIPANTS).message
+    found = propagating(round)
+    assert isinstance(found, Finding)
+    assert found.reason is Reason.NO_PARTICIPANTS
+    alone = round_of([], topology=Topology(frozenset(), least=0))
+    assert compacting(alone, HISTORY, NOW).pin is not None
+
+
+def test_the_first_participant_by_name_is_reported_and_the_others_are_counted() -> None:
+    failed = tuple(Unanswered(name, Reason.NO_ANSWER, "refused") for name in ("b", "a", "c"))
+    found = stopped(compacting(round_of([], unanswered=failed), HISTORY, NOW), Reason.NO_ANSWER)
+    assert found.participant == "a"
+    assert found.message == "participant a: refused; 2 others have no answer either"
+
+
+def test_every_reason_has_one_outcome() -> None:
+    assert set(OUTCOMES) == set(Reason)
+    assert OUTCOMES[Reason.COMPACTED] is OUTCOMES[Reason.PROPAGATED] is Outcome.SUCCEEDED
+    assert OUTCOMES[Reason.MISSING_PARTICIPANT] is Outcome.ABORTED
+    assert OUTCOMES[Reason.FENCED] is Outcome.FAILED
+
+
+def test_a_wait_keeps_its_beginning_while_it_is_about_the_same() -> None:
+    first = standing(Finding(Reason.NO_ANSWER, "refused", "a"), None, 10)
+    assert first.since == 10
+    assert standing(Finding(Reason.NO_ANSWER, "timed out", "a"), first, 20) == Finding(
+        Reason.NO_ANSWER, "timed out", "a", "", 10
+    )
+    assert standing(Finding(Reason.NO_ANSWER, "refused", "b"), first, 20).since == 20
+    assert standing(Finding(Reason.ANSWER_LATE, "late", "a"), first, 20).since == 20
+    assert standing(Finding(Reason.NO_ANSWER, "refused", "a", "", 5), first, 20).since == 5
