@@ -1477,6 +1477,20 @@ class CatalogValueError(CatalogError):
         return f"the update cannot be written: {self.reason}"
 
 
+class CatalogValueSizeError(CatalogError):
+    """A file that is too large for a value of the update log."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(name, limit)
+        self.name = name
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: larger than {self.limit} bytes, the most of a value; name a value of a catalog's update log"
+        )
+
+
 class SerializerTableError(CatalogError):
     """The table of serializers is wrong: a version is missing, twice there, or has no release that introduced it."""
 
@@ -1668,3 +1682,16 @@ class CatalogStoppedError(CatalogError):
 
     def __str__(self) -> str:
         return f"the catalog stopped at version {self.version}: {self.reason}"
+
+
+class CatalogHistoryError(CatalogError):
+    """A file that holds no history of a catalog, or a damaged one."""
+
+    def __init__(self, name: str, line: int, reason: str) -> None:
+        super().__init__(name, line, reason)
+        self.name = name
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: line {self.line} is no step of a history: {self.reason}; name a file of recorded DDL"
