@@ -1477,6 +1477,20 @@ class CatalogValueError(CatalogError):
         return f"the update cannot be written: {self.reason}"
 
 
+class CatalogValueSizeError(CatalogError):
+    """A file that is too large for a value of the update log."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(name, limit)
+        self.name = name
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: larger than {self.limit} bytes, the most of a value; name a value of a catalog's update log"
+        )
+
+
 class SerializerTableError(CatalogError):
     """The table of serializers is wrong: a version is missing, twice there, or has no release that introduced it."""
 
@@ -1555,6 +1569,76 @@ class MinimumAheadError(CatalogError):
         )
 
 
+class StaleCoordinatorError(CatalogError):
+    """A minimum from a coordinator whose token is not the largest that the participant has seen; nothing was stored."""
+
+    def __init__(self, participant: str, token: int, largest: int) -> None:
+        super().__init__(participant, token, largest)
+        self.participant = participant
+        self.token = token
+        self.largest = largest
+
+    def __str__(self) -> str:
+        return (
+            f"{self.participant}: token {self.token} is stale: a coordinator came with {self.largest}; stop this "
+            "one, or let it claim a new token"
+        )
+
+
+class ParticipantFailure(StrEnum):
+    """Why there is no report of a participant that may be believed."""
+
+    NO_ANSWER = "NoAnswer"
+    LATE = "Late"
+    UNAUTHORIZED = "Unauthorized"
+    REDIRECTED = "Redirected"
+    REFUSED = "Refused"
+    GARBAGE = "Garbage"
+    TOO_LARGE = "TooLarge"
+    WRONG_VERSION = "WrongVersion"
+    NAME_DIFFERS = "NameDiffers"
+    STALE_TOKEN = "StaleToken"
+    MINIMUM_AHEAD = "MinimumAhead"
+
+
+_PARTICIPANT_ADVICE = {
+    ParticipantFailure.NO_ANSWER: "check that it runs, its address, and network policies",
+    ParticipantFailure.LATE: "check its load, or allow it more time",
+    ParticipantFailure.UNAUTHORIZED: "give coordinator and participant the same secret, or allow the service account",
+    ParticipantFailure.REDIRECTED: "name the address that answers itself: redirects are not followed",
+    ParticipantFailure.REFUSED: "read its log",
+    ParticipantFailure.GARBAGE: "run `compactor catalogs conformance` against it",
+    ParticipantFailure.TOO_LARGE: "let the process hold fewer partitions",
+    ParticipantFailure.WRONG_VERSION: "upgrade the participant or the operator, so that both have the same protocol",
+    ParticipantFailure.NAME_DIFFERS: "name the participant that answers there, or correct the address",
+    ParticipantFailure.STALE_TOKEN: "another coordinator was elected: this one has to stop",
+    ParticipantFailure.MINIMUM_AHEAD: "compute the minimum again from new reports of all participants",
+}
+
+
+class ParticipantError(CatalogError):
+    """A participant that gave no report, or none that may be believed: no history is cut. `name`, `url`: which one."""
+
+    def __init__(self, name: str, url: str, reason: ParticipantFailure, detail: str) -> None:
+        super().__init__(name, url, reason, detail)
+        self.name = name
+        self.url = url
+        self.reason = reason
+        self.detail = detail
+
+    @property
+    def explanation(self) -> str:
+        """What happened and what to do, behind the name of the participant."""
+        return f"{self.detail} ({self.reason}, {self.url}); {_PARTICIPANT_ADVICE[self.reason]}"
+
+    def __str__(self) -> str:
+        return f"participant {self.name}: {self.explanation}"
+
+
+class ParticipantConfigError(CatalogError):
+    """Addresses or secrets by which participants cannot be asked safely."""
+
+
 class CatalogNotFoundError(CatalogError):
     """A version that is not retained, or a time before the earliest retained one."""
 
@@ -1598,3 +1682,16 @@ class CatalogStoppedError(CatalogError):
 
     def __str__(self) -> str:
         return f"the catalog stopped at version {self.version}: {self.reason}"
+
+
+class CatalogHistoryError(CatalogError):
+    """A file that holds no history of a catalog, or a damaged one."""
+
+    def __init__(self, name: str, line: int, reason: str) -> None:
+        super().__init__(name, line, reason)
+        self.name = name
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: line {self.line} is no step of a history: {self.reason}; name a file of recorded DDL"

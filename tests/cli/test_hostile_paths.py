@@ -27,6 +27,8 @@ COMMANDS = (
     ("staging", "repo", "list", "--kv"),
     ("staging", "repo", "create", "example", "--kv", "sqlite:///kv.db"),
     ("staging", "ls", "main", "--kv", "sqlite:///kv.db", "--repo", "example", "--store-options"),
+    ("catalogs", "decode"),
+    ("catalogs", "replay"),
     ("run", "--dry-run", "-f"),
     ("crds", "--check"),
     ("crds", "--write"),

@@ -92,6 +92,7 @@ class Refusals:
     theirs: Theirs
     away: str
     passing: tuple[type[CompactionError], ...] = ()
+    document: str = "/openapi.json"
 
     @property
     def handled(self) -> tuple[type[CompactionError], ...]:
@@ -120,7 +121,7 @@ class Refusals:
     def of_http(self, error: web.HTTPException) -> web.Response:
         """The answer for what aiohttp itself refuses."""
         status = HTTPStatus(error.status)
-        answer = self.refusal(status, _HTTP.get(status, Refused.FAILED), f"{status.phrase}: see /openapi.json")
+        answer = self.refusal(status, _HTTP.get(status, Refused.FAILED), f"{status.phrase}: see {self.document}")
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer

@@ -27,7 +27,7 @@ from compaction.catalogs.manager.events import (
 )
 from compaction.catalogs.model.enums import ColumnType, IndexKind, ViewKind
 from compaction.catalogs.model.hybrid import later
-from support.catalogs.logs import ListLog
+from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import Stage, stage
 from support.catalogs.worlds import column, table
 

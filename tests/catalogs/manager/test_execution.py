@@ -14,7 +14,7 @@ from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid, later, physical
 from compaction.exceptions import CatalogConflictError, CatalogStoppedError, CatalogValidationError
-from support.catalogs.logs import ListLog, LosingLog
+from support.catalogs.immediate_logs import ListLog, LosingLog
 from support.catalogs.managers import START, stage
 from support.catalogs.worlds import table
 

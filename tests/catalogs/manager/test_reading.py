@@ -8,7 +8,7 @@ from compaction.catalogs.log.port import Recovered, SnapshotOutcome
 from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.exceptions import CatalogClosedError, CatalogNotFoundError
-from support.catalogs.logs import ListLog
+from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import ManualTime, at, stage
 from support.catalogs.worlds import table
 

@@ -8,7 +8,7 @@ from compaction.catalogs.log.port import Recovered
 from compaction.catalogs.manager.events import EventKind
 from compaction.catalogs.model.entries import Snapshot
 from compaction.exceptions import CatalogNotFoundError, CatalogStoppedError
-from support.catalogs.logs import ListLog
+from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import ManualTime, stage
 from support.catalogs.worlds import table
 

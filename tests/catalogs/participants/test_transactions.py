@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from compaction.catalogs.participants.report import UNDEFINED
 from compaction.catalogs.participants.transactions import ActiveTransactions
+from compaction.catalogs.participants.versions import CatalogVersions
 from compaction.exceptions import CatalogError
 from support.catalogs.participants import Clock, Versions
+from support.catalogs.worlds import World
 
 
 def tracker(*activations: int) -> tuple[ActiveTransactions, Clock, Versions]:
@@ -142,11 +144,10 @@ def test_no_transaction_begins_below_a_minimum_that_was_answered() -> None:
     counter = itertools.count(1000)
     versions = Versions({0: 1})
     active = ActiveTransactions(lambda: next(counter), versions)
-    stop, wrong = threading.Event(), list[str]()
-    answered = [0]
+    wrong, answered = list[str](), [0]
 
     def work() -> None:
-        while not stop.is_set():
+        for _ in range(500):
             promised = answered[0]
             begun = active.begin()
             if begun <= promised:
@@ -156,11 +157,21 @@ def test_no_transaction_begins_below_a_minimum_that_was_answered() -> None:
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
         worker.start()
-    for version in range(1, 300):
-        versions.add(version, next(counter))
+    version = 0
+    while any(worker.is_alive() for worker in workers):
+        version += 1
+        versions.activations = {0: 1, version: next(counter)}
         answered[0] = active.minimum().clock
-    stop.set()
     for worker in workers:
         worker.join()
     assert wrong == []
     assert len(active) == 0
+
+
+def test_versions_of_a_catalog_that_the_process_keeps() -> None:
+    """As its manager answers: the last version whose activation time is not after the timestamp."""
+    world = World.started()
+    active = ActiveTransactions(Clock(world.catalog.activation_time + 5), CatalogVersions(lambda _: world.catalog))
+    active.begin()
+    assert active.minimum().required == world.catalog.activation_time
+    assert active.finished_before(world.catalog.version)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from compaction.catalogs.participants.participant import Participant
 from compaction.ingest.access import AccessRules, Gate
 from compaction.ingest.blocks.server import IngestServer
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews, TokenReview
@@ -150,7 +151,7 @@ def gate(
 
 @contextmanager
 def serving(
-    store: BlockStore | StagingStore,
+    store: BlockStore | StagingStore | Participant,
     make_gate: Callable[[], Gate],
     *,
     make: Callable[..., HttpService] = IngestServer,
@@ -158,6 +159,7 @@ def serving(
     address: Address | None = None,
     tls: ssl.SSLContext | None = None,
     finish: Callable[[], Awaitable[None]] | None = None,
+    document: str = "/openapi.json",
 ) -> Iterator[Endpoint]:
     """The server in a thread with an event loop of its own; ended at the end, and whatever went wrong is raised.
     `make_gate`, `make` and `finish` are called in that loop.
@@ -195,7 +197,7 @@ def serving(
     try:
         if not failure:
             endpoint = Endpoint(found["port"], found["server"], tls)
-            endpoint.document = endpoint.call("GET", "/openapi.json").body
+            endpoint.document = endpoint.call("GET", document).body
             yield endpoint
     finally:
         if "loop" in found and not failure:

@@ -37,6 +37,8 @@ def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where
             case "type":
                 wrong = not isinstance(value, _TYPES[rule]) or (isinstance(value, bool) and rule != "boolean")
                 found += [f"{where}: {value!r} is no {rule}"] if wrong else []
+            case "const":
+                found += [] if value == rule and not isinstance(value, bool) else [f"{where}: {value!r} is not {rule}"]
             case "enum":
                 found += [] if value in rule else [f"{where}: {value!r} is not in {rule}"]
             case "items" if isinstance(value, list):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from compaction.catalogs.model.hybrid import LOGICAL_BITS, MAXIMUM, MINIMUM
+from compaction.catalogs.model.hybrid import LOGICAL_BITS, MAXIMUM, MINIMUM, next_millisecond
 
 
 def system_milliseconds() -> int:
@@ -47,6 +47,17 @@ class HybridClock:
         with self._lock:
             self._last = max(self._read(), self._last + 1, remote + 1)
             return self._last
+
+    def left(self, timestamp: int) -> int:
+        """Milliseconds until the clock is at the first whole millisecond that is not before `timestamp`, 0 when it is;
+        unless a timestamp of another clock moves it sooner, its source has to come there.
+        """
+        target = next_millisecond(timestamp)
+        with self._lock:
+            milliseconds = self._milliseconds()
+            return (
+                0 if max(milliseconds << LOGICAL_BITS, self._last) >= target << LOGICAL_BITS else target - milliseconds
+            )
 
     def _read(self) -> int:
         return max(self._milliseconds() << LOGICAL_BITS, MINIMUM)

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import HybridClock
-from compaction.catalogs.model.hybrid import next_millisecond, physical
 from compaction.exceptions import CatalogClosedError
 
 LONGEST_SLEEP = 3_600.0
@@ -92,7 +91,7 @@ class ClockWaits:
                 future.set_exception(CatalogClosedError())
                 return future
             self._waiting.add(future)
-        self._check(next_millisecond(timestamp), future)
+        self._check(timestamp, future)
         return future
 
     def close(self) -> None:
@@ -103,11 +102,11 @@ class ClockWaits:
         for future in waiting:
             future.set_exception(CatalogClosedError())
 
-    def _check(self, milliseconds: int, future: Future[None]) -> None:
+    def _check(self, timestamp: int, future: Future[None]) -> None:
         # The clock and the timer may run apart: only the clock says whether the time has come.
-        left = milliseconds - physical(self._clock.read())
+        left = self._clock.left(timestamp)
         if left > 0:
-            self._timer.after(left, lambda: self._check(milliseconds, future))
+            self._timer.after(left, lambda: self._check(timestamp, future))
             return
         with self._lock:
             ended = future not in self._waiting

@@ -97,8 +97,9 @@ class ActiveTransactions:
             return active >= version and all(held >= version for held in self._held)
 
     def forget(self) -> None:
-        """A restart: no transaction survives its process."""
+        """A restart: no transaction survives its process, and the clock is the machine's again."""
         with self._lock:
+            self._last = UNDEFINED
             self._begun.clear()
             self._held.clear()
 

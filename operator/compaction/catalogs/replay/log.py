@@ -1,0 +1,186 @@
+"""The log that a history was written to, played with its revisions and timestamps
+(docs/design/catalogs.md#histories).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from compaction.catalogs.codec.codec import decode, encode
+from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome
+from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import LOGICAL_BITS
+from compaction.catalogs.replay.steps import Transaction
+from compaction.exceptions import CatalogError
+
+PRODUCT: Final = "catalog.product"
+VERSION: Final = "catalog.version"
+SNAPSHOT_VERSION: Final = "catalog.snapshot.version"
+UPDATE: Final = "catalog.update."
+_PRODUCT_NAME: Final = b"IGNITE"
+_ORDER: Final = 0x00808080
+"""The reference compares bytes with a sign; this makes numbers ascend there."""
+_SHOWN_WHOLE: Final = 64
+"""Bytes of a value from which on a history has its hash only."""
+
+Deliver = Callable[[LogEvent], None]
+
+
+class ReplayLog:
+    """Keeps keys and values as the reference does, in memory: a write that fails takes a revision too. Delivers while
+    it writes, on the caller's thread.
+
+    Each write takes the timestamp of the write that the history has in its place. The bytes of a value are those of the
+    history when they hold the same event: the reference leaves the order of lists in snapshots to chance.
+    """
+
+    def __init__(self) -> None:
+        self.written: list[Transaction] = []
+        self.events: list[Event] = []
+        """What this step put, in order, and as the history has it where that is equal."""
+        self.before_append: Callable[[], None] | None = None
+        """Runs once, before the next append."""
+        self._expected: tuple[Transaction, ...] = ()
+        self._keys: dict[str, tuple[bytes, int, int]] = {}
+        self._updates: dict[int, LogEvent] = {}
+        self._version = 0
+        self._snapshot = 0
+        self._active = 0
+        self._revision = 0
+        self._timestamp = 0
+        self._watches: list[ReplayWatch] = []
+
+    def begin(self, expected: tuple[Transaction, ...]) -> None:
+        """The next step, with the writes that the history has for it."""
+        self._expected = expected
+        self.written = []
+        self.events = []
+
+    def keys(self) -> list[list[Any]]:
+        """Key, value or its hash, revision and timestamp of the last write; by key."""
+        return [
+            [key, data.hex() if len(data) < _SHOWN_WHOLE else hashlib.sha256(data).hexdigest(), revision, timestamp]
+            for key, (data, revision, timestamp) in sorted(self._keys.items())
+        ]
+
+    def recover(self) -> Recovered:
+        events = tuple(self._updates[version] for version in sorted(self._updates))
+        return Recovered(events, self._version, self._revision)
+
+    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+        if self.before_append is not None:
+            run, self.before_append = self.before_append, None
+            run()
+        if self._version and update.version != self._version + 1:
+            self._write(False, [], [])
+            return False
+        key = f"{UPDATE}{update.version}"
+        event, data = self._as_expected(key, update)
+        stamp = self._write(True, [(key, data), (VERSION, _number(update.version))], [])
+        self._version = update.version
+        delay = update.delay << LOGICAL_BITS
+        moved = max(stamp, self._active + 1 - delay)
+        self._active = moved + delay
+        self._deliver(update.version, LogEvent(update, moved, self._revision), event)
+        return True
+
+    def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        """Tokens are unknown to the reference: every one is accepted."""
+        old = self._snapshot or 1
+        if snapshot.version <= old:
+            return SnapshotOutcome.NOT_NEWER
+        key = f"{UPDATE}{snapshot.version}"
+        event, data = self._as_expected(key, snapshot)
+        removes = range(old, snapshot.version)
+        puts = [(SNAPSHOT_VERSION, _number(snapshot.version)), (key, data)]
+        self._write(True, puts, [f"{UPDATE}{version}" for version in removes])
+        self._snapshot = snapshot.version
+        for version in removes:
+            self._updates.pop(version, None)
+        log_event = LogEvent(snapshot, snapshot.activation_time, self._revision)
+        self._deliver(snapshot.version, log_event, event)
+        return SnapshotOutcome.SAVED
+
+    def claim(self, token: int) -> bool:
+        return True
+
+    def watch(self, after: int, deliver: Deliver, failed: Callable[[Exception], None]) -> ReplayWatch:
+        """Nothing fails here. The first watch names the product, as the start of the reference does."""
+        if PRODUCT not in self._keys:
+            self._write(True, [(PRODUCT, _PRODUCT_NAME)], [])
+        watch = ReplayWatch(self._watches, deliver)
+        self._watches.append(watch)
+        return watch
+
+    def close(self) -> None:
+        self._watches.clear()
+
+    def _write(self, succeeded: bool, puts: list[tuple[str, bytes]], removes: list[str]) -> int:
+        self._revision += 1
+        at = len(self.written)
+        given = self._expected[at].timestamp if at < len(self._expected) else 0
+        # A history whose time stands still or steps back is wrong: ours goes on, and differs.
+        self._timestamp = max(given, self._timestamp + 1)
+        self.written.append(
+            Transaction(succeeded, self._revision, self._timestamp, tuple(sorted(puts)), tuple(removes))
+        )
+        for key in removes:
+            self._keys.pop(key, None)
+        for key, data in puts:
+            self._keys[key] = (data, self._revision, self._timestamp)
+        return self._timestamp
+
+    def _as_expected(self, key: str, event: Event) -> tuple[Event, bytes]:
+        at = len(self.written)
+        puts: Iterable[tuple[str, bytes]] = self._expected[at].puts if at < len(self._expected) else ()
+        for found, data in puts:
+            if found == key:
+                try:
+                    theirs = decode(data, key)
+                except CatalogError:
+                    break
+                if in_order(theirs) == in_order(event):
+                    return theirs, data
+        return event, encode(event)
+
+    def _deliver(self, version: int, event: LogEvent, shown: Event) -> None:
+        self._updates[version] = event
+        self.events.append(shown)
+        for watch in list(self._watches):
+            watch.deliver(event)
+
+
+class ReplayWatch:
+    """Of one manager."""
+
+    def __init__(self, watches: list[ReplayWatch], deliver: Deliver) -> None:
+        self._watches = watches
+        self.deliver = deliver
+
+    def close(self) -> None:
+        if self in self._watches:
+            self._watches.remove(self)
+
+
+def in_order(event: Event) -> Event:
+    """An event whose lists are by ascending id, as ours are."""
+    if not isinstance(event, Snapshot):
+        return event
+    schemas = [
+        replace(
+            one,
+            tables=tuple(sorted(one.tables, key=lambda table: table.id)),
+            indexes=tuple(sorted(one.indexes, key=lambda index: index.id)),
+            views=tuple(sorted(one.views, key=lambda view: view.id)),
+        )
+        for one in sorted(event.schemas, key=lambda one: one.schema.id)
+    ]
+    zones = sorted(event.zones, key=lambda zone: zone.id)
+    return replace(event, zones=tuple(zones), schemas=tuple(schemas))
+
+
+def _number(version: int) -> bytes:
+    return (version ^ _ORDER).to_bytes(4, "big")

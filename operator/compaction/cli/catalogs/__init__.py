@@ -1,0 +1,1 @@
+"""`compactor catalogs`: versioned catalogs, their values and histories, without Kubernetes."""

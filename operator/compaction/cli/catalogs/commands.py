@@ -1,0 +1,31 @@
+"""`compactor catalogs`: catalogs directly, without Kubernetes and without Spark.
+
+Each module is imported when its command runs.
+"""
+
+from __future__ import annotations
+
+import click
+
+from compaction.cli.errors import ErrorGroup
+from compaction.cli.lazy import LazyGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "decode": ("compaction.cli.catalogs.decode:decode_command", "Show values of an update log as lines of JSON."),
+    "replay": ("compaction.cli.catalogs.replay:replay_command", "Run a recorded history, and show what differs."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
+
+
+class CatalogsGroup(LazyGroup, ErrorGroup):
+    """Imports its commands on demand, ends errors in one line."""
+
+    commands_by_name = COMMANDS
+
+
+@click.group(cls=CatalogsGroup, name="catalogs", context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """Work with catalogs: zones, schemas, tables and indexes in versions, kept in an update log.
+
+    Exit codes: 0 done, 1 an error in the data or the environment (named on stderr), 2 wrong usage.
+    """

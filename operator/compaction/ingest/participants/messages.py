@@ -1,0 +1,201 @@
+"""What goes over the wire between a coordinator and a participant (docs/design/catalog-compaction.md#protocol)."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
+from compaction.catalogs.participants.consistency import LONGEST_TEXT
+from compaction.catalogs.participants.report import (
+    UNDEFINED,
+    Cause,
+    IndexBuild,
+    PartitionReport,
+    Rebalance,
+    Report,
+    Role,
+)
+from compaction.ingest.wire import Wire
+
+VERSION: Final = 1
+MOST_REPORT_BYTES: Final = 4 << 20
+"""Of the body of a report."""
+MOST_MINIMUM_BYTES: Final = 4096
+"""Of the body of a minimum."""
+MOST_PARTITIONS: Final = 32_768
+MOST_BUILDS: Final = 10_000
+_DIGITS: Final = "0|[1-9][0-9]{0,18}"
+_LARGEST_ID: Final = 2**31 - 1
+_LARGEST_TOKEN: Final = 2**53 - 1
+
+
+def _from_digits(value: Any) -> Any:
+    """ValueError for anything but a text of decimal digits."""
+    if not isinstance(value, str) or not re.fullmatch(_DIGITS, value, re.ASCII):
+        raise ValueError("a hybrid timestamp is a text of decimal digits")
+    return int(value)
+
+
+def _timestamp(least: int, description: str) -> Any:
+    pattern = f"^({_DIGITS})$" if least == UNDEFINED else "^[1-9][0-9]{0,18}$"
+    schema = {"type": "string", "pattern": pattern, "description": description}
+    return (
+        BeforeValidator(_from_digits, json_schema_input_type=str),
+        Field(ge=least, le=MAXIMUM),
+        PlainSerializer(str, return_type=str),
+        WithJsonSchema(schema),
+    )
+
+
+Time = Annotated[int, *_timestamp(MINIMUM, "A hybrid timestamp in decimal digits, 1 to 9223372036854775807.")]
+"""A text, because a JSON number loses the counter of a hybrid timestamp in a language that reads it as a double."""
+OptionalTime = Annotated[
+    int,
+    *_timestamp(UNDEFINED, "A hybrid timestamp in decimal digits, up to 9223372036854775807; 0 when there is none."),
+]
+Id = Annotated[int, Field(ge=0, le=_LARGEST_ID)]
+Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+Token = Annotated[int, Field(ge=1, le=_LARGEST_TOKEN)]
+
+
+class PartitionMessage(Wire):
+    """A partition of a table that the participant holds."""
+
+    table_id: Id
+    partition: Id
+    role: Role
+    minimum: OptionalTime
+    """Its published minimum."""
+
+
+class IndexBuildMessage(Wire):
+    """An index that the participant builds."""
+
+    index_id: Id
+    since: Time
+
+
+class RebalanceMessage(Wire):
+    """A zone whose partitions move."""
+
+    zone_id: Id
+    minimum: Time
+    """The catalog is needed from there on."""
+    since: Time
+
+
+class ReportMessage(Wire):
+    """From when on a participant needs the catalog, and why."""
+
+    protocol: Literal[1]
+    """Version of the protocol."""
+    name: Text
+    """Of the participant."""
+    minimum: Time
+    """The catalog is needed from there on."""
+    cause: Cause
+    subject: Text
+    """The partition, the zone, or what is undefined."""
+    transactions: Time
+    """Activation time of the lowest version that an active read-write transaction holds; the clock without one."""
+    oldest_transaction: OptionalTime
+    """Begin time of the oldest one."""
+    low_watermark: OptionalTime
+    partitions: tuple[PartitionMessage, ...] = Field(max_length=MOST_PARTITIONS)
+    index_builds: tuple[IndexBuildMessage, ...] = Field(max_length=MOST_BUILDS)
+    rebalances: tuple[RebalanceMessage, ...] = Field(max_length=MOST_BUILDS)
+    checkpoint: OptionalTime
+    """Of the last finished one."""
+    clock: Time
+    """The participant's clock."""
+
+    @classmethod
+    def of(cls, report: Report) -> ReportMessage:
+        """As it is sent; nothing is checked: a participant that is wrong is refused by the coordinator, by name."""
+        return cls.model_construct(
+            protocol=VERSION,
+            name=report.name,
+            minimum=report.minimum,
+            cause=report.cause,
+            subject=report.subject,
+            transactions=report.transactions,
+            oldest_transaction=report.oldest_transaction,
+            low_watermark=report.low_watermark,
+            partitions=tuple(
+                PartitionMessage.model_construct(
+                    table_id=one.table_id, partition=one.partition, role=one.role, minimum=one.minimum
+                )
+                for one in report.partitions
+            ),
+            index_builds=tuple(
+                IndexBuildMessage.model_construct(index_id=one.index_id, since=one.since) for one in report.index_builds
+            ),
+            rebalances=tuple(
+                RebalanceMessage.model_construct(zone_id=one.zone_id, minimum=one.minimum, since=one.since)
+                for one in report.rebalances
+            ),
+            checkpoint=report.checkpoint,
+            clock=report.clock,
+        )
+
+    def report(self) -> Report:
+        """What it says."""
+        return Report(
+            self.name,
+            self.minimum,
+            self.cause,
+            self.subject,
+            self.transactions,
+            self.oldest_transaction,
+            self.low_watermark,
+            tuple(PartitionReport(one.table_id, one.partition, one.role, one.minimum) for one in self.partitions),
+            tuple(IndexBuild(one.index_id, one.since) for one in self.index_builds),
+            tuple(Rebalance(one.zone_id, one.minimum, one.since) for one in self.rebalances),
+            self.checkpoint,
+            self.clock,
+        )
+
+
+class MinimumMessage(Wire):
+    """The minimum of the transactions of all participants, to be stored."""
+
+    timestamp: Time
+    token: Token
+    """Fencing token of the coordinator: a participant that has seen a larger one refuses."""
+
+
+class StoredMessage(Wire):
+    """The minimum is in the logs of partitions."""
+
+    partitions: Id
+    """Number of partitions that the participant leads, and stored it in."""
+
+
+class ParticipantProblem(StrEnum):
+    """Why a request was refused."""
+
+    BAD_REQUEST = "BadRequest"
+    UNAUTHENTICATED = "Unauthenticated"
+    FORBIDDEN = "Forbidden"
+    NOT_FOUND = "NotFound"
+    METHOD_NOT_ALLOWED = "MethodNotAllowed"
+    TOO_LARGE = "TooLarge"
+    TOO_SLOW = "TooSlow"
+    UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType"
+    BUSY = "Busy"
+    UNAVAILABLE = "Unavailable"
+    FAILED = "Failed"
+    STALE_TOKEN = "StaleToken"
+    MINIMUM_AHEAD = "MinimumAhead"
+    STATE = "State"
+
+
+class ParticipantProblemMessage(Wire):
+    """A refusal."""
+
+    code: ParticipantProblem
+    message: str
