@@ -1779,3 +1779,10 @@ class CorruptCatalogLogError(CatalogError):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}; restore the update log from a copy, or name the prefix of another log"
+
+
+class CatalogDdlError(CatalogError):
+    """A file of DDL commands that cannot be run: nothing of it was."""
+
+    def __init__(self, file: str, step: str, reason: str) -> None:
+        super().__init__(f"{file}: {step}: {reason}" if step else f"{file}: {reason}")

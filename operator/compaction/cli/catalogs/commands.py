@@ -11,6 +11,10 @@ from compaction.cli.errors import ErrorGroup
 from compaction.cli.lazy import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "apply": ("compaction.cli.catalogs.apply:apply_command", "Run DDL commands of a YAML file."),
+    "describe": ("compaction.cli.catalogs.describe:describe_command", "Show what is in a version."),
+    "history": ("compaction.cli.catalogs.history:history_command", "List the versions that the log keeps."),
+    "diff": ("compaction.cli.catalogs.diff:diff_command", "List what changed from one version to another."),
     "decode": ("compaction.cli.catalogs.decode:decode_command", "Show values of an update log as lines of JSON."),
     "replay": ("compaction.cli.catalogs.replay:replay_command", "Run a recorded history, and show what differs."),
 }

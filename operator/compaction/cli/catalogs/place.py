@@ -1,0 +1,88 @@
+"""Where a catalog is: the options that commands on an update log share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+_OPTIONS = (
+    click.option(
+        "--etcd",
+        metavar="URLS",
+        required=True,
+        envvar="COMPACTION_CATALOG_ETCD",
+        help="Members of etcd, https://host:port, separated by commas; default: COMPACTION_CATALOG_ETCD.",
+    ),
+    click.option(
+        "--prefix",
+        required=True,
+        envvar="COMPACTION_CATALOG_PREFIX",
+        help="What the catalog's keys begin with, such as /catalogs/orders; default: COMPACTION_CATALOG_PREFIX.",
+    ),
+    click.option("--ca", type=_FILE, help="Certificates of the authorities to trust, PEM."),
+    click.option("--cert", "certificate", type=_FILE, help="Client certificate, PEM."),
+    click.option("--key", type=_FILE, help="Key of the client certificate, PEM."),
+    click.option("--user", default="", help="User of etcd; the password is read from --password-file."),
+    click.option(
+        "--password-file",
+        type=_FILE,
+        envvar="COMPACTION_CATALOG_PASSWORD_FILE",
+        help="File with the user's password; default: COMPACTION_CATALOG_PASSWORD_FILE.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """One catalog in etcd."""
+
+    settings: EtcdSettings
+    prefix: str
+
+    @contextmanager
+    def opened(self) -> Iterator[EtcdUpdateLog]:
+        """Its log, closed at the end. Raises CatalogLogError."""
+        client = GatewayClient(self.settings)
+        log = EtcdUpdateLog(client, self.prefix)
+        try:
+            yield log
+        finally:
+            log.close()
+            client.close()
+
+
+def log_options(command: Command) -> Command:
+    """The options that say where the log is, passed to the command as `place: LogPlace`."""
+
+    @functools.wraps(command)
+    def run(
+        *args: Any,
+        etcd: str,
+        prefix: str,
+        ca: Path | None,
+        certificate: Path | None,
+        key: Path | None,
+        user: str,
+        password_file: Path | None,
+        **rest: Any,
+    ) -> Any:
+        password = "" if password_file is None else password_file.read_text(encoding="utf-8").rstrip("\r\n")
+        settings = EtcdSettings.of(etcd, tls=Tls(ca, certificate, key), user=user, password=password)
+        return command(*args, place=LogPlace(settings, prefix), **rest)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run  # type: ignore[return-value]

@@ -1,0 +1,191 @@
+"""`compactor catalogs apply`, `describe`, `history` and `diff` on a real etcd."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+from compaction.catalogs.manager.manager import CatalogManager
+from compaction.cli.main import main
+from compaction.local.programs.binaries import Binaries
+from support.catalogs.etcd_members import Members, etcd_members
+
+DDL = """
+- type: CREATE_ZONE
+  zone: FAST
+  storageProfiles: [default]
+- - type: CREATE_TABLE
+    schema: PUBLIC
+    table: ORDERS
+    zone: FAST
+    columns:
+      - {name: ID, type: INT32, nullable: false}
+      - {name: NOTE, type: STRING, nullable: true, length: 100}
+    pk: {columns: [ID]}
+  - type: CREATE_INDEX
+    schema: PUBLIC
+    table: ORDERS
+    index: BY_NOTE
+    kind: HASH
+    columns: [NOTE]
+- type: CREATE_SCHEMA
+  schema: PUBLIC
+  ifNotExists: true
+- type: RENAME_TABLE
+  schema: PUBLIC
+  table: ORDERS
+  newName: SALES
+"""
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[Members]:
+    with etcd_members(tmp_path_factory.mktemp("etcd"), binaries.etcd) as running:
+        yield running
+
+
+@pytest.fixture
+def place(etcd: Members) -> list[str]:
+    endpoints = ",".join(str(member.endpoint) for member in etcd.members)
+    return ["--etcd", endpoints, "--prefix", f"/catalogs/{secrets.token_hex(4)}"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
+    code = main(["catalogs", *map(str, args)])
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def shown(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
+    code, out, err = run(capsys, *args, "-o", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def applied(capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str], ddl: str) -> tuple[int, str, str]:
+    file = tmp_path / "ddl.yaml"
+    file.write_text(ddl)
+    return run(capsys, "apply", file, *place, "--delay", 1, "--max-skew", 1)
+
+
+def test_from_ddl_to_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str]) -> None:
+    code, out, err = applied(capsys, tmp_path, place, DDL)
+    assert (code, err) == (0, "")
+    assert [line.split()[:5] for line in out.splitlines()[1:]] == [
+        ["1", "2", "1", "of", "1"],
+        ["2", "3", "2", "of", "2"],
+        ["3", "3", "0", "of", "1"],
+        ["4", "4", "1", "of", "1"],
+    ]
+
+    latest = shown(capsys, "describe", *place)
+    assert [table["name"] for schema in latest["schemas"] for table in schema["tables"]] == ["SALES"]
+    before = shown(capsys, "describe", *place, "--version", 3)
+    assert [table["name"] for schema in before["schemas"] for table in schema["tables"]] == ["ORDERS"]
+    assert shown(capsys, "describe", *place, "--at", "2999-01-01T00:00:00Z") == latest
+
+    _, out, _ = run(capsys, "describe", *place)
+    assert "Fingerprint:   " + latest["fingerprint"] in out
+    (table,) = [line for line in out.splitlines() if line.startswith("Table")]
+    assert table.split()[2:6] == ["PUBLIC", "SALES", "2", "columns,"]
+
+    versions = shown(capsys, "history", *place)
+    assert [one["version"] for one in versions] == [1, 2, 3, 4]
+    assert [one["@type"] for one in versions[3]["value"]["entries"]] == ["RENAME_TABLE", "RENAME_INDEX"]
+    assert versions[3]["activationTime"] == latest["time"]
+    _, out, _ = run(capsys, "history", *place)
+    assert out.splitlines()[4].split()[2:] == ["Update", "RENAME_TABLE,", "RENAME_INDEX"]
+
+    changes = shown(capsys, "diff", 2, 4, *place)
+    assert {(one["change"], one["kind"], one["name"]) for one in changes} == {
+        ("Changed", "Schema", "PUBLIC"),
+        ("Created", "Index", "SALES_PK"),
+        ("Created", "Index", "BY_NOTE"),
+        ("Created", "Table", "SALES"),
+    }
+    renamed = shown(capsys, "diff", 3, 4, *place)
+    assert [(one["change"], one["kind"], one["name"]) for one in renamed] == [
+        ("Changed", "Index", "SALES_PK"),
+        ("Changed", "Schema", "PUBLIC"),
+        ("Changed", "Table", "SALES"),
+    ]
+    assert ["name" in one["fields"] for one in renamed] == [True, False, True]
+    back = shown(capsys, "diff", 4, 2, *place)
+    assert {(one["change"], one["kind"]) for one in back} == {
+        ("Deleted", "Index"),
+        ("Changed", "Schema"),
+        ("Deleted", "Table"),
+    }
+
+
+def test_what_was_cut_is_a_snapshot(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, etcd: Members, place: list[str]
+) -> None:
+    applied(capsys, tmp_path, place, DDL)
+    log = EtcdUpdateLog(etcd.client(), place[-1])
+    manager = CatalogManager(log)
+    manager.start()
+    manager.compact(3, 1).result()
+    manager.close()
+    log.close()
+    _, out, _ = run(capsys, "history", *place)
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert [(row[0], row[2]) for row in rows] == [("3", "Snapshot"), ("4", "Update")]
+    code, _, err = run(capsys, "describe", *place, "--version", 2)
+    assert code == 1
+    assert "version 2" in err
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("type: CREATE_ZONE", ["not a list"]),
+        ("- [", ["not YAML"]),
+        ("- name: x", ["step 1", "`type`"]),
+        ("- type: CREATE_ZOO", ["step 1, CREATE_ZOO", "no such command"]),
+        ("- {type: CREATE_ZONE, storageProfiles: [a]}", ["step 1, CREATE_ZONE", "zone"]),
+        ("- {type: DROP_ZONE, zone: A, ifExist: true}", ["step 1, DROP_ZONE", "ifExist: no such member"]),
+        ("- {type: CREATE_ZONE, zone: 7, storageProfiles: [a]}", ["step 1, CREATE_ZONE"]),
+        ("- {type: DROP_ZONE, zone: A}\n- {type: CREATE_TABLE, schema: S, table: T, columns: [{name: 1}]}", ["step 2"]),
+        (
+            "- {type: CREATE_TABLE, schema: S, table: T, pk: {columns: [A]}, "
+            "columns: [{name: A, type: INT32, nullable: false, scal: 1}]}",
+            ["columns.scal"],
+        ),
+    ],
+)
+def test_a_wrong_file_changes_nothing(
+    ddl: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str]
+) -> None:
+    code, out, err = applied(capsys, tmp_path, place, ddl)
+    assert (code, out) == (1, "")
+    assert all(word in err for word in words), err
+    assert len(err.splitlines()) == 1
+    assert shown(capsys, "history", *place) == []
+
+
+def test_the_first_refusal_ends_the_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str]) -> None:
+    zone = "- {type: CREATE_ZONE, zone: A, storageProfiles: [a]}\n"
+    code, out, err = applied(capsys, tmp_path, place, zone + zone + zone.replace("zone: A", "zone: B"))
+    assert code == 1
+    assert len(out.splitlines()) == 2
+    assert "A" in err
+    names = [zone["name"] for zone in shown(capsys, "describe", *place)["zones"]]
+    assert names == ["A"]
+
+
+def test_two_versions_at_once_are_wrong_usage(capsys: pytest.CaptureFixture[str], place: list[str]) -> None:
+    assert run(capsys, "describe", *place, "--version", 1, "--at", "2026-01-01T00:00:00Z")[0] == 2
+    assert run(capsys, "describe", *place, "--at", "yesterday")[0] == 2
+
+
+def test_an_etcd_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "history", "--etcd", "file:///x", "--prefix", "/c")
+    assert code == 1
+    assert "https://host:port" in err
