@@ -1695,3 +1695,87 @@ class CatalogHistoryError(CatalogError):
 
     def __str__(self) -> str:
         return f"{self.name}: line {self.line} is no step of a history: {self.reason}; name a file of recorded DDL"
+
+
+class CatalogLogError(CatalogError):
+    """The update log did not do what was asked of it. `log` names it: endpoints and prefix, never a password."""
+
+    def __init__(self, log: str, reason: str) -> None:
+        super().__init__(log, reason)
+        self.log = log
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"update log {self.log}: {self.reason}"
+
+
+class CatalogLogUnavailableError(CatalogLogError):
+    """No endpoint answered in time. A write may have happened all the same: then the watch delivers it."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; check that etcd has a quorum and that its endpoints can be reached"
+
+
+class CatalogLogAccessError(CatalogLogError):
+    """The log refuses the certificate, the user or what the user may do."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; check the Secret of the log: certificates, user and password, and the user's role"
+
+
+class CatalogLogRefusedError(CatalogLogError):
+    """The log refuses a request for a reason of its own; `code` is that of gRPC."""
+
+    def __init__(self, log: str, code: int, reason: str) -> None:
+        super().__init__(log, reason)
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} (gRPC code {self.code}); see the log of the etcd server"
+
+
+class CatalogLogCutError(CatalogLogError):
+    """The history of etcd no longer reaches back to a revision that was asked for; reading again helps."""
+
+
+class CatalogLogRewoundError(CatalogLogError):
+    """The log has lost versions that it had: it was restored from an older copy."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; restart the processes that use the catalog, so that they recover from this log"
+
+
+class CatalogLogUncertainError(CatalogLogError):
+    """An answer was lost, and the log no longer holds what would show whether the write happened."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; check the catalog before the command is given again"
+
+
+class CatalogLogLimitError(CatalogError):
+    """A version that the log would refuse for its size; nothing was sent. `size` and `limit` are in `unit`."""
+
+    def __init__(self, version: int, size: int, limit: int, unit: str = "bytes") -> None:
+        super().__init__(version, size, limit, unit)
+        self.version = version
+        self.size = size
+        self.limit = limit
+        self.unit = unit
+
+    def __str__(self) -> str:
+        return (
+            f"catalog version {self.version} takes {self.size:,} {self.unit}, and the update log takes at most "
+            f"{self.limit:,} in one request; split the batch, or raise the limit of etcd and of the log"
+        )
+
+
+class CorruptCatalogLogError(CatalogError):
+    """The update log contradicts itself; `key` is the key that shows it."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}; restore the update log from a copy, or name the prefix of another log"

@@ -15,7 +15,8 @@ class LogEvent:
     """An update or a snapshot as the log keeps it.
 
     `timestamp`: hybrid, of an update's writing: it is active `delay` later; a snapshot has its activation time here.
-    `revision`: of the log when this was written, ascending along a watch.
+    `revision`: of the log when this was written, ascending along a watch. Where a watch lists what it missed, the
+    revision of the listing: then several events have the same.
     """
 
     event: Event

@@ -1,1 +1,1 @@
-"""Servers that block stores use in tests and demos: PostgreSQL and an S3 server."""
+"""Servers on this machine: PostgreSQL and an S3 server for tests and demos of block stores, etcd for catalogs."""

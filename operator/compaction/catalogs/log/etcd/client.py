@@ -1,0 +1,178 @@
+"""etcd by its JSON gateway: endpoints in turn, tokens, watches (docs/design/catalogs.md#client-of-etcd)."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from compaction.catalogs.log.etcd import wire
+from compaction.catalogs.log.etcd.connections import Answer, Connections, send
+from compaction.catalogs.log.etcd.port import Get, Page, Status, Stream, Transaction, TransactionAnswer
+from compaction.catalogs.log.etcd.refusals import Fate, refusal
+from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
+from compaction.catalogs.log.etcd.stream import GatewayStream
+from compaction.catalogs.log.etcd.wire import Document
+from compaction.exceptions import CatalogLogAccessError, CatalogLogError, CatalogLogUnavailableError
+
+PAUSE_SECONDS: Final = 0.05
+MOST_PAUSE_SECONDS: Final = 1.0
+Sent = TypeVar("Sent")
+
+
+class GatewayClient:
+    """An `EtcdClient`. Any thread may use it."""
+
+    def __init__(
+        self,
+        settings: EtcdSettings,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Reads the certificates; connects when it is first used. Raises CatalogLogAccessError as `Tls.context`."""
+        self._settings = settings
+        self._clock, self._sleep = clock, sleep
+        secure = any(endpoint.secure for endpoint in settings.endpoints)
+        context = settings.tls.context(settings.name) if secure else None
+        self._connections = Connections(context, settings.attempt_seconds)
+        self._order = list(settings.endpoints)
+        self._token = ""
+        self._lock = threading.Lock()
+        self._streams: set[GatewayStream] = set()
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    def range(self, what: Get, revision: int = 0) -> Page:
+        answer, _ = self._call(wire.RANGE, wire.range_request(what, revision))
+        return wire.page(answer, wire.revision_of(answer))
+
+    def transaction(self, what: Transaction) -> TransactionAnswer:
+        answer, attempts = self._call(wire.TRANSACTION, wire.transaction_request(what))
+        return wire.transaction_answer(answer, repeated=attempts > 1)
+
+    def compact(self, revision: int) -> None:
+        try:
+            self._call(wire.COMPACTION, {"revision": revision})
+        except CatalogLogError as error:
+            if "has been compacted" not in error.reason and "is compacted" not in error.reason:
+                raise
+
+    def status(self) -> tuple[Status, ...]:
+        found: list[Status] = []
+        for endpoint in self._settings.endpoints:
+            try:
+                answer = self._post(endpoint, wire.STATUS, {})
+            except (OSError, http.client.HTTPException):
+                continue
+            if answer.status == http.client.OK:
+                found.append(wire.status(wire.document(answer.body), str(endpoint)))
+        return tuple(found)
+
+    def watch(self, key: bytes, end: bytes, start: int) -> Stream:
+        def opened(endpoint: Endpoint) -> GatewayStream:
+            connection = self._connections.open(endpoint)
+            try:
+                send(connection, wire.WATCH, wire.watch_request(key, end, start), self._token)
+                return GatewayStream(connection, self.name, self._streams.discard)
+            except BaseException:
+                connection.close()
+                raise
+
+        stream, _ = self._over_endpoints(opened, GatewayStream.refused)
+        self._streams.add(stream)
+        if self._connections.closed:  # meanwhile, and without knowing this stream
+            stream.close()
+        return stream
+
+    def close(self) -> None:
+        self._connections.close()
+        for stream in list(self._streams):
+            stream.close()
+
+    # -- one call ---------------------------------------------------------------------------------------------------
+
+    def _call(self, path: str, what: Document) -> tuple[Document, int]:
+        """The answer, and how many times the request was sent."""
+        answer, attempts = self._over_endpoints(
+            lambda endpoint: self._post(endpoint, path, what),
+            lambda answer: None if answer.status == http.client.OK else answer,
+        )
+        try:
+            return wire.document(answer.body), attempts
+        except ValueError as error:
+            raise CatalogLogUnavailableError(self.name, "the answer is not one of etcd's JSON gateway") from error
+
+    def _over_endpoints(
+        self, request: Callable[[Endpoint], Sent], refused: Callable[[Sent], Answer | None]
+    ) -> tuple[Sent, int]:
+        """Try members in turn until one does it, or the time of a call is over."""
+        deadline = self._clock() + self._settings.call_seconds
+        attempts, strangers, renewed, pause, last = 0, 0, False, PAUSE_SECONDS, "no endpoint answered"
+        while not self._connections.closed:
+            endpoint = self._order[0]
+            attempts += 1
+            try:
+                if self._settings.user and not self._token:
+                    self._authenticate(endpoint)
+                done = request(endpoint)
+                answer = refused(done)
+                if answer is None:
+                    return done, attempts
+                fate, error = refusal(answer, self.name)
+                if fate is Fate.GIVE_UP or (fate is Fate.RENEW_TOKEN and (renewed or not self._settings.user)):
+                    raise error
+                last = f"{endpoint} refused: {error.reason}"
+                if fate is Fate.RENEW_TOKEN:
+                    renewed, self._token = True, ""
+                    continue
+            except (OSError, http.client.HTTPException) as error:
+                last = f"{endpoint} did not answer ({_kind(error)})"
+                self._connections.forget(endpoint)
+                strangers = strangers + 1 if _distrusts(error) else 0
+                if strangers >= len(self._order):
+                    raise CatalogLogAccessError(self.name, f"TLS fails with every endpoint: {last}") from error
+            self._demote(endpoint)
+            if self._clock() >= deadline:
+                raise CatalogLogUnavailableError(self.name, last)
+            if attempts % len(self._order) == 0:
+                self._sleep(pause)
+                pause = min(2 * pause, MOST_PAUSE_SECONDS)
+        raise CatalogLogUnavailableError(self.name, "the client is closed")
+
+    def _post(self, endpoint: Endpoint, path: str, what: Document) -> Answer:
+        return self._connections.post(endpoint, path, what, self._token)
+
+    def _demote(self, endpoint: Endpoint) -> None:
+        """The next call begins with another member."""
+        with self._lock:
+            if self._order[0] == endpoint:
+                self._order.append(self._order.pop(0))
+
+    def _authenticate(self, endpoint: Endpoint) -> None:
+        """Get a token for the user. OSError and HTTPException as a request; CatalogLogAccessError when refused."""
+        credentials = {"name": self._settings.user, "password": self._settings.password}
+        answer = self._connections.post(endpoint, wire.AUTHENTICATE, credentials, "")
+        if answer.status != http.client.OK:
+            fate, error = refusal(answer, self.name)
+            if fate is Fate.RETRY:
+                raise ConnectionError(error.reason)
+            raise CatalogLogAccessError(self.name, f"user {self._settings.user}: {error.reason}") from None
+        self._token = str(wire.document(answer.body).get("token", ""))
+
+
+def _distrusts(error: Exception) -> bool:
+    """One side does not accept the certificate of the other; a connection that merely broke off is no such failure."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+
+
+def _kind(error: Exception) -> str:
+    """The failure in words that never hold what was sent."""
+    if isinstance(error, ssl.SSLError):
+        return error.reason or type(error).__name__
+    words = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

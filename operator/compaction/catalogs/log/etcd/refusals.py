@@ -1,0 +1,57 @@
+"""What a refusal of etcd means: a code of gRPC and a sentence (docs/design/catalogs.md#client-of-etcd)."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+from compaction.catalogs.log.etcd.connections import Answer
+from compaction.catalogs.log.etcd.wire import document
+from compaction.exceptions import (
+    CatalogLogAccessError,
+    CatalogLogCutError,
+    CatalogLogError,
+    CatalogLogRefusedError,
+)
+
+CANCELLED, UNKNOWN, DEADLINE, DENIED, OUT_OF_RANGE, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 1, 2, 4, 7, 11, 13, 14, 16
+TRANSIENT: Final = frozenset({CANCELLED, DEADLINE, INTERNAL, UNAVAILABLE})
+"""Another member, or this one in a moment, may do it: no leader, a leader that changes, a server that stops."""
+STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old")
+NO_USER: Final = ("user name is empty", "authentication failed", "user name not found", "permission denied")
+BUSY: Final = ("too many requests",)
+COMPACTED: Final = "required revision has been compacted"
+SENTENCE: Final = 300
+"""Characters of a foreign message that are repeated."""
+
+
+class Fate(Enum):
+    """What to do after a refusal."""
+
+    RETRY = auto()
+    RENEW_TOKEN = auto()
+    GIVE_UP = auto()
+
+
+def refusal(answer: Answer, log: str) -> tuple[Fate, CatalogLogError]:
+    """The fate of a request that was answered with anything but 200, and the error if it is given up."""
+    code, sentence = _content(answer)
+    lowered = sentence.lower()
+    if any(words in lowered for words in STALE_TOKEN):
+        return Fate.RENEW_TOKEN, CatalogLogAccessError(log, sentence)
+    if code in {DENIED, UNAUTHENTICATED} or any(words in lowered for words in NO_USER):
+        return Fate.GIVE_UP, CatalogLogAccessError(log, sentence)
+    if COMPACTED in lowered:
+        return Fate.GIVE_UP, CatalogLogCutError(log, "the revision that was asked for is compacted")
+    refused = CatalogLogRefusedError(log, code, sentence)
+    transient = code in TRANSIENT or answer.status >= 500 or any(words in lowered for words in BUSY)
+    return (Fate.RETRY if transient else Fate.GIVE_UP), refused
+
+
+def _content(answer: Answer) -> tuple[int, str]:
+    """Code and sentence; of a server that is no etcd, its status."""
+    try:
+        found = document(answer.body)
+        return int(found.get("code", UNKNOWN)), str(found.get("message") or found.get("error") or "")[:SENTENCE]
+    except (ValueError, TypeError):
+        return UNKNOWN, f"HTTP status {answer.status}, and no message of etcd"

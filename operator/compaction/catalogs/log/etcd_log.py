@@ -1,0 +1,203 @@
+"""The update log of a catalog in etcd (docs/design/catalogs.md#update-log)."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from compaction.catalogs.log import requests
+from compaction.catalogs.log.etcd.port import EtcdClient, Get, Transaction, TransactionAnswer
+from compaction.catalogs.log.layout import LAST_VERSION, STAMP_BYTES, Keys, activation_of, pack, shown, unpack
+from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
+from compaction.catalogs.log.position import Position
+from compaction.catalogs.log.recovery import read_log
+from compaction.catalogs.log.requests import AT_ONCE, Limits
+from compaction.catalogs.log.surveys import Survey, surveyed
+from compaction.catalogs.log.watching import EtcdWatch, Listener, Pace
+from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from compaction.exceptions import (
+    CatalogLogCutError,
+    CatalogLogError,
+    CatalogLogRewoundError,
+    CatalogLogUncertainError,
+    CatalogValueError,
+)
+
+_WRITER_BYTES: Final = 8
+
+
+class EtcdUpdateLog:
+    """An `UpdateLog`. Any thread may use it; it makes threads for watches alone.
+
+    `prefix`: the catalog's own part of etcd, for example `/catalogs/orders`.
+    """
+
+    def __init__(
+        self, client: EtcdClient, prefix: str, *, limits: Limits | None = None, pace: Pace | None = None
+    ) -> None:
+        self._client = client
+        self._keys = Keys(prefix.rstrip("/"))
+        self._limits = limits or Limits()
+        self._pace = pace or Pace()
+        self._writer = secrets.token_bytes(_WRITER_BYTES)
+        self._writes = count(1)
+        self._begun = False
+        self._own = (0, 0)
+        """The last version that this object wrote, and its activation time: one that follows begins later at once."""
+        self._start = Position(0)
+        self._watches: list[EtcdWatch] = []
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Endpoints and prefix, for messages."""
+        return f"{self._client.name}{self._keys.prefix}"
+
+    def recover(self) -> Recovered:
+        reading = read_log(self._client, self._keys)
+        with self._lock:
+            self._start = reading.end
+        return reading.recovered
+
+    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+        version, stamp = update.version, self._stamp()
+        before, activation = self._own, activation_of(update, timestamp)
+        if before[0] == version - 1:
+            activation = max(activation, before[1] + 1)
+        self._begin()
+        while True:
+            what = requests.append(self._keys, version, activation, pack(update, activation, stamp))
+            answer = self._send(version, what)
+            if answer.succeeded:
+                self._own = version, activation
+                return True
+            found = self._survey(version)
+            if found.asked is not None and found.asked.stamp == stamp:
+                return True  # an earlier sending, whose answer was lost
+            if found.version == version - 1 and found.activation >= activation:
+                activation = found.activation + 1
+                continue
+            if answer.repeated and found.snapshot >= version:
+                return self._was_written(version, stamp, found)
+            return False
+
+    def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        if not 0 < snapshot.version <= LAST_VERSION:
+            raise CatalogValueError(f"{snapshot.version} is no version of an update log")
+        stamp = self._stamp()
+        value = pack(snapshot, snapshot.activation_time, stamp)
+        self._begin()
+        self._require_same(snapshot, self._survey(snapshot.version))
+        answer = self._send(snapshot.version, requests.snapshot(self._keys, snapshot.version, token, value))
+        outcome = SnapshotOutcome.SAVED if answer.succeeded else self._refusal(snapshot, token, stamp)
+        if outcome is not SnapshotOutcome.FENCED:
+            self._sweep()
+        return outcome
+
+    def claim(self, token: int) -> bool:
+        self._begin()
+        if self._client.transaction(requests.claim(self._keys, token)).succeeded:
+            return True
+        # A log that is gone refuses as well, and raises here.
+        return self._survey().token == token
+
+    def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
+        with self._lock:
+            start = self._start if self._start.revision == after else Position(after)
+            watch = EtcdWatch(self._client, self._keys, start, Listener(deliver, failed), self._pace)
+            self._watches.append(watch)
+        watch.start()
+        return watch
+
+    def close(self) -> None:
+        """Watches end, and the client with them."""
+        with self._lock:
+            watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.close()
+        self._client.close()
+        for watch in watches:
+            watch.join()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _stamp(self) -> bytes:
+        """Different for each write of each writer."""
+        return self._writer + next(self._writes).to_bytes(STAMP_BYTES - _WRITER_BYTES, "big")
+
+    def _send(self, version: int, what: Transaction) -> TransactionAnswer:
+        return self._client.transaction(self._limits.check(version, what))
+
+    def _begin(self) -> None:
+        """Make the prefix a log when it is none, before the first write of this object. Raises
+        CorruptCatalogLogError when it is another product's.
+        """
+        if self._begun:
+            return
+        if not self._client.transaction(requests.first_keys(self._keys)).succeeded:
+            self._survey()
+        self._begun = True
+
+    def _survey(self, version: int = 0) -> Survey:
+        """The log's numbers, and what it holds of a version."""
+        found = surveyed(self._keys, self._client.transaction(requests.survey(self._keys, version)).found)
+        if found is None:
+            raise CatalogLogRewoundError(self.name, "it does not exist, and it did before")
+        return found
+
+    def _was_written(self, version: int, stamp: bytes, found: Survey) -> bool:
+        """Whether an append whose answer was lost wrote its version, which a snapshot has replaced since: the history
+        of etcd knows.
+        """
+        key = self._keys.update(version)
+        try:
+            page = self._client.range(Get(key), found.snapshot_changed - 1)
+        except CatalogLogCutError:
+            page = None
+        if page is None or not page.pairs:
+            reason = f"no answer came to the write of {shown(key)}, and a snapshot has replaced that version since"
+            raise CatalogLogUncertainError(self.name, reason)
+        return unpack(self._keys, key, page.pairs[0].value).stamp == stamp
+
+    def _require_same(self, snapshot: Snapshot, found: Survey) -> None:
+        """The snapshot stands for what the log holds. It does not after a restore of the log from an older copy, where
+        others wrote on.
+        """
+        version = snapshot.version
+        if version > found.version:
+            raise CatalogLogRewoundError(self.name, f"it ends at version {found.version}, and has no {version}")
+        if version > found.snapshot and found.asked is not None:
+            active = found.asked.activation
+            if active != snapshot.activation_time:
+                reason = f"its version {version} is active at {active}, the snapshot at {snapshot.activation_time}"
+                raise CatalogLogRewoundError(self.name, reason)
+
+    def _refusal(self, snapshot: Snapshot, token: int, stamp: bytes) -> SnapshotOutcome:
+        found = self._survey(snapshot.version)
+        if found.asked is not None and found.asked.stamp == stamp:
+            return SnapshotOutcome.SAVED  # an earlier sending, whose answer was lost
+        if found.token > token:
+            return SnapshotOutcome.FENCED
+        if found.snapshot >= snapshot.version:
+            return SnapshotOutcome.NOT_NEWER
+        raise CatalogLogRewoundError(self.name, f"it ends at version {found.version}, and has no {snapshot.version}")
+
+    def _sweep(self) -> None:
+        """Delete what is below the snapshot, also what an earlier one left. What fails is left to the next: the
+        snapshot itself is saved.
+        """
+        try:
+            found = self._survey()
+            while True:
+                page = self._client.range(requests.oldest_garbage(self._keys, found.snapshot))
+                if not page.pairs:
+                    return
+                start = self._keys.version_of(page.pairs[0].key)
+                end = min(start + AT_ONCE, found.snapshot)
+                if not self._client.transaction(requests.sweep(self._keys, start, end)).succeeded:
+                    return
+        except CatalogLogError:
+            return

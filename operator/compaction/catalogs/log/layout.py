@@ -1,0 +1,153 @@
+"""Keys and values of an update log (docs/design/catalogs.md#keys-and-values-of-the-log)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.catalogs.codec.codec import decode, encode
+from compaction.catalogs.log.port import LogEvent
+from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import LOGICAL_BITS, MINIMUM, later
+from compaction.exceptions import (
+    CatalogValueError,
+    CorruptCatalogLogError,
+    CorruptCatalogValueError,
+    UnsupportedCatalogValueError,
+)
+
+PRODUCT: Final = b"compaction.dev/catalog/1"
+"""Whose log a prefix holds, and in which layout."""
+FIRST_VERSION: Final = 1
+LAST_VERSION: Final = 2**31 - 1
+DIGITS: Final = 10
+_NUMBER: Final = struct.Struct(">Q")
+_HEAD: Final = struct.Struct(">BQ16s")
+_LAYOUT: Final = 1
+STAMP_BYTES: Final = 16
+
+
+def number(value: int) -> bytes:
+    """Eight bytes, highest first: as bytes they compare as the numbers do."""
+    return _NUMBER.pack(value)
+
+
+def last(version: int, activation: int) -> bytes:
+    """The value of `Keys.version`. Compared as bytes, the version decides first."""
+    return number(version) + number(activation)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one log. `prefix` is the catalog's own part of etcd and ends without a slash."""
+
+    prefix: str
+
+    def _key(self, name: str) -> bytes:
+        return f"{self.prefix}/catalog.{name}".encode()
+
+    @property
+    def product(self) -> bytes:
+        return self._key("product")
+
+    @property
+    def version(self) -> bytes:
+        """The last version, 0 in an empty log, and its activation time: two numbers (`last`)."""
+        return self._key("version")
+
+    @property
+    def snapshot(self) -> bytes:
+        """The version of the snapshot, 1 as long as there is none: nothing below it belongs to the log."""
+        return self._key("snapshot.version")
+
+    @property
+    def token(self) -> bytes:
+        """The largest fencing token that was claimed."""
+        return self._key("token")
+
+    def update(self, version: int) -> bytes:
+        """Where a version's update or snapshot is."""
+        return self._key(f"update.{version:0{DIGITS}d}")
+
+    @property
+    def updates(self) -> tuple[bytes, bytes]:
+        """All updates: first key, and the end of the range."""
+        return self._key("update."), self._key("update/")
+
+    def version_of(self, key: bytes) -> int:
+        """Of a key that `update` made. Raises CorruptCatalogLogError for another one."""
+        digits = key[len(self.updates[0]) :]
+        if len(digits) != DIGITS or not digits.isdigit():
+            raise CorruptCatalogLogError(shown(key), "a key that no version has")
+        return int(digits)
+
+    def numbers(self, key: bytes, value: bytes, count: int = 1) -> tuple[int, ...]:
+        """Of a key that holds numbers. Raises CorruptCatalogLogError for a value of another length."""
+        if len(value) != count * _NUMBER.size:
+            raise CorruptCatalogLogError(shown(key), f"{len(value)} bytes instead of {count * _NUMBER.size}")
+        return tuple(found for (found,) in _NUMBER.iter_unpack(value))
+
+
+def shown(key: bytes) -> str:
+    """A key in a message."""
+    return key.decode("ascii", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A value of the log. `stamp`: of its writer, different for each write, so that a writer recognizes its own."""
+
+    event: Event
+    activation: int
+    stamp: bytes
+
+    @property
+    def timestamp(self) -> int:
+        """As in `LogEvent`."""
+        if isinstance(self.event, Snapshot):
+            return self.activation
+        return self.activation - (self.event.delay << LOGICAL_BITS)
+
+    def seen(self, revision: int) -> LogEvent:
+        """As the port delivers it."""
+        return LogEvent(self.event, self.timestamp, revision)
+
+
+def pack(event: Event, activation: int, stamp: bytes) -> bytes:
+    """The bytes of a value. Raises CatalogValueError when the codec cannot hold the event."""
+    return pack_head(activation, stamp) + encode(event)
+
+
+def pack_head(activation: int, stamp: bytes) -> bytes:
+    """What stands before the codec's bytes."""
+    return _HEAD.pack(_LAYOUT, activation, stamp)
+
+
+def unpack(keys: Keys, key: bytes, value: bytes) -> Stored:
+    """The value of an update's key. Raises CorruptCatalogLogError, which names the key."""
+    if len(value) < _HEAD.size or value[0] != _LAYOUT:
+        raise CorruptCatalogLogError(shown(key), f"no value of this log ({len(value)} bytes)")
+    _, activation, stamp = _HEAD.unpack_from(value)
+    try:
+        event = decode(value[_HEAD.size :], shown(key))
+    except (CorruptCatalogValueError, UnsupportedCatalogValueError) as error:
+        raise CorruptCatalogLogError(shown(key), f"byte {error.offset} of the value: {error.reason}") from error
+    if event.version != keys.version_of(key):
+        raise CorruptCatalogLogError(shown(key), f"holds version {event.version}")
+    stored = Stored(event, activation, stamp)
+    if stored.timestamp < MINIMUM or (isinstance(event, Snapshot) and event.activation_time != activation):
+        raise CorruptCatalogLogError(shown(key), f"the activation time {activation} contradicts the value")
+    return stored
+
+
+def activation_of(update: VersionedUpdate, timestamp: int) -> int:
+    """When an update is active. Raises CatalogValueError for a version or a time that no log can hold."""
+    if not FIRST_VERSION <= update.version <= LAST_VERSION:
+        raise CatalogValueError(f"{update.version} is no version of an update log")
+    if update.delay < 0:
+        raise CatalogValueError(f"version {update.version} has a delay of {update.delay} ms")
+    try:
+        return later(timestamp, update.delay)
+    except ValueError as error:
+        raise CatalogValueError(str(error)) from error

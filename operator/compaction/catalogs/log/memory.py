@@ -1,0 +1,184 @@
+"""An update log in memory, for simulations and tests (docs/design/catalogs.md#log-in-memory)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from compaction.catalogs.codec.codec import encode
+from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, activation_of, pack_head
+from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
+from compaction.catalogs.log.requests import Limits, append, snapshot
+from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import LOGICAL_BITS
+from compaction.exceptions import CatalogLogRewoundError, CatalogLogUnavailableError
+
+NAME = "in memory"
+_KEYS = Keys("")
+_STAMP = bytes(STAMP_BYTES)
+
+
+@dataclass
+class _MemoryWatch:
+    """Whom to deliver to, and the revision up to which that is done."""
+
+    deliver: Callable[[LogEvent], None]
+    after: int
+    pending: list[LogEvent] = field(default_factory=list)
+    """Of a listing, which took the place of history that is forgotten."""
+    open: bool = True
+
+    def close(self) -> None:
+        self.open = False
+
+
+class MemoryUpdateLog:
+    """An `UpdateLog` whose watches deliver when `pump` is called, in the thread that calls it. Several catalogs may
+    share it; every call may come from any thread.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._lock = threading.RLock()
+        self._kept: dict[int, LogEvent] = {}
+        self._history: list[LogEvent] = []
+        self._version = self._activation = self._token = 0
+        self._snapshot = FIRST_VERSION
+        self._revision = 1
+        self._watches: list[_MemoryWatch] = []
+        self._closed = False
+
+    @property
+    def version(self) -> int:
+        """The last version, 0 for none."""
+        return self._version
+
+    @property
+    def earliest(self) -> int:
+        """The version of the snapshot, 1 for none."""
+        return self._snapshot
+
+    def recover(self) -> Recovered:
+        with self._lock:
+            self._require_open()
+            kept = tuple(self._kept[version] for version in sorted(self._kept))
+            return Recovered(kept, self._version, self._revision)
+
+    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+        activation = activation_of(update, timestamp)
+        self._check(update, activation)
+        with self._lock:
+            self._require_open()
+            if self._version != update.version - 1:
+                return False
+            self._activation = max(activation, self._activation + 1)
+            self._version = update.version
+            self._write(update, self._activation - (update.delay << LOGICAL_BITS))
+            return True
+
+    def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        self._check(snapshot, snapshot.activation_time)
+        with self._lock:
+            self._require_open()
+            self._require_same(snapshot)
+            if token < self._token:
+                return SnapshotOutcome.FENCED
+            if snapshot.version <= self._snapshot:
+                return SnapshotOutcome.NOT_NEWER
+            self._token, self._snapshot = token, snapshot.version
+            self._kept = {version: kept for version, kept in self._kept.items() if version > snapshot.version}
+            self._write(snapshot, snapshot.activation_time)
+            return SnapshotOutcome.SAVED
+
+    def claim(self, token: int) -> bool:
+        with self._lock:
+            self._require_open()
+            if token < self._token:
+                return False
+            self._token = token
+            return True
+
+    def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
+        """As the port says, except that `pump` delivers. Nothing fails in memory."""
+        with self._lock:
+            self._require_open()
+            watch = _MemoryWatch(deliver, after)
+            self._watches.append(watch)
+            return watch
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._watches.clear()
+
+    def pump(self, most: int | None = None) -> int:
+        """Deliver what is due, to the watches in the order of their start, at most so many events; how many it was.
+        What a delivery writes is delivered too.
+        """
+        delivered = 0
+        while most is None or delivered < most:
+            found = self._due()
+            if found is None:
+                return delivered
+            watch, event = found
+            watch.deliver(event)
+            delivered += 1
+        return delivered
+
+    def forget_history(self) -> None:
+        """Keep of the past what the log holds, as a compaction of etcd's own history does: a watch that is behind gets
+        the snapshot in the place of what was cut.
+        """
+        with self._lock:
+            self._history.clear()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise CatalogLogUnavailableError(NAME, "it is closed")
+
+    def _require_same(self, snapshot: Snapshot) -> None:
+        if snapshot.version > self._version:
+            raise CatalogLogRewoundError(NAME, f"it ends at version {self._version}, and has no {snapshot.version}")
+        kept = self._kept.get(snapshot.version)
+        if kept is not None and isinstance(kept.event, VersionedUpdate):
+            active = kept.timestamp + (kept.event.delay << LOGICAL_BITS)
+            if active != snapshot.activation_time:
+                reason = f"its version {snapshot.version} is active at {active}, and not at the snapshot's time"
+                raise CatalogLogRewoundError(NAME, reason)
+
+    def _check(self, event: Event, activation: int) -> None:
+        """As etcd would refuse it, so that a simulation meets the same limits."""
+        value = pack_head(activation, _STAMP) + encode(event)
+        make = snapshot(_KEYS, event.version, 0, value) if isinstance(event, Snapshot) else None
+        self._limits.check(event.version, make or append(_KEYS, event.version, activation, value))
+
+    def _write(self, event: Event, timestamp: int) -> None:
+        self._revision += 1
+        written = LogEvent(event, timestamp, self._revision)
+        self._kept[event.version] = written
+        self._history.append(written)
+
+    def _due(self) -> tuple[_MemoryWatch, LogEvent] | None:
+        with self._lock:
+            self._watches = [watch for watch in self._watches if watch.open]
+            for watch in self._watches:
+                event = self._next(watch)
+                if event is not None:
+                    return watch, event
+            return None
+
+    def _next(self, watch: _MemoryWatch) -> LogEvent | None:
+        """The next event of a watch, and the watch is past it."""
+        if not watch.pending and watch.after < self._revision:
+            if self._history and self._history[0].revision <= watch.after + 1:
+                event = self._history[watch.after + 1 - self._history[0].revision]
+                watch.after = event.revision
+                return event
+            # History does not reach back: what the log holds, in the order of versions, the snapshot first.
+            missed = (self._kept[version] for version in sorted(self._kept))
+            watch.pending = [replace(one, revision=self._revision) for one in missed if one.revision > watch.after]
+            watch.after = self._revision
+        return watch.pending.pop(0) if watch.pending else None

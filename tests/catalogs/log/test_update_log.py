@@ -1,0 +1,400 @@
+"""What every update log does, in memory and in etcd. The first words of a docstring are those of Ignite's own tests, or
+of the property, that the test stands for.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import hybrid, later
+from compaction.exceptions import (
+    CatalogLogLimitError,
+    CatalogLogRewoundError,
+    CatalogLogUnavailableError,
+    CatalogValueError,
+)
+from support.catalogs.logs import DELAY, Collector, Store, at, fill, snapshot, update, versions, watched
+
+SAVED, NOT_NEWER, FENCED = SnapshotOutcome.SAVED, SnapshotOutcome.NOT_NEWER, SnapshotOutcome.FENCED
+
+
+def test_an_empty_log(store: Store) -> None:
+    found = store.open().recover()
+    assert (found.events, found.version) == ((), 0)
+
+
+def test_updates_are_replayed(store: Store) -> None:
+    """Replay of updates 1, 2."""
+    fill(store.open(), 2)
+    found = store.open().recover()
+    assert [one.event for one in found.events] == [update(1), update(2)]
+    assert [one.timestamp for one in found.events] == [at(1), at(2)]
+    assert found.version == 2
+    assert found.events[-1].revision <= found.revision
+
+
+def test_a_snapshot_is_replayed_in_the_place_of_its_updates(store: Store) -> None:
+    """Snapshot 2, then restart: snapshot 2, update 3."""
+    log = store.open()
+    fill(log, 3)
+    assert log.save_snapshot(snapshot(2), 0) is SAVED
+    found = store.open().recover()
+    assert [one.event for one in found.events] == [snapshot(2), update(3)]
+    assert found.events[0].timestamp == snapshot(2).activation_time
+    assert found.version == 3
+
+
+def test_a_later_snapshot_replaces_an_earlier_one(store: Store) -> None:
+    """Snapshots 2, then 4."""
+    log = store.open()
+    fill(log, 5)
+    assert log.save_snapshot(snapshot(2), 0) is SAVED
+    assert log.save_snapshot(snapshot(4), 0) is SAVED
+    assert [one.event for one in store.open().recover().events] == [snapshot(4), update(5)]
+
+
+@pytest.mark.parametrize("start", [1, 2, 4, 8])
+def test_only_the_next_version_is_appended(store: Store, start: int) -> None:
+    """Append order for start s in {1, 2, 4, 8}: s ok, s no, s-1 no, s+2 no, s+1 ok, s+2 ok. The log begins at 1."""
+    log = store.open()
+    fill(log, start - 1)
+    outcomes = [log.append(update(start + step), at(start + step)) for step in (0, 0)]
+    if start > 1:
+        outcomes.append(log.append(update(start - 1), at(start - 1)))
+    outcomes += [log.append(update(start + step), at(start + step)) for step in (2, 1, 2)]
+    expected = [True, False, *([False] if start > 1 else []), False, True, True]
+    assert outcomes == expected
+    assert versions(log.recover()) == list(range(1, start + 3))
+
+
+def test_the_first_version_is_one(store: Store) -> None:
+    """A recovery begins at 1, so a log that began elsewhere would have a gap."""
+    log = store.open()
+    assert not log.append(update(2), at(2))
+    assert log.recover().version == 0
+
+
+@pytest.mark.parametrize("version", [0, -1, 2**31])
+def test_a_number_that_is_no_version_is_refused(store: Store, version: int) -> None:
+    with pytest.raises(CatalogValueError, match="no version of an update log"):
+        store.open().append(update(version), at(1))
+
+
+def test_revisions_ascend_and_a_lost_race_uses_none(store: Store) -> None:
+    """A failed append still uses a revision in the reference; here it does not."""
+    log = store.open()
+    fill(log, 2)
+    before = log.recover()
+    assert not log.append(update(2), at(9))
+    assert log.recover() == before
+    assert log.append(update(3), at(3))
+    assert log.recover().revision == before.revision + 1
+
+
+def test_every_version_is_active_later_than_the_one_before(store: Store) -> None:
+    """Stored activation times ascend, whatever timestamps and delays come."""
+    log = store.open()
+    stamps = [(hybrid(9_000), 50), (hybrid(5_000), 5), (hybrid(9_000), 50), (hybrid(1), 0), (hybrid(20_000), 1)]
+    for version, (timestamp, delay) in enumerate(stamps, 1):
+        assert store.open().append(VersionedUpdate(version, delay, ()), timestamp)
+    found = log.recover().events
+    active = [later(one.timestamp, stamps[number][1]) for number, one in enumerate(found)]
+    assert active == sorted(set(active))
+    assert active[0] == hybrid(9_050)
+    assert active[1] == active[0] + 1
+    assert active[4] == hybrid(20_001)
+
+
+def test_times_survive_a_restart(store: Store) -> None:
+    """Activation times survive a restart also with the clock moved one day ahead: they are stored."""
+    fill(store.open(), 3)
+    tomorrow = hybrid(86_400_000)
+    log = store.open()
+    assert log.append(update(4), tomorrow)
+    assert [one.timestamp for one in store.open().recover().events] == [at(1), at(2), at(3), tomorrow]
+
+
+@pytest.mark.parametrize("version", [1])
+def test_a_snapshot_of_the_first_version_changes_nothing(store: Store, version: int) -> None:
+    """Compaction to 1 on a fresh log is a silent no-op."""
+    log = store.open()
+    fill(log, 2)
+    before = log.recover()
+    assert log.save_snapshot(snapshot(version), 0) is NOT_NEWER
+    assert log.recover().events == before.events
+
+
+def test_a_smaller_snapshot_after_a_larger_one_is_refused(store: Store) -> None:
+    """Snapshot against snapshot: smaller after larger is refused, smaller before larger: both saved."""
+    log = store.open()
+    fill(log, 6)
+    assert [log.save_snapshot(snapshot(version), 0) for version in (3, 5, 4, 5)] == [SAVED, SAVED, NOT_NEWER, NOT_NEWER]
+    assert versions(log.recover()) == [5, 6]
+
+
+def test_a_snapshot_of_the_last_version(store: Store) -> None:
+    log = store.open()
+    fill(log, 4)
+    assert log.save_snapshot(snapshot(4), 0) is SAVED
+    found = log.recover()
+    assert [one.event for one in found.events] == [snapshot(4)]
+    assert log.append(update(5), at(5))
+    assert versions(log.recover()) == [4, 5]
+
+
+def test_a_snapshot_that_is_ahead_of_the_log_is_refused(store: Store) -> None:
+    """It would leave a gap: the log was restored from an older copy."""
+    log = store.open()
+    fill(log, 2)
+    with pytest.raises(CatalogLogRewoundError, match="has no 3; restart the processes"):
+        log.save_snapshot(snapshot(3), 0)
+
+
+def test_a_snapshot_of_another_history_is_refused(store: Store) -> None:
+    """The log's version has another activation time: others wrote it after a restore."""
+    log = store.open()
+    fill(log, 3)
+    with pytest.raises(CatalogLogRewoundError, match="version 2 is active at"):
+        log.save_snapshot(snapshot(2, activation=hybrid(99)), 0)
+    assert versions(log.recover()) == [1, 2, 3]
+
+
+def test_tokens_only_grow(store: Store) -> None:
+    log, other = store.open(), store.open()
+    assert [log.claim(token) for token in (1, 5, 5, 3)] == [True, True, True, False]
+    assert [other.claim(token) for token in (4, 5, 6)] == [False, True, True]
+
+
+def test_a_stale_token_cuts_nothing(store: Store) -> None:
+    """A coordinator that was stopped and wakes up is fenced."""
+    log = store.open()
+    fill(log, 5)
+    assert log.claim(7)
+    assert log.save_snapshot(snapshot(2), 6) is FENCED
+    assert versions(log.recover()) == [1, 2, 3, 4, 5]
+    assert log.save_snapshot(snapshot(2), 7) is SAVED
+    assert log.claim(8)
+    assert log.save_snapshot(snapshot(4), 7) is FENCED
+    assert versions(log.recover()) == [2, 3, 4, 5]
+
+
+def test_a_snapshot_raises_the_token(store: Store) -> None:
+    """A coordinator that never claimed is not fenced by nothing, and fences older ones."""
+    log = store.open()
+    fill(log, 5)
+    assert log.save_snapshot(snapshot(2), 9) is SAVED
+    assert not log.claim(8)
+    assert log.save_snapshot(snapshot(3), 8) is FENCED
+
+
+def test_appends_go_on_beside_snapshots(store: Store) -> None:
+    """Append against snapshot: disjoint conditions, both succeed in either order."""
+    log, other = store.open(), store.open()
+    fill(log, 3)
+    assert other.save_snapshot(snapshot(2), 0) is SAVED
+    assert log.append(update(4), at(4))
+    assert other.save_snapshot(snapshot(4), 0) is SAVED
+    assert log.append(update(5), at(5))
+    assert versions(log.recover()) == [4, 5]
+
+
+def test_one_of_two_writers_wins_each_version(store: Store) -> None:
+    """Append against append: one wins by the version, the loser gets False."""
+    logs = [store.open() for _ in range(4)]
+    rounds = 30
+
+    def race(number: int) -> list[int]:
+        return [
+            version for version in range(1, rounds + 1) if logs[number].append(update(version, number + 1), at(version))
+        ]
+
+    for version in range(1, rounds + 1):
+        with ThreadPoolExecutor(len(logs)) as pool:
+            won = list(pool.map(lambda log, version=version: log.append(update(version), at(version)), logs))  # type: ignore[misc]
+        assert won.count(True) == 1
+    with ThreadPoolExecutor(len(logs)) as pool:
+        assert all(not found for found in pool.map(race, range(len(logs))))
+    assert versions(logs[0].recover()) == list(range(1, rounds + 1))
+
+
+def test_one_snapshot_of_a_race_stands(store: Store) -> None:
+    """Snapshot against snapshot: the largest stands, and nothing below it stays."""
+    logs = [store.open() for _ in range(4)]
+    fill(logs[0], 10)
+    with ThreadPoolExecutor(len(logs)) as pool:
+        outcomes = list(pool.map(lambda log, version: log.save_snapshot(snapshot(version), 0), logs, (3, 9, 6, 8)))
+    assert outcomes[1] is SAVED
+    assert set(outcomes) <= {SAVED, NOT_NEWER}
+    assert versions(logs[0].recover()) == [9, 10]
+
+
+def test_a_watch_delivers_what_is_written_after_its_revision(store: Store) -> None:
+    """Every event once, in order; a snapshot arrives as an event, what it cut as none."""
+    log = store.open()
+    fill(log, 2)
+    collector, _ = watched(log)
+    other = store.open()
+    fill(other, 4, first=3)
+    other.save_snapshot(snapshot(3), 0)
+    fill(other, 5, first=5)
+    assert store.settle(collector, 4) == ["3", "4", "s3", "5"]
+    revisions = [one.revision for one in collector.events]
+    assert revisions == sorted(set(revisions))
+    assert [one.timestamp for one in collector.events] == [at(3), at(4), snapshot(3).activation_time, at(5)]
+
+
+def test_a_watch_goes_on_where_a_recovery_ended(store: Store) -> None:
+    """What is written between the recovery and the watch is not lost."""
+    log = store.open()
+    fill(log, 2)
+    revision = log.recover().revision
+    fill(store.open(), 5, first=3)
+    collector, _ = watched(log, revision)
+    assert store.settle(collector, 3) == ["3", "4", "5"]
+
+
+def test_a_watch_of_everything(store: Store) -> None:
+    log = store.open()
+    fill(log, 3)
+    first = log.recover().events[0].revision
+    collector, _ = watched(log, first - 1)
+    assert store.settle(collector, 3) == ["1", "2", "3"]
+
+
+def test_several_watches_each_get_everything(store: Store) -> None:
+    log = store.open()
+    found = [watched(log)[0] for _ in range(3)]
+    fill(store.open(), 4)
+    assert [store.settle(one, 4) for one in found] == [["1", "2", "3", "4"]] * 3
+
+
+def test_a_closed_watch_delivers_nothing(store: Store) -> None:
+    log = store.open()
+    collector, watch = watched(log)
+    fill(log, 1)
+    store.settle(collector, 1)
+    watch.close()
+    watch.close()
+    fill(log, 3, first=2)
+    other, _ = watched(log, 0)
+    store.settle(other, 3)
+    assert collector.shown == ["1"]
+    assert not collector.errors
+
+
+def test_a_delivery_may_close_its_watch(store: Store) -> None:
+    log = store.open()
+    collector = Collector()
+    closing = log.watch(log.recover().revision, lambda event: (collector.deliver(event), closing.close())[0], print)
+    fill(log, 3)
+    assert store.settle(collector, 1) == ["1"]
+
+
+def test_a_delivery_may_write(store: Store) -> None:
+    """The events that it leads to come after it."""
+    log = store.open()
+    collector = Collector()
+
+    def deliver(event: object) -> None:
+        collector.events.append(event)  # type: ignore[arg-type]
+        if len(collector.events) < 4:
+            fill(log, len(collector.events) + 1, first=len(collector.events) + 1)
+
+    log.watch(log.recover().revision, deliver, collector.failed)
+    fill(log, 1)
+    assert store.settle(collector, 4) == ["1", "2", "3", "4"]
+
+
+def test_a_watch_survives_a_compaction_of_history(store: Store) -> None:
+    """What is missed arrives from what the log holds, once, in order, and the watch goes on."""
+    log = store.open()
+    fill(log, 2)
+    revision = log.recover().revision
+    fill(log, 5, first=3)
+    store.forget_history()
+    collector, _ = watched(log, revision)
+    assert store.settle(collector, 3) == ["3", "4", "5"]
+    fill(log, 6, first=6)
+    assert store.settle(collector, 4) == ["3", "4", "5", "6"]
+    assert [one.revision for one in collector.events] == sorted(one.revision for one in collector.events)
+
+
+def test_a_snapshot_arrives_in_the_place_of_what_it_cut(store: Store) -> None:
+    """Versions 3 and 4 are gone from history and log: their snapshot comes first, then the versions after it."""
+    log = store.open()
+    fill(log, 2)
+    revision = log.recover().revision
+    fill(log, 6, first=3)
+    assert log.save_snapshot(snapshot(4), 0) is SAVED
+    store.forget_history()
+    collector, _ = watched(log, revision)
+    assert store.settle(collector, 3) == ["s4", "5", "6"]
+
+
+def test_a_snapshot_of_what_was_delivered_arrives_alone(store: Store) -> None:
+    """Versions 3 to 6 were delivered: after the compaction of history only the snapshot is new."""
+    log = store.open()
+    fill(log, 6)
+    revision = log.recover().revision
+    assert log.save_snapshot(snapshot(4), 0) is SAVED
+    store.forget_history()
+    collector, _ = watched(log, revision)
+    assert store.settle(collector, 1) == ["s4"]
+    fill(log, 7, first=7)
+    assert store.settle(collector, 2) == ["s4", "7"]
+
+
+def test_an_update_that_is_too_large_is_refused_before_it_is_sent(store: Store) -> None:
+    """The error names version, bytes and limit, and nothing is written."""
+    log = store.open()
+    large = VersionedUpdate(1, DELAY, tuple(AdvanceIds(number) for number in range(300_000)))
+    with pytest.raises(
+        CatalogLogLimitError, match=r"catalog version 1 takes [\d,]+ bytes.* at most 1,572,864"
+    ) as error:
+        log.append(large, at(1))
+    assert error.value.size > error.value.limit
+    assert log.recover().version == 0
+    assert log.append(update(1), at(1))
+
+
+def test_a_snapshot_that_is_too_large_is_refused_before_it_is_sent(store: Store) -> None:
+    from support.catalogs.large import large_snapshot
+
+    log = store.open()
+    fill(log, 2)
+    with pytest.raises(CatalogLogLimitError, match="catalog version 2 takes"):
+        log.save_snapshot(large_snapshot(snapshot(2)), 0)
+    assert versions(log.recover()) == [1, 2]
+
+
+def test_the_largest_value_fits(store: Store) -> None:
+    """What the limit lets through, etcd takes."""
+    log = store.open()
+    entries = 242_000
+    update_ = VersionedUpdate(1, DELAY, tuple(AdvanceIds(1) for _ in range(entries)))
+    assert log.append(update_, at(1))
+    assert log.recover().events[0].event == update_
+
+
+def test_a_closed_log_answers_nothing(store: Store) -> None:
+    log = store.open()
+    fill(log, 1)
+    collector, _ = watched(log)
+    log.close()
+    for call in (log.recover, lambda: log.append(update(2), at(2)), lambda: log.claim(1)):
+        with pytest.raises(CatalogLogUnavailableError, match="closed"):
+            call()
+    assert not collector.events
+    assert not collector.errors
+
+
+def test_a_snapshot_is_kept_byte_for_byte(store: Store) -> None:
+    log = store.open()
+    fill(log, 3)
+    wanted = Snapshot(3, snapshot(3).activation_time, 12, (), (), None)
+    assert log.save_snapshot(wanted, 0) is SAVED
+    assert log.recover().events[0].event == wanted

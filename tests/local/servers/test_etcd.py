@@ -1,0 +1,48 @@
+"""A local etcd for a catalog: it answers only with its client certificate, and keeps its data."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+from compaction.exceptions import CatalogLogAccessError, ControlPlaneError
+from compaction.local.programs.binaries import Binaries
+from compaction.local.servers.etcd import start_etcd
+from support.catalogs.logs import fill, update
+
+
+def test_data_is_there_after_a_restart(tmp_path: Path, binaries: Binaries) -> None:
+    with start_etcd(tmp_path / "etcd", binaries.etcd) as first:
+        log = EtcdUpdateLog(GatewayClient(first.settings), "/catalogs/a")
+        fill(log, 3)
+        log.close()
+        assert stat.S_IMODE((tmp_path / "etcd").stat().st_mode) == 0o700
+    assert not first.process.alive()
+    with start_etcd(tmp_path / "etcd", binaries.etcd) as again:
+        log = EtcdUpdateLog(GatewayClient(again.settings), "/catalogs/a")
+        assert [one.event for one in log.recover().events] == [update(1), update(2), update(3)]
+        log.close()
+
+
+def test_no_stranger_is_served(tmp_path: Path, binaries: Binaries) -> None:
+    """Another local user has the authority's certificate at most."""
+    with start_etcd(tmp_path / "etcd", binaries.etcd, sync=False) as running:
+        strangers = GatewayClient(EtcdSettings(running.settings.endpoints, Tls(running.authority.ca)))
+        with pytest.raises(CatalogLogAccessError, match="TLS fails with every endpoint"):
+            EtcdUpdateLog(strangers, "/catalogs/a").recover()
+        untrusting = GatewayClient(EtcdSettings(running.settings.endpoints))
+        with pytest.raises(CatalogLogAccessError, match="CERTIFICATE_VERIFY_FAILED"):
+            EtcdUpdateLog(untrusting, "/catalogs/a").recover()
+
+
+def test_a_program_that_ends_shows_its_log(tmp_path: Path) -> None:
+    program = tmp_path / "etcd"
+    program.write_text("#!/bin/sh\necho no space left; exit 3\n")
+    program.chmod(0o755)
+    with pytest.raises(ControlPlaneError, match="no space left"), start_etcd(tmp_path / "data", program):
+        pytest.fail("it does not run")

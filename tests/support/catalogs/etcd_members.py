@@ -1,0 +1,162 @@
+"""etcd for tests: one member or three on loopback, stopped, frozen, started again and restored; each with its proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+from compaction.catalogs.log.requests import Limits
+from compaction.catalogs.log.watching import Pace
+from compaction.local.cluster.control_plane import server_environment
+from compaction.local.processes.process import ProcessId, spawn
+from compaction.local.servers.versitygw import free_port
+from support.catalogs.logs import Collector, wait_for
+from support.time.waiting import eventually
+
+HOST = "127.0.0.1"
+QUICK = Pace(pulse=0.3, first_pause=0.02, most_pause=0.3)
+"""A watch that notices within a test what takes seconds otherwise."""
+
+
+@dataclass
+class Member:
+    """One etcd: its ports stay the same when it is started again."""
+
+    name: str
+    directory: Path
+    client_port: int = field(default_factory=free_port)
+    peer_port: int = field(default_factory=free_port)
+    process: ProcessId | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(False, HOST, self.client_port)
+
+    @property
+    def peer(self) -> str:
+        return f"http://{HOST}:{self.peer_port}"
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        assert self.process.send(number)
+
+    def kill(self) -> None:
+        """As a machine that lost its power, except that what it wrote is there."""
+        self.signal(signal.SIGKILL)
+        self.stop()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+            self.process = None
+
+
+@dataclass
+class Members:
+    """A cluster. Its data is written without fsync: no test takes power from the machine."""
+
+    program: Path
+    members: tuple[Member, ...]
+    arguments: tuple[str, ...] = ()
+
+    def start(self, *which: Member) -> None:
+        """These members, or all, and wait until each knows a leader."""
+        cluster = ",".join(f"{one.name}={one.peer}" for one in self.members)
+        for member in which or self.members:
+            member.directory.mkdir(parents=True, exist_ok=True)
+            command = [
+                str(self.program),
+                f"--name={member.name}",
+                "--data-dir=data",
+                "--log-level=warn",
+                "--unsafe-no-fsync",
+                "--heartbeat-interval=100",
+                "--election-timeout=1000",
+                f"--listen-client-urls={member.endpoint}",
+                f"--advertise-client-urls={member.endpoint}",
+                f"--listen-peer-urls={member.peer}",
+                f"--initial-advertise-peer-urls={member.peer}",
+                f"--initial-cluster={cluster}",
+                *self.arguments,
+            ]
+            log = member.directory / "etcd.log"
+            child = spawn(command, cwd=member.directory, log=log, env=server_environment())
+            member.process = ProcessId.of(member.name, child.pid)
+            assert member.process is not None, log.read_text()
+        for member in which or self.members:
+            eventually(partial(self._ready, member), f"{member.name} knows a leader", pause=0.05)
+
+    def stop(self) -> None:
+        for member in self.members:
+            member.stop()
+
+    def client(self, *endpoints: Endpoint, call_seconds: float = 15.0, attempt_seconds: float = 2.0) -> GatewayClient:
+        found = endpoints or tuple(member.endpoint for member in self.members)
+        return GatewayClient(EtcdSettings(found, call_seconds=call_seconds, attempt_seconds=attempt_seconds))
+
+    def leader(self) -> Member:
+        """Of the members that answer."""
+
+        def found() -> Member | None:
+            client = self.client()
+            statuses = client.status()
+            client.close()
+            leaders = [status.endpoint for status in statuses if status.leader == status.member != 0]
+            return next((one for one in self.members if str(one.endpoint) in leaders), None)
+
+        return eventually(found, "a leader", pause=0.05)
+
+    def _ready(self, member: Member) -> bool:
+        client = self.client(member.endpoint)
+        try:
+            return any(status.leader for status in client.status())
+        finally:
+            client.close()
+
+
+@contextlib.contextmanager
+def etcd_members(directory: Path, program: Path, count: int = 1, arguments: tuple[str, ...] = ()) -> Iterator[Members]:
+    """A running cluster of so many members."""
+    members = tuple(Member(f"m{number}", directory / f"m{number}") for number in range(count))
+    cluster = Members(program, members, arguments)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@dataclass
+class EtcdStore:
+    """One log in a running etcd, under a prefix of its own."""
+
+    members: Members
+    limits: Limits | None = None
+    prefix: str = field(default_factory=lambda: f"/catalogs/{secrets.token_hex(4)}")
+    opened: list[EtcdUpdateLog] = field(default_factory=list)
+
+    def open(self, *endpoints: Endpoint, call_seconds: float = 15.0) -> EtcdUpdateLog:
+        client = self.members.client(*endpoints, call_seconds=call_seconds)
+        log = EtcdUpdateLog(client, self.prefix, limits=self.limits, pace=QUICK)
+        self.opened.append(log)
+        return log
+
+    def settle(self, collector: Collector, count: int) -> list[str]:
+        return wait_for(collector, count)
+
+    def forget_history(self) -> None:
+        client = self.members.client()
+        client.compact(client.status()[0].revision)
+        client.close()
+
+    def close(self) -> None:
+        for log in self.opened:
+            log.close()

@@ -1,0 +1,115 @@
+"""An update log under test: in memory or in etcd, with watches that collect what they deliver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from compaction.catalogs.log.memory import MemoryUpdateLog
+from compaction.catalogs.log.port import LogEvent, Recovered, UpdateLog, Watch
+from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import hybrid, later
+from support.time.waiting import PATIENCE_SECONDS
+
+DELAY = 5
+"""Milliseconds between the timestamp of an update and its activation."""
+
+
+def update(version: int, delta: int = 1) -> VersionedUpdate:
+    return VersionedUpdate(version, DELAY, (AdvanceIds(delta),))
+
+
+def at(version: int) -> int:
+    """When a version of the tests is written."""
+    return hybrid(1_000 * version)
+
+
+def snapshot(version: int, activation: int | None = None) -> Snapshot:
+    """What replaces `update(version)` written `at(version)`."""
+    return Snapshot(version, later(at(version), DELAY) if activation is None else activation, version, (), (), None)
+
+
+def fill(log: UpdateLog, last: int, first: int = 1) -> None:
+    """Append versions, each in its own second."""
+    for version in range(first, last + 1):
+        assert log.append(update(version), at(version))
+
+
+def versions(found: Recovered) -> list[int]:
+    return [event.event.version for event in found.events]
+
+
+@dataclass
+class Collector:
+    """What a watch delivered, and the error it failed with."""
+
+    events: list[LogEvent] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+
+    def deliver(self, event: LogEvent) -> None:
+        self.events.append(event)
+
+    def failed(self, error: Exception) -> None:
+        self.errors.append(error)
+
+    @property
+    def shown(self) -> list[str]:
+        """`3` for the update of version 3, `s3` for its snapshot."""
+        return [f"{'s' if isinstance(one.event, Snapshot) else ''}{one.event.version}" for one in self.events]
+
+
+class Store(Protocol):
+    """One log, which several objects may use."""
+
+    def open(self) -> UpdateLog:
+        """Another user of the same log."""
+        ...
+
+    def settle(self, collector: Collector, count: int) -> list[str]:
+        """Wait until so many events came; what came."""
+        ...
+
+    def forget_history(self) -> None:
+        """As a compaction of etcd's history."""
+        ...
+
+
+@dataclass
+class MemoryStore:
+    """All users share one object."""
+
+    log: MemoryUpdateLog = field(default_factory=MemoryUpdateLog)
+
+    def open(self) -> UpdateLog:
+        return self.log
+
+    def settle(self, collector: Collector, count: int) -> list[str]:
+        self.log.pump()
+        assert len(collector.events) >= count
+        return collector.shown
+
+    def forget_history(self) -> None:
+        self.log.forget_history()
+
+
+def wait_for(collector: Collector, count: int) -> list[str]:
+    """Events that a thread delivers; also one too many, if it comes at once."""
+    until(lambda: len(collector.events) >= count or bool(collector.errors), f"{count} events: {collector.shown[-5:]}")
+    time.sleep(0.05)
+    return collector.shown
+
+
+def until(met: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not met():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def watched(log: UpdateLog, after: int | None = None) -> tuple[Collector, Watch]:
+    """A watch from a revision on, by default from now."""
+    collector = Collector()
+    start = log.recover().revision if after is None else after
+    return collector, log.watch(start, collector.deliver, collector.failed)
