@@ -65,6 +65,8 @@ WATCH_WORKERS: Final = 1.0
 class PolicyController:
     """Implements `kube.replica.runtime.Controller`. Everything runs on the runtime's loop but the store tasks."""
 
+    watches_catalogs = False
+
     def __init__(
         self,
         *,

@@ -28,13 +28,15 @@ class LogFormat(StrEnum):
 
 
 #: These lead a text line, in this order.
-BOUND_KEYS = ("policy", "job", "token")
+BOUND_KEYS = ("policy", "catalog", "job", "token")
 
 
 @contextmanager
-def bound(*, policy: object = None, job: object = None, token: int | None = None) -> Iterator[None]:
+def bound(
+    *, policy: object = None, catalog: object = None, job: object = None, token: int | None = None
+) -> Iterator[None]:
     """Every line logged inside carries these keys; None is left out."""
-    given = {"policy": policy, "job": job, "token": token}
+    given = {"policy": policy, "catalog": catalog, "job": job, "token": token}
     values = {key: value if isinstance(value, int) else str(value) for key, value in given.items() if value is not None}
     with bound_contextvars(**values):
         yield

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+TOKEN = {"secretName": "participants"}
 CATALOG: dict[str, Any] = {"endpoints": ["https://etcd-0:2379"], "secretName": "etcd"}
 PARTICIPANTS: dict[str, Any] = {
     "selector": {"matchLabels": {"app": "orders"}, "port": 7800},
-    "token": {"secretName": "participants"},
+    "token": TOKEN,
 }
 
 
@@ -34,7 +35,16 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ),
     ("prefix", {"catalog": {**CATALOG, "prefix": "orders/"}}, "must begin with /"),
     ("secret", {"catalog": {**CATALOG, "secretName": "../etcd"}}, "must be the name of a Secret"),
-    ("no-labels", {"participants": {"selector": {"matchLabels": {}, "port": 1}}}, "name at least one label"),
+    (
+        "no-labels",
+        {"participants": {"selector": {"matchLabels": {}, "port": 1}, "token": TOKEN}},
+        "name at least one label",
+    ),
+    (
+        "no-token",
+        {"participants": {"selector": {"matchLabels": {"a": "b"}, "port": 1}}},
+        "name the Secret with the token",
+    ),
     ("port", {"participants": {"selector": {"matchLabels": {"a": "b"}, "port": 0}}}, ""),
     ("interval", {"interval": "0s"}, "must be longer than 0s"),
     ("duration", {"maxClockSkew": "soon"}, "write a duration such as 30s"),
@@ -50,7 +60,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
 ACCEPTED: tuple[dict[str, Any], ...] = (
     {},
     {"participants": None, "topology": {"minParticipants": 0}},
-    {"participants": {"urls": [{"name": "node-1", "url": "http://node-1:7800/catalog"}]}},
+    {"participants": {"urls": [{"name": "node-1", "url": "http://node-1:7800/catalog"}], "token": TOKEN}},
     {"catalog": {"endpoints": ["http://127.0.0.1:2379", "https://[::1]:2379"], "prefix": "/"}},
     {"topology": {"assignments": [{"zone": "Z", "participants": ["a", "b"]}, {"zone": "Z", "participants": ["c"]}]}},
     {"maxClockSkew": "0s", "lowWatermark": {"dataAvailability": "0s", "updateInterval": "500ms"}, "dryRun": True},

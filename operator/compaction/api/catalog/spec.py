@@ -70,8 +70,6 @@ class ParticipantSelector(ApiModel):
     """Labels that the pods have, all of them."""
     port: Annotated[int, Field(ge=1, le=65535)]
     """Port at which the pods answer."""
-    tls: bool = False
-    """Whether the pods answer by HTTPS."""
 
 
 class ParticipantUrl(ApiModel):
@@ -101,7 +99,19 @@ class ParticipantsSpec(ApiModel):
     urls: Annotated[tuple[ParticipantUrl, ...], Field(max_length=MAX_URLS), list_map("name")] = ()
     """Participants at fixed addresses."""
     token: TokenReference | None = None
-    """The secret that the coordinator shows. Without it, participants are asked without one."""
+    """The secret that the coordinator shows. Participants refuse one that shows none."""
+    plain_http: bool = Field(default=False, alias="plainHTTP")
+    """Whether pods answer by HTTP, and the secret may travel so to other machines: where something else encrypts, such
+    as a service mesh. Without it, pods are asked by HTTPS, and addresses with http:// must be on this machine."""
+
+    RULES = (
+        Rule(
+            cel="!(has(self.selector) || has(self.urls) && self.urls.size() > 0) || has(self.token)",
+            message="name the Secret with the token that participants ask for",
+            holds=lambda one: not (one.selector is not None or one.urls) or one.token is not None,
+            field=".token",
+        ),
+    )
 
 
 class PartitionAssignment(ApiModel):

@@ -68,6 +68,8 @@ class Reason(StrEnum):
     """A Secret, or a key of it, is not there, or its value is not what it must be."""
     PERMISSION_DENIED = "PermissionDenied"
     """The coordinator may not find the participants, or read a Secret."""
+    PARTICIPANTS_UNKNOWN = "ParticipantsUnknown"
+    """The coordinator does not learn where the participants are."""
     INTERNAL_ERROR = "InternalError"
     """An unexpected failure in the coordinator; its log has the details."""
 
@@ -89,6 +91,7 @@ _FAILED: Final = (
     Reason.NOT_DELIVERED,
     Reason.SECRET_MISSING,
     Reason.PERMISSION_DENIED,
+    Reason.PARTICIPANTS_UNKNOWN,
     Reason.INTERNAL_ERROR,
 )
 

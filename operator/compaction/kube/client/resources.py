@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
-from compaction.api.names import GROUP, JOB_KIND, JOB_PLURAL, POLICY_KIND, POLICY_PLURAL, VERSION
+from compaction.api.names import (
+    CATALOG_KIND,
+    CATALOG_PLURAL,
+    GROUP,
+    JOB_KIND,
+    JOB_PLURAL,
+    POLICY_KIND,
+    POLICY_PLURAL,
+    VERSION,
+)
 
 #: A JSON object as the API server sends it. Parsed into models at the boundary of the pure layers.
 Obj = dict[str, Any]
@@ -41,6 +50,7 @@ class Resource:
 
 COMPACTION_POLICIES = Resource(GROUP, VERSION, POLICY_PLURAL, POLICY_KIND)
 COMPACTION_JOBS = Resource(GROUP, VERSION, JOB_PLURAL, JOB_KIND)
+CATALOG_COMPACTIONS = Resource(GROUP, VERSION, CATALOG_PLURAL, CATALOG_KIND)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("", "v1", "events", "Event")
 PODS = Resource("", "v1", "pods", "Pod")

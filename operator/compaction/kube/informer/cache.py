@@ -16,8 +16,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from compaction.api.names import LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
-from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
+from compaction.api.names import CATALOG_KIND, LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
+from compaction.kube.client.resources import (
+    CATALOG_COMPACTIONS,
+    COMPACTION_JOBS,
+    COMPACTION_POLICIES,
+    LEASES,
+    Obj,
+    Resource,
+)
 
 _REMEMBERED_DELETIONS: Final = 10_000
 _LONGEST_SHARED: Final = 64
@@ -32,6 +39,24 @@ class ObjectKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class CatalogKey(ObjectKey):
+    """Namespace and name of a catalog: another key of the queue than that of a policy of the same name."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CatalogKey) and tuple(self) == tuple(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((CATALOG_KIND, *self))
+
+    def __str__(self) -> str:
+        return f"{CATALOG_KIND} {self.namespace}/{self.name}"
 
 
 class CacheChange(StrEnum):
@@ -209,12 +234,16 @@ def policy_of_lease(body: Obj) -> tuple[ObjectKey, ...]:
 
 
 class ObjectCache:
-    """The three kinds the coordinator watches, and which policy each object belongs to."""
+    """The kinds the coordinator watches, and which policy or catalog each object belongs to. `catalogs`: whether
+    catalogs are among them.
+    """
 
     #: Leases are watched and listed by this selector: ours, and of a policy (so not the coordinator's own).
     LEASE_SELECTOR: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_POLICY}"
 
-    def __init__(self) -> None:
+    def __init__(self, *, catalogs: bool = False) -> None:
+        self._with_catalogs = catalogs
+        self.catalogs = KindStore(CATALOG_COMPACTIONS)
         self.policies = KindStore(COMPACTION_POLICIES)
         self.jobs = KindStore(COMPACTION_JOBS, indexers={"policy": policy_of_job})
         self.leases = KindStore(LEASES, indexers={"policy": policy_of_lease})
@@ -228,7 +257,8 @@ class ObjectCache:
 
     def stores(self) -> tuple[KindStore, ...]:
         """All stores, owners before children."""
-        return self.policies, self.jobs, self.leases
+        others = (self.catalogs,) if self._with_catalogs else ()
+        return self.policies, self.jobs, self.leases, *others
 
     def jobs_of(self, policy: ObjectKey) -> list[Obj]:
         """The jobs of a policy, by name."""
@@ -239,7 +269,9 @@ class ObjectCache:
         return self.leases.indexed("policy", policy)
 
     def policies_of(self, resource: Resource, body: Obj) -> tuple[ObjectKey, ...]:
-        """Which policies are reconciled again when this object changed; nothing for objects of no policy."""
+        """Which policies or catalogs are reconciled again when this object changed; nothing for objects of none."""
+        if resource == CATALOG_COMPACTIONS:
+            return (CatalogKey(*key_of(body)),)
         if resource == COMPACTION_POLICIES:
             return (key_of(body),)
         return policy_of_job(body) if resource == COMPACTION_JOBS else policy_of_lease(body)

@@ -13,7 +13,7 @@ import kopf
 from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.api import Obj
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource
+from compaction.kube.client.resources import LEASES, Resource
 from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
@@ -30,6 +30,11 @@ class Feed:
         self._queue = queue
         self._controller = controller
         self._metrics = metrics
+
+    @property
+    def watched(self) -> tuple[Resource, ...]:
+        """The kinds that are fed."""
+        return tuple(store.resource for store in self._cache.stores())
 
     def event(self, resource: Resource, type: str | None, body: Obj) -> None:
         """One watch event; `type` None is Kopf's for objects of its initial list."""
@@ -76,7 +81,7 @@ def _telling(lease: Obj) -> tuple[Any, ...]:
 
 
 def build_registry(feed: Feed, connection: ApiConnection) -> kopf.OperatorRegistry:
-    """Handlers for our three kinds, and a login that shares the given connection."""
+    """Handlers for the kinds that are fed, and a login that shares the given connection."""
     registry = kopf.OperatorRegistry()
 
     def watch(resource: Resource) -> None:
@@ -88,7 +93,7 @@ def build_registry(feed: Feed, connection: ApiConnection) -> kopf.OperatorRegist
             resource.group, resource.version, resource.plural, registry=registry, id=f"feed-{resource.plural}"
         )(on_event)
 
-    for resource in (COMPACTION_POLICIES, COMPACTION_JOBS, LEASES):
+    for resource in feed.watched:
         watch(resource)
 
     @kopf.on.login(registry=registry)

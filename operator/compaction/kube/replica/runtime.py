@@ -3,8 +3,8 @@
 The process makes one `Runtime` per term of leadership, inside the loop that Kopf runs in, and hands it to the
 controller. Order: `controller.start(runtime)` before the first event; `observed` for every change the cache accepted,
 on the loop, before the policy's key is queued; `reconcile` for queued policy keys, never two at a time for one key;
-`stop` after the queue has drained. Every key is the key of a policy: jobs and Leases map to the policy they belong to,
-also when that policy no longer exists (which is how orphans are found).
+`stop` after the queue has drained. Every key is the key of a catalog or of a policy: jobs and Leases
+map to the policy they belong to, also when that policy no longer exists (which is how orphans are found).
 """
 
 from collections.abc import Callable
@@ -45,7 +45,9 @@ class Runtime:
 
 
 class Controller(Protocol):
-    """Owned by `kube.controller`."""
+    """Owned by `kube.controller`, and `kube.catalogs` for catalogs. `watches_catalogs`: whether it reconciles them."""
+
+    watches_catalogs: bool
 
     async def start(self, runtime: Runtime) -> None:
         """Take the term's runtime; nothing was observed yet."""

@@ -23,7 +23,7 @@ from compaction.exceptions import ApiUnavailableError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.executor.events import EventRecorder
-from compaction.kube.informer.cache import ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CatalogKey, ObjectCache, ObjectKey
 from compaction.kube.informer.handlers import Feed, build_registry, build_settings
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.informer.relist import Relist
@@ -130,7 +130,7 @@ class Term:
     def _runtime(self, client: ApiClient) -> Runtime:
         return Runtime(
             client=client,
-            cache=ObjectCache(),
+            cache=ObjectCache(catalogs=self._controller.watches_catalogs),
             queue=WorkQueue(metrics=self._metrics.queue),
             launcher=self._make_launcher(client),
             events=EventRecorder(client, instance=self._elector.identity, metrics=self._metrics),
@@ -211,7 +211,8 @@ class Term:
     async def _reconcile(self, key: ObjectKey) -> float | None:
         if not self._elector.is_leader():
             return None
-        with bound(policy=key):
+        is_catalog = isinstance(key, CatalogKey)
+        with bound(policy=None if is_catalog else key, catalog=key if is_catalog else None):
             return await self._controller.reconcile(key)
 
     async def _until_listed(self, relist: Relist, stop: StopRequest) -> None:

@@ -1,0 +1,162 @@
+"""The work of rounds: what a decision asks for is done, and every failure has a reason.
+
+The loop is never blocked: the log is read and written in threads, a few at a time. A thread cannot be cancelled; what
+it does after its coordinator has lost the lease is fenced by the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.catalogs.codec.codec import encode
+from compaction.catalogs.compaction.history import history_of
+from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
+from compaction.catalogs.manager.trimming import trimmed
+from compaction.catalogs.model.entries import Snapshot
+from compaction.exceptions import (
+    ApiError,
+    CatalogError,
+    ForbiddenError,
+    ParticipantConfigError,
+    SecretError,
+    SecretForbiddenError,
+)
+from compaction.ingest.participants.client import ParticipantAddress
+from compaction.kube.catalogs.failures import reason_of
+from compaction.kube.catalogs.finding import credentials_of, participants_of
+from compaction.kube.catalogs.ports import Credentials, Logs, Participants
+from compaction.kube.client.api import ApiClient
+from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
+from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
+from compaction.reconcile.catalogs.work import Work
+
+T = TypeVar("T")
+LOG_THREADS: Final = 4
+"""Logs that are read or written at a time, of all catalogs."""
+_NOT_LEADING: Final = "this replica does not lead any more"
+
+
+@dataclass(slots=True)
+class RoundState:
+    """What the work of one round leaves to the next: `addresses` that were asked, `events` of the log."""
+
+    addresses: tuple[ParticipantAddress, ...] = ()
+    events: tuple[LogEvent, ...] = field(default=(), repr=False)
+
+
+def work_of(task: Task) -> Work:
+    """Which work a task is."""
+    match task:
+        case Ask():
+            return Work.ASK
+        case ReadLog():
+            return Work.READ
+        case SaveSnapshot():
+            return Work.SAVE
+        case SendMinimum():
+            return Work.SEND
+
+
+class CatalogWork:
+    """Does tasks of many catalogs. `clock`: hybrid timestamps; `is_leader` is asked before anything is written."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        logs: Logs,
+        participants: Participants,
+        clock: Callable[[], int],
+        is_leader: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._logs = logs
+        self._participants = participants
+        self._clock = clock
+        self._is_leader = is_leader
+        self._threads = asyncio.Semaphore(LOG_THREADS)
+
+    async def do(self, namespace: str, state: RoundState, task: Task) -> Result:
+        """The result of a task; a failure that is expected is a result too."""
+        work = work_of(task)
+        try:
+            return await self._do(namespace, state, task)
+        except SecretError as error:
+            forbidden = isinstance(error, SecretForbiddenError)
+            return Broken(work, Reason.PERMISSION_DENIED if forbidden else Reason.SECRET_MISSING, str(error))
+        except ForbiddenError as error:
+            return Broken(work, Reason.PERMISSION_DENIED, f"the operator's account may not: {error}")
+        except ApiError as error:
+            return Broken(work, Reason.PARTICIPANTS_UNKNOWN, f"the API server does not list the participants: {error}")
+        except ParticipantConfigError as error:
+            return Broken(work, Reason.ANSWER_REFUSED, str(error))
+        except CatalogError as error:
+            return Broken(work, reason_of(error), str(error))
+
+    async def _do(self, namespace: str, state: RoundState, task: Task) -> Result:
+        credentials = await credentials_of(self._client, namespace, task.spec)
+        match task:
+            case Ask(spec):
+                return await self._ask(namespace, state, spec, credentials)
+            case ReadLog(spec):
+                return await self._with_log(spec, credentials, lambda log: self._read(state, log))
+            case SaveSnapshot(spec):
+                if not self._is_leader():
+                    return Broken(Work.SAVE, Reason.FENCED, _NOT_LEADING)
+                return await self._with_log(spec, credentials, lambda log: save(log, task, state.events))
+            case SendMinimum(spec, minimum, token):
+                if not self._is_leader():
+                    return Broken(Work.SEND, Reason.FENCED, _NOT_LEADING)
+                refused = await self._participants.send(spec, state.addresses, credentials, minimum, token)
+                return Delivered(minimum, refused)
+
+    async def _ask(
+        self, namespace: str, state: RoundState, spec: CatalogCompactionSpec, credentials: Credentials
+    ) -> Heard:
+        started_at = self._clock()
+        state.addresses = await participants_of(self._client, namespace, spec)
+        answers, unanswered = await self._participants.ask(spec, state.addresses, credentials)
+        return Heard(started_at, frozenset(one.name for one in state.addresses), answers, unanswered)
+
+    def _read(self, state: RoundState, log: UpdateLog) -> LogRead:
+        read_at = self._clock()
+        state.events = log.recover().events
+        return LogRead(history_of(state.events), read_at)
+
+    def _with_log(
+        self, spec: CatalogCompactionSpec, credentials: Credentials, use: Callable[[UpdateLog], T]
+    ) -> Awaitable[T]:
+        def in_thread() -> T:
+            with closing(self._logs.open(spec, credentials)) as log:
+                return use(log)
+
+        async def waiting() -> T:
+            async with self._threads:
+                return await asyncio.to_thread(in_thread)
+
+        return waiting()
+
+
+def save(log: UpdateLog, task: SaveSnapshot, events: tuple[LogEvent, ...]) -> Saved:
+    """Claim the log, then save the snapshot, without the column sets of tables that no retained version uses. `events`:
+    of the log before. Raises CatalogError.
+    """
+    version = task.candidate.version
+    if not log.claim(task.token):
+        return Saved(SnapshotOutcome.FENCED, version)
+    snapshot = trimmed(task.candidate.snapshot())
+    outcome = log.save_snapshot(snapshot, task.token)
+    cut = bytes_cut(events, snapshot) if outcome is SnapshotOutcome.SAVED else 0
+    return Saved(outcome, version, cut)
+
+
+def bytes_cut(events: tuple[LogEvent, ...], snapshot: Snapshot) -> int:
+    """Bytes of the values that a snapshot replaces, less its own; below 0 when it is larger than all of them."""
+    replaced = sum(len(encode(one.event)) for one in events if one.event.version <= snapshot.version)
+    return replaced - len(encode(snapshot))
