@@ -13,6 +13,11 @@ from compaction.cli.lazy import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "decode": ("compaction.cli.catalogs.decode:decode_command", "Show values of an update log as lines of JSON."),
     "replay": ("compaction.cli.catalogs.replay:replay_command", "Run a recorded history, and show what differs."),
+    "serve": ("compaction.cli.catalogs.serving:serve_command", "Serve a reference participant of a catalog."),
+    "conformance": (
+        "compaction.cli.catalogs.conformance:conformance_command",
+        "Check whether a participant keeps the rules of the protocol.",
+    ),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 
