@@ -189,6 +189,15 @@ class ReferenceParticipant:
                     self._logs[key].checkpointed(index)
             self._checkpoint = self.now()
 
+    def checkpoint(self) -> bool:
+        """Begin one and finish it; False when one is under way already."""
+        try:
+            self.begin_checkpoint()
+        except ParticipantStateError:
+            return False
+        self.finish_checkpoint()
+        return True
+
     def start_index_build(self, index_id: int) -> None:
         """It builds this index, since now; one that is being built goes on."""
         with self._lock:

@@ -17,6 +17,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("compaction.cli.catalogs.diff:diff_command", "List what changed from one version to another."),
     "decode": ("compaction.cli.catalogs.decode:decode_command", "Show values of an update log as lines of JSON."),
     "replay": ("compaction.cli.catalogs.replay:replay_command", "Run a recorded history, and show what differs."),
+    "serve": ("compaction.cli.catalogs.serving:serve_command", "Serve a reference participant of a catalog."),
+    "conformance": (
+        "compaction.cli.catalogs.conformance:conformance_command",
+        "Check whether a participant keeps the rules of the protocol.",
+    ),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 

@@ -1,0 +1,120 @@
+"""`compactor catalogs conformance`: whether a participant keeps the rules of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import click
+
+from compaction.api.text.safe import printable
+from compaction.api.text.values import Duration
+from compaction.cli.durations import DurationParameter
+from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.output import OutputFormat, emit, output_option
+from compaction.cli.serving import FILE
+from compaction.exceptions import ParticipantConfigError
+from compaction.ingest.participants.conformance.behavior import BEHAVIOR_CHECKS
+from compaction.ingest.participants.conformance.checks import PROTOCOL_CHECKS
+from compaction.ingest.participants.conformance.probe import ProbeSettings
+from compaction.ingest.participants.conformance.run import CheckOutcome, CheckResult, run_checks
+
+_WIDEST_NAME: Final = max(len(one.name) for one in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS))
+_LONGEST_SECRET: Final = 16 << 10
+
+
+@click.command("conformance")
+@click.argument("url", metavar="URL")
+@click.option("--secret-file", type=FILE, required=True, help="File whose first line is the bearer token to send.")
+@click.option("--admin", is_flag=True, help="Drive the participant through /v1/admin, and check what it does.")
+@click.option("--ca", type=FILE, help="Certificates (PEM) of the authorities to trust; the system's if not given.")
+@click.option("--plain-http", is_flag=True, help="Allow plain HTTP beyond loopback (a proxy encrypts).")
+@click.option(
+    "--coordinator-token",
+    type=click.IntRange(1, 2**53 - 2),
+    default=1,
+    show_default=True,
+    help="Fencing token to come with; the next one is used too.",
+)
+@click.option("--max-skew", type=DurationParameter(), default="500ms", show_default=True, help="Allowed clock skew.")
+@click.option("--timeout", type=DurationParameter(least=0.1), default="10s", show_default=True, help="Of one request.")
+@output_option()
+@click.pass_context
+def conformance_command(
+    context: click.Context,
+    *,
+    url: str,
+    secret_file: Path,
+    admin: bool,
+    ca: Path | None,
+    plain_http: bool,
+    coordinator_token: int,
+    max_skew: Duration,
+    timeout: Duration,
+    output: OutputFormat,
+) -> None:
+    """Check the participant at URL, in whatever language it is written. Each rule is a line; the exit code is 1 when a
+    rule is broken.
+
+    The run stores minimums and uses up two fencing tokens: run it against an instance of its own. With --admin it adds
+    and removes objects with the id 2,000,000,000, and restarts the participant.
+
+    Example: compactor catalogs conformance http://127.0.0.1:8092 --secret-file SECRET --admin
+    """
+    settings = ProbeSettings(
+        url, _secret(secret_file), coordinator_token, round(max_skew * 1000), seconds=float(timeout)
+    )
+    tls = None if ca is None else _authorities(ca)
+    results = asyncio.run(_run(settings, admin=admin, tls=tls, plain=plain_http, output=output))
+    if output is not OutputFormat.TABLE:
+        emit([_row(one) for one in results], output)
+    counts = Counter(one.outcome for one in results)
+    broken = counts[CheckOutcome.FAIL] + counts[CheckOutcome.NOT_RUN]
+    click.echo(f"{counts[CheckOutcome.PASS]} of {len(results)} rules hold", err=True)
+    if broken:
+        context.exit(EXIT_DATA_ERROR)
+
+
+async def _run(
+    settings: ProbeSettings, *, admin: bool, tls: ssl.SSLContext | None, plain: bool, output: OutputFormat
+) -> list[CheckResult]:
+    """All results; lines are printed as they come."""
+    found: list[CheckResult] = []
+    async for result in run_checks(settings, admin=admin, tls=tls, plain=plain):
+        found.append(result)
+        if output is OutputFormat.TABLE:
+            # As they come: a participant that does not answer takes its time for each.
+            line = f"{result.outcome.value:<8} {result.name:<{_WIDEST_NAME}}  {result.detail or result.rule}"
+            click.echo(printable(line))
+    return found
+
+
+def _row(result: CheckResult) -> dict[str, str]:
+    return {
+        "check": result.name,
+        "result": result.outcome.value,
+        "detail": result.detail or result.rule,
+    }
+
+
+def _secret(file: Path) -> str:
+    """Raises ParticipantConfigError."""
+    try:
+        with file.open("rb") as opened:
+            lines = opened.read(_LONGEST_SECRET).decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        raise ParticipantConfigError(f"{file}: a secret is ASCII text") from None
+    if not (found := lines[0].strip()):
+        raise ParticipantConfigError(f"{file}: its first line holds no secret")
+    return found
+
+
+def _authorities(file: Path) -> ssl.SSLContext:
+    """Raises ParticipantConfigError."""
+    try:
+        return ssl.create_default_context(cafile=str(file))
+    except (OSError, ssl.SSLError) as error:
+        raise ParticipantConfigError(f"{file}: cannot be used as certificates of authorities: {error}") from None
