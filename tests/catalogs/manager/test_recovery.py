@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from compaction.catalogs.log.port import Recovered
@@ -64,6 +66,22 @@ def test_recovery_from_a_snapshot_alone_is_ready() -> None:
     assert [catalog.version for catalog in restarted.manager.history] == [2]
     assert restarted.run(table("B")).version == 3
     assert one.manager.latest == restarted.manager.latest
+
+
+def test_recovery_leaves_the_collector_as_it_was() -> None:
+    """Also when the log fails; and one that was off stays off."""
+    log = ListLog()
+    stage(log)
+    assert gc.isenabled()
+    with pytest.raises(CatalogStoppedError):
+        stage(RepeatingLog(log.events), start=False).manager.start()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        stage(log)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 class RepeatingLog(ListLog):

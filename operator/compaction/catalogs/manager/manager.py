@@ -12,6 +12,7 @@ from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchem
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog, Watch
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import HybridClock
+from compaction.catalogs.manager.collecting import no_collection
 from compaction.catalogs.manager.events import EventKind, VersionsSkipped, events_of
 from compaction.catalogs.manager.executing import Executed, Execution, moved
 from compaction.catalogs.manager.history import START, History
@@ -89,9 +90,10 @@ class CatalogManager:
         """Read the log, then follow it; listeners of before get the events of every version that is read. Creates
         version 1 of an empty log. Raises the log's errors, and CatalogStoppedError for a log that contradicts itself.
         """
-        recovered = self._log.recover()
-        for event in recovered.events:
-            self._offer(event)
+        with no_collection():
+            recovered = self._log.recover()
+            for event in recovered.events:
+                self._offer(event)
         if self._error is not None:
             raise self._error
         self._watch = self._log.watch(recovered.revision, self._offer, self._stop)

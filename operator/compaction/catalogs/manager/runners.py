@@ -29,25 +29,25 @@ class ThreadRunner:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="catalog")
+        self._closed = False
 
     def submit(self, action: Callable[[], T]) -> Future[T]:
-        try:
-            running = self._pool.submit(action)
-        except RuntimeError:  # the pool says so when it was shut down
+        def run() -> T:
+            if self._closed:
+                raise CatalogClosedError
+            return action()
+
+        if self._closed:
             return futures.failed(CatalogClosedError())
-        result: Future[T] = futures.pending()
-        running.add_done_callback(lambda finished: _ended(finished, result))
-        return result
+        try:
+            return self._pool.submit(run)
+        except RuntimeError:  # the pool says so when it was shut down in between
+            return futures.failed(CatalogClosedError())
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _ended(finished: Future[T], result: Future[T]) -> None:
-    if finished.cancelled():
-        result.set_exception(CatalogClosedError())
-    else:
-        futures.forward(finished, result)
+        # The pool could cancel what waits, but does so while it holds the lock that a callback needs to submit more.
+        self._closed = True
+        self._pool.shutdown(wait=True)
 
 
 class InlineRunner:

@@ -12,6 +12,7 @@ _FULL = 16
 _PAGE = 5
 """Bits of a hash that choose a bucket within a page of buckets."""
 _SLOTS = (1 << _PAGE) - 1
+_new = object.__new__
 
 
 class SharedMap(Generic[K, V]):
@@ -38,10 +39,12 @@ class SharedMap(Generic[K, V]):
         return self._pages[at >> _PAGE][at & _SLOTS]
 
     def get(self, key: K) -> V | None:
-        return self._bucket(key).get(key)
+        at = hash(key) & self._mask
+        return self._pages[at >> _PAGE][at & _SLOTS].get(key)
 
     def __getitem__(self, key: K) -> V:
-        return self._bucket(key)[key]
+        at = hash(key) & self._mask
+        return self._pages[at >> _PAGE][at & _SLOTS][key]
 
     def __contains__(self, key: K) -> bool:
         return key in self._bucket(key)
@@ -66,20 +69,25 @@ class SharedMap(Generic[K, V]):
 
     def put(self, key: K, value: V) -> SharedMap[K, V]:
         """With `key` -> `value`, whether the key is there or not."""
-        bucket = self._bucket(key)
-        size = self._size + (key not in bucket)
+        at = hash(key) & self._mask
+        before = self._pages[at >> _PAGE][at & _SLOTS]
+        bucket = before.copy()
+        bucket[key] = value
+        size = self._size + len(bucket) - len(before)
         if size > _FULL * (self._mask + 1):
             grown = dict(self.items())
             grown[key] = value
             return SharedMap(grown.items())
-        return self._with(key, {**bucket, key: value}, size)
+        return self._with(at, bucket, size)
 
     def without(self, key: K) -> SharedMap[K, V]:
         """Itself when the key is not there."""
-        bucket = self._bucket(key)
+        at = hash(key) & self._mask
+        bucket = self._pages[at >> _PAGE][at & _SLOTS]
         if key not in bucket:
             return self
-        return self._with(key, {kept: value for kept, value in bucket.items() if kept != key}, self._size - 1)
+        # A copy would keep the place of the key that is gone.
+        return self._with(at, {kept: value for kept, value in bucket.items() if kept != key}, self._size - 1)
 
     def changes_since(self, before: SharedMap[K, V]) -> Iterator[tuple[K, V | None]]:
         """Keys whose value is not the same object as in `before`, with the value, None for one that is gone. Pages and
@@ -95,15 +103,17 @@ class SharedMap(Generic[K, V]):
                 if old is not new:
                     yield from _changes(old, new)
 
-    def _with(self, key: K, bucket: dict[K, V], size: int) -> SharedMap[K, V]:
-        at = hash(key) & self._mask
-        page = list(self._pages[at >> _PAGE])
+    def _with(self, at: int, bucket: dict[K, V], size: int) -> SharedMap[K, V]:
+        """With another bucket. Here, and above, names are spelled out where a call would cost as much as the work: a
+        version of a catalog changes four or five maps.
+        """
+        pages = self._pages
+        number = at >> _PAGE
+        page = list(pages[number])
         page[at & _SLOTS] = bucket
-        pages = list(self._pages)
-        pages[at >> _PAGE] = tuple(page)
-        made: SharedMap[K, V] = SharedMap.__new__(SharedMap)
+        made: SharedMap[K, V] = _new(SharedMap)
         made._mask = self._mask
-        made._pages = tuple(pages)
+        made._pages = (tuple(page),) if len(pages) == 1 else (*pages[:number], tuple(page), *pages[number + 1 :])
         made._size = size
         return made
 
