@@ -98,9 +98,13 @@ class Members:
         for member in self.members:
             member.stop()
 
-    def client(self, *endpoints: Endpoint, call_seconds: float = 15.0, attempt_seconds: float = 2.0) -> GatewayClient:
+    def settings(self, *endpoints: Endpoint, call_seconds: float = 15.0, attempt_seconds: float = 2.0) -> EtcdSettings:
+        """All members, or others."""
         found = endpoints or tuple(member.endpoint for member in self.members)
-        return GatewayClient(EtcdSettings(found, call_seconds=call_seconds, attempt_seconds=attempt_seconds))
+        return EtcdSettings(found, call_seconds=call_seconds, attempt_seconds=attempt_seconds)
+
+    def client(self, *endpoints: Endpoint, call_seconds: float = 15.0) -> GatewayClient:
+        return GatewayClient(self.settings(*endpoints, call_seconds=call_seconds))
 
     def leader(self) -> Member:
         """Of the members that answer."""
