@@ -255,7 +255,7 @@ def restored(running: Members, copy: Path) -> None:
 
 
 def test_a_restore_that_loses_versions_is_noticed(backup: tuple[Members, EtcdStore, Path]) -> None:
-    """Under load: the copy lacks what watches delivered. They fail by name, and a new start goes on with what is left."""
+    """Under load: the copy lacks what watches delivered. They fail by name, and a new start goes on."""
     running, store, copy = backup
     writer = Writer(store.open(), 1)
     collector, _ = watched(store.open())
