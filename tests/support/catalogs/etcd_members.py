@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,9 +99,13 @@ class Members:
         for member in self.members:
             member.stop()
 
-    def client(self, *endpoints: Endpoint, call_seconds: float = 15.0, attempt_seconds: float = 2.0) -> GatewayClient:
+    def settings(self, *endpoints: Endpoint, call_seconds: float = 15.0, attempt_seconds: float = 2.0) -> EtcdSettings:
+        """All members, or others."""
         found = endpoints or tuple(member.endpoint for member in self.members)
-        return GatewayClient(EtcdSettings(found, call_seconds=call_seconds, attempt_seconds=attempt_seconds))
+        return EtcdSettings(found, call_seconds=call_seconds, attempt_seconds=attempt_seconds)
+
+    def client(self, *endpoints: Endpoint, call_seconds: float = 15.0) -> GatewayClient:
+        return GatewayClient(self.settings(*endpoints, call_seconds=call_seconds))
 
     def leader(self) -> Member:
         """Of the members that answer."""
@@ -115,11 +120,12 @@ class Members:
         return eventually(found, "a leader", pause=0.05)
 
     def _ready(self, member: Member) -> bool:
-        client = self.client(member.endpoint)
+        """It has a leader; also an etcd with users says so to all."""
         try:
-            return any(status.leader for status in client.status())
-        finally:
-            client.close()
+            with urllib.request.urlopen(f"{member.endpoint}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
 
 @contextlib.contextmanager

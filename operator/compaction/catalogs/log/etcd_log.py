@@ -80,9 +80,9 @@ class EtcdUpdateLog:
             if found.version == version - 1 and found.activation >= activation:
                 activation = found.activation + 1
                 continue
-            if answer.repeated and found.snapshot >= version:
-                return self._was_written(version, stamp, found)
-            return False
+            # Another writer's update settles it. A snapshot in its place, or nothing, does not.
+            cut = found.snapshot >= version and (found.asked is None or isinstance(found.asked.event, Snapshot))
+            return answer.repeated and cut and self._was_written(version, stamp, found)
 
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
         if not 0 < snapshot.version <= LAST_VERSION:

@@ -52,6 +52,8 @@ def read_log(client: EtcdClient, keys: Keys) -> Reading:
 
 
 def _walk(client: EtcdClient, keys: Keys, survey: Survey) -> Reading:
+    if survey.snapshot > max(survey.version, 1):
+        raise CorruptCatalogLogError(shown(keys.snapshot), f"is {survey.snapshot}, the last version {survey.version}")
     expected, active, last = survey.snapshot, 0, None
     events: list[LogEvent] = []
     for stored, revision in stored_from(client, keys, survey.snapshot, survey.revision):
@@ -71,7 +73,7 @@ def _walk(client: EtcdClient, keys: Keys, survey: Survey) -> Reading:
         there = f"the last version is {survey.version}"
         raise CorruptCatalogLogError(
             shown(keys.update(min(expected, survey.version + 1))),
-            f"is missing, and {there}" if expected <= survey.version else f"exists, and {there}",
+            f"{'is missing' if expected <= survey.version else 'exists'}, and {there}",
         )
     if last is not None and active != survey.activation:
         raise CorruptCatalogLogError(

@@ -66,6 +66,8 @@ class GatewayClient:
         found: list[Status] = []
         for endpoint in self._settings.endpoints:
             try:
+                if self._settings.user and not self._token:
+                    self._authenticate(endpoint)
                 answer = self._post(endpoint, wire.STATUS, {})
             except (OSError, http.client.HTTPException):
                 continue

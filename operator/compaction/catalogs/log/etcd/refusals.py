@@ -18,7 +18,14 @@ CANCELLED, UNKNOWN, DEADLINE, DENIED, OUT_OF_RANGE, INTERNAL, UNAVAILABLE, UNAUT
 TRANSIENT: Final = frozenset({CANCELLED, DEADLINE, INTERNAL, UNAVAILABLE})
 """Another member, or this one in a moment, may do it: no leader, a leader that changes, a server that stops."""
 STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old")
-NO_USER: Final = ("user name is empty", "authentication failed", "user name not found", "permission denied")
+NO_USER: Final = (
+    "user name is empty",
+    "authentication failed",
+    "user name not found",
+    "permission denied",
+    # The gateway of an etcd with users takes no certificate that has a common name.
+    "commonname of client",
+)
 BUSY: Final = ("too many requests",)
 COMPACTED: Final = "required revision has been compacted"
 SENTENCE: Final = 300
@@ -49,9 +56,10 @@ def refusal(answer: Answer, log: str) -> tuple[Fate, CatalogLogError]:
 
 
 def _content(answer: Answer) -> tuple[int, str]:
-    """Code and sentence; of a server that is no etcd, its status."""
+    """Code and sentence; of an answer that is not in JSON, its status and its text."""
     try:
         found = document(answer.body)
         return int(found.get("code", UNKNOWN)), str(found.get("message") or found.get("error") or "")[:SENTENCE]
     except (ValueError, TypeError):
-        return UNKNOWN, f"HTTP status {answer.status}, and no message of etcd"
+        text = answer.body[:SENTENCE].decode("utf-8", "replace")
+        return UNKNOWN, f"HTTP status {answer.status}, {' '.join(text.split())!a}"

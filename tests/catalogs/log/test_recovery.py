@@ -1,0 +1,206 @@
+"""Recovery from etcd: pages at one revision, compaction meanwhile, and everything that is corruption."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.catalogs.log import requests
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.port import DeleteRange, Get, Operation, Page, Put, Transaction
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+from compaction.catalogs.log.layout import Keys, last, number, pack
+from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.model.hybrid import hybrid
+from compaction.exceptions import CatalogLogUnavailableError, CorruptCatalogLogError
+from support.catalogs.etcd_members import EtcdStore
+from support.catalogs.logs import at, fill, snapshot, update, versions
+
+STAMP = bytes(16)
+
+
+def change(store: EtcdStore, *operations: Operation) -> None:
+    """Write past the log."""
+    client = store.members.client()
+    assert client.transaction(Transaction((), operations)).succeeded
+    client.close()
+
+
+def keys_of(store: EtcdStore) -> list[str]:
+    client = store.members.client()
+    page = client.range(Get(store.prefix.encode(), store.prefix.encode() + b"0", keys_only=True))
+    client.close()
+    return [pair.key.decode().removeprefix(f"{store.prefix}/catalog.") for pair in page.pairs]
+
+
+def test_the_keys_of_a_log(etcd_store: EtcdStore) -> None:
+    """The product is written once and never overwritten."""
+    fill(etcd_store.open(), 2)
+    etcd_store.open().claim(3)
+    assert keys_of(etcd_store) == [
+        "product", "snapshot.version", "token", "update.0000000001", "update.0000000002", "version",
+    ]  # fmt: skip
+    client = etcd_store.members.client()
+    product = client.range(Get(Keys(etcd_store.prefix).product)).pairs[0]
+    client.close()
+    fill(etcd_store.open(), 3, first=3)
+    client = etcd_store.members.client()
+    assert client.range(Get(Keys(etcd_store.prefix).product)).pairs[0] == product
+    client.close()
+
+
+def test_a_recovery_writes_nothing(etcd_store: EtcdStore) -> None:
+    """A user with permission to read is enough."""
+    etcd_store.open().recover()
+    assert keys_of(etcd_store) == []
+
+
+def test_many_pages(etcd_store: EtcdStore) -> None:
+    log = etcd_store.open()
+    fill(log, 700)
+    found = log.recover()
+    assert versions(found) == list(range(1, 701))
+    assert [one.timestamp for one in found.events] == [at(version) for version in range(1, 701)]
+
+
+class _Compacting(GatewayClient):
+    """Compacts the history behind each reading of a page, so often."""
+
+    times = 1
+    first = True
+
+    def range(self, what: Get, revision: int = 0) -> Page:
+        page = super().range(what, revision)
+        if page.more and self.times:
+            self.times -= 1
+            keys = Keys("/elsewhere")
+            newest = self.transaction(Transaction((), (Put(keys.version, b""),))).revision
+            self.compact(newest)
+        return page
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_history_is_compacted_during_a_recovery(etcd_store: EtcdStore, times: int) -> None:
+    """The revision of the reading is gone: it starts over."""
+    fill(etcd_store.open(), 100)
+    client = _Compacting(etcd_store.members.settings())
+    client.times = times
+    log = EtcdUpdateLog(client, etcd_store.prefix)
+    etcd_store.opened.append(log)
+    assert versions(log.recover()) == list(range(1, 101))
+    assert client.times == 0
+
+
+def test_a_recovery_does_not_start_over_for_ever(etcd_store: EtcdStore) -> None:
+    fill(etcd_store.open(), 100)
+    client = _Compacting(etcd_store.members.settings())
+    client.times = 100
+    log = EtcdUpdateLog(client, etcd_store.prefix)
+    etcd_store.opened.append(log)
+    with pytest.raises(CatalogLogUnavailableError, match="compacted during each of 5 readings"):
+        log.recover()
+
+
+def corruptions(keys: Keys) -> dict[str, tuple[tuple[Operation, ...], str]]:
+    """Each writes past a log of the snapshot 3 and the versions 4 to 6; and the key and reason that are named."""
+    return {
+        "a gap": ((DeleteRange(keys.update(5), keys.update(6)),), r"update.0000000005: is missing, and version 6"),
+        "no last version": ((DeleteRange(keys.update(6), keys.update(7)),), r"0000000006: is missing, and the last"),
+        "no snapshot": ((DeleteRange(keys.update(3), keys.update(4)),), r"0000000003: is missing, and version 4"),
+        "nothing at all": ((DeleteRange(*keys.updates),), r"0000000003: is missing, and the last version is 6"),
+        "one too many": (
+            (Put(keys.update(7), pack(update(7), hybrid(99_000), STAMP)),),
+            r"0000000007: exists, and the last version is 6",
+        ),
+        "no layout": ((Put(keys.update(5), b"\x07" * 40),), r"0000000005: no value of this log \(40 bytes\)"),
+        "empty": ((Put(keys.update(5), b""),), r"0000000005: no value of this log \(0 bytes\)"),
+        "damaged": (
+            (Put(keys.update(5), pack(update(5), hybrid(5_005), STAMP)[:-1]),),
+            r"0000000005: byte \d+ of the value: the value ends",
+        ),
+        "an unknown type": (
+            (Put(keys.update(5), pack(update(5), hybrid(5_005), STAMP)[:25] + b"\x02\x00\xff\x7f"),),
+            r"0000000005: byte \d+ of the value",
+        ),
+        "another version": (
+            (Put(keys.update(5), pack(update(4), hybrid(5_005), STAMP)),),
+            "0000000005: holds version 4",
+        ),
+        "a second snapshot": (
+            (Put(keys.update(5), pack(snapshot(5), snapshot(5).activation_time, STAMP)),),
+            "0000000005: holds a snapshot, and the log's is version 3",
+        ),
+        "an update for the snapshot": (
+            (Put(keys.update(3), pack(update(3), hybrid(3_005), STAMP)),),
+            "0000000003: holds an update where",
+        ),
+        "times that do not ascend": (
+            (Put(keys.update(5), pack(update(5), hybrid(4_005), STAMP)),),
+            "0000000005: is not active later",
+        ),
+        "another last time": ((Put(keys.version, last(6, hybrid(7_777))),), r"version: says \d+, and the last version"),
+        "a short number": ((Put(keys.version, b"6"),), "catalog.version: 1 bytes instead of 16"),
+        "no number": ((DeleteRange(keys.token, keys.token + b"0"),), "catalog.token: is missing"),
+        "another product": ((Put(keys.product, b"IGNITE"),), "catalog.product: the log of another product: b'IGNITE'"),
+        "no product": ((DeleteRange(keys.product, keys.product + b"0"),), "exists, and .*catalog.product does not"),
+        "a foreign key": ((Put(keys.updates[0] + b"5", b""),), r"update\.5: a key that no version has|no value"),
+        "a time before the first": ((Put(keys.update(4), pack(update(4), 3, STAMP)),), "contradicts the value"),
+        "an early last version": ((Put(keys.version, last(5, hybrid(5_005))),), "0000000006: exists, and the last"),
+        "a late snapshot": ((Put(keys.snapshot, number(9)),), r"snapshot.version: is 9, the last version 6"),
+    }
+
+
+@pytest.mark.parametrize("which", list(corruptions(Keys("/x"))))
+def test_corruption_names_the_key_and_what_to_do(etcd_store: EtcdStore, which: str) -> None:
+    log = etcd_store.open()
+    fill(log, 6)
+    assert log.save_snapshot(snapshot(3), 0) is SnapshotOutcome.SAVED
+    assert versions(log.recover()) == [3, 4, 5, 6]
+    operations, reason = corruptions(Keys(etcd_store.prefix))[which]
+    change(etcd_store, *operations)
+    with pytest.raises(CorruptCatalogLogError, match=reason) as error:
+        log.recover()
+    assert str(error.value).startswith(etcd_store.prefix)
+    assert "restore the update log from a copy" in str(error.value)
+
+
+def test_the_log_of_another_product_is_not_written_to(etcd_store: EtcdStore) -> None:
+    change(etcd_store, Put(Keys(etcd_store.prefix).product, b"IGNITE"))
+    log = etcd_store.open()
+    for call in (lambda: log.append(update(1), at(1)), lambda: log.claim(1)):
+        with pytest.raises(CorruptCatalogLogError, match="another product"):
+            call()
+    assert keys_of(etcd_store) == ["product"]
+
+
+def test_a_large_cut_is_swept_in_pieces(etcd_store: EtcdStore) -> None:
+    """About 2,500 versions at once; a range delete takes 1,000."""
+    log = etcd_store.open()
+    fill(log, 2_500)
+    assert log.save_snapshot(snapshot(2_400), 0) is SnapshotOutcome.SAVED
+    kept = [key for key in keys_of(etcd_store) if key.startswith("update")]
+    assert (kept[0], len(kept)) == ("update.0000002400", 101)
+
+
+class _Unswept(GatewayClient):
+    """Ends like a process that is killed right after a snapshot."""
+
+    def range(self, what: Get, revision: int = 0) -> Page:
+        raise CatalogLogUnavailableError(self.name, "killed")
+
+
+def test_garbage_is_deleted_by_the_next(etcd_store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that failed changes nothing for readers; whatever the next snapshot's outcome, it deletes."""
+    monkeypatch.setattr(requests, "AT_ONCE", 2)
+    fill(etcd_store.open(), 8)
+    killed = EtcdUpdateLog(_Unswept(etcd_store.members.settings()), etcd_store.prefix)
+    etcd_store.opened.append(killed)
+    assert killed.save_snapshot(snapshot(6), 0) is SnapshotOutcome.SAVED
+    assert [key for key in keys_of(etcd_store) if key.startswith("update")] == [
+        f"update.{version:010d}" for version in (1, 2, 3, 6, 7, 8)
+    ]
+    log = etcd_store.open()
+    assert versions(log.recover()) == [6, 7, 8]
+    assert log.save_snapshot(snapshot(5, hybrid(1)), 0) is SnapshotOutcome.NOT_NEWER
+    assert [key for key in keys_of(etcd_store) if key.startswith("update")] == [
+        f"update.{version:010d}" for version in (6, 7, 8)
+    ]
