@@ -4,6 +4,7 @@ with it), and not more.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
@@ -21,6 +22,7 @@ from compaction.local.programs.binaries import Binaries
 from compaction.local.shipped import dashboard
 from support.cluster.audit import Use, account, granted, roles_of, uses
 from support.cluster.by_kubectl import Cluster, LogRoot
+from support.cluster.catalog_manifests import catalog_object
 from support.cluster.control_plane import ControlPlane
 from support.cluster.kstatus import KStatus, kstatus
 from support.cluster.rendered import CLUSTER, MANIFESTS, NAMESPACED
@@ -35,6 +37,12 @@ OPERATOR, WORKER, EXECUTOR = "compaction-operator", "compaction-worker", "compac
 IN_PODS = "in-pods"
 GROUP, LEASES = "/apis/compaction.dev/v1alpha1", "/apis/coordination.k8s.io/v1"
 
+WATCHED = (
+    (GROUP, "compactionpolicies"),
+    (GROUP, "compactionjobs"),
+    (GROUP, "catalogcompactions"),
+    (LEASES, "leases"),
+)
 BEYOND: dict[str, dict[str, str]] = {
     OPERATOR: {},
     WORKER: {
@@ -92,7 +100,7 @@ def meddling(plane: ControlPlane) -> Iterator[None]:
     def meddle() -> None:
         dice = random.Random(1)
         for turn in range(1_000_000):
-            for group, plural in ((GROUP, "compactionpolicies"), (GROUP, "compactionjobs"), (LEASES, "leases")):
+            for group, plural in WATCHED:
                 path = f"{group}/namespaces/{SYSTEM}/{plural}"
                 for item in plane.admin.request("GET", path).json()["items"]:
                     labels = item["metadata"].get("labels") or {}
@@ -172,6 +180,14 @@ def use_everything(plane: ControlPlane, fleet: OperatorFleet, tmp_path: Path, ob
         workers={"launcher": "pod", "image": "compaction-worker:0.1.0"},
     )
     LogRoot(tmp_path / "elsewhere", {}).add("log", entries_per_segment=64, payload_bytes=64, segments=13)
+    document = catalog_object(
+        catalog={"endpoints": ["http://127.0.0.1:1"]},
+        participants=None,
+        topology={"minParticipants": 0},
+        interval="100ms",
+        timeouts={"log": "100ms"},
+    )
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(document))
     with meddling(plane):
         eventually(work_goes_on, "every permission to be used", pause=1.0, timeout=240.0)
     cluster.kubectl("delete", "cpol", "--all")

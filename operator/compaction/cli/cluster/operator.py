@@ -12,6 +12,10 @@ from compaction.api.text.values import Quantity
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
+from compaction.kube.catalogs.controller import CatalogController
+from compaction.kube.catalogs.dispatch import Controllers
+from compaction.kube.catalogs.etcd_logs import EtcdLogs
+from compaction.kube.catalogs.http_participants import HttpParticipants
 from compaction.kube.client.config import runs_in_a_pod
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.controller import PolicyController
@@ -136,7 +140,10 @@ def command(
     with errors_as_exit_code():
         return run_operator(
             config,
-            make_controller=lambda: PolicyController(limits=OperatorLimits(max_workers, max_bytes_per_second)),
+            make_controller=lambda: Controllers(
+                PolicyController(limits=OperatorLimits(max_workers, max_bytes_per_second)),
+                CatalogController(logs=EtcdLogs(), participants=HttpParticipants),
+            ),
             make_launcher=lambda client: make_launcher(
                 client,
                 ProcessLauncher(

@@ -25,6 +25,7 @@ from compaction.kinds.registry import kind_of
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import (
     ACCESS_REVIEWS,
+    CATALOG_COMPACTIONS,
     COMPACTION_JOBS,
     COMPACTION_POLICIES,
     EVENTS,
@@ -58,6 +59,8 @@ _NEEDED: Final[tuple[tuple[Resource, str, tuple[str, ...]], ...]] = (
     (COMPACTION_POLICIES, "status", ("update",)),
     (COMPACTION_JOBS, "", ("get", "list", "watch", "create", "delete")),
     (COMPACTION_JOBS, "status", ("update",)),
+    (CATALOG_COMPACTIONS, "", ("get", "list", "watch")),
+    (CATALOG_COMPACTIONS, "status", ("update",)),
     (LEASES, "", ("get", "list", "watch", "create", "update", "delete")),
     (EVENTS, "", ("create", "patch")),
 )
@@ -168,7 +171,9 @@ async def _check_kinds(client: ApiClient) -> None:
         kinds: set[str] = set()
     else:
         kinds = {entry["name"] for entry in served["resources"]}
-    absent = [kind.plural for kind in (COMPACTION_POLICIES, COMPACTION_JOBS) if kind.plural not in kinds]
+    absent = [
+        kind.plural for kind in (COMPACTION_POLICIES, COMPACTION_JOBS, CATALOG_COMPACTIONS) if kind.plural not in kinds
+    ]
     if absent:
         raise ConnectionConfigError(
             f"{client.connection.server} does not serve {', '.join(absent)} in {GROUP}/{VERSION}: "

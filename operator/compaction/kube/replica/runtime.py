@@ -47,7 +47,7 @@ class Runtime:
 class Controller(Protocol):
     """Owned by `kube.controller`, and `kube.catalogs` for catalogs. `watches_catalogs`: whether it reconciles them."""
 
-    watches_catalogs: bool
+    watches_catalogs: bool = False
 
     async def start(self, runtime: Runtime) -> None:
         """Take the term's runtime; nothing was observed yet."""

@@ -1,0 +1,205 @@
+"""The work of rounds, one task at a time: what is found, read, saved and sent, and the reason of every failure."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from compaction.api.catalog.resource import CatalogCompaction
+from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.catalogs.commands.altering import AddColumns
+from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
+from compaction.catalogs.compaction.history import history_of
+from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.model.entries import Snapshot
+from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.participants.reference import ReferenceParticipant
+from compaction.exceptions import (
+    ApiUnavailableError,
+    CatalogLogAccessError,
+    CatalogLogLimitError,
+    CatalogLogUnavailableError,
+    CorruptCatalogLogError,
+    ForbiddenError,
+    ParticipantConfigError,
+)
+from compaction.kube.catalogs.failures import reason_of
+from compaction.kube.catalogs.finding import addresses_of
+from compaction.kube.catalogs.working import CatalogWork, RoundState
+from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
+from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
+from support.catalogs.worlds import column, table
+from support.cluster.catalog_manifests import catalog_object
+from support.cluster.catalog_world import MemoryLogs, NamedParticipants, ObjectsOf, pod
+
+NOW = hybrid(1_750_000_000_000)
+SECRETS = {
+    "etcd": {"username": base64.b64encode(b"root").decode()},
+    "participants": {"token": base64.b64encode(b"shared\n").decode()},
+}
+
+
+def spec_of(**spec: Any) -> CatalogCompactionSpec:
+    return CatalogCompaction.from_object(catalog_object(**spec)).spec
+
+
+class Desk:
+    """Work on one catalog whose pods are `a` and `b`."""
+
+    def __init__(self, **objects: Any) -> None:
+        self.objects = ObjectsOf(**({"secrets": SECRETS, "pods": (pod("b"), pod("a"))} | objects))
+        self.logs = MemoryLogs()
+        self.participants = NamedParticipants(lambda: NOW)
+        for name in ("a", "b"):
+            self.participants.known[name] = ReferenceParticipant(name, clock=lambda: NOW)
+        self.state = RoundState()
+        self.leads = True
+
+    def do(self, task: Task) -> Result:
+        async def main() -> Result:
+            work = CatalogWork(
+                self.objects,  # type: ignore[arg-type]
+                logs=self.logs,
+                participants=self.participants,
+                clock=lambda: NOW,
+                is_leader=lambda: self.leads,
+            )
+            return await work.do("ns", self.state, task)
+
+        return asyncio.run(main())
+
+
+def test_participants_are_found_by_their_labels_and_asked() -> None:
+    desk = Desk()
+    desk.participants.silent.add("b")
+    heard = desk.do(Ask(spec_of()))
+    assert isinstance(heard, Heard)
+    assert (heard.asked, heard.started_at) == (frozenset({"a", "b"}), NOW)
+    assert [one.name for one in heard.answers] == ["a"]
+    assert [one.name for one in heard.unanswered] == ["b"]
+    assert desk.objects.asked == ["app=orders"]
+    assert [one.url for one in desk.state.addresses] == ["https://10.0.0.1:7800"] * 2
+
+
+def test_pods_that_cannot_run_are_no_participants() -> None:
+    selector = spec_of().participants.selector
+    assert selector is not None
+    pods = (
+        pod("runs"),
+        pod("leaves", deletionTimestamp="2026-01-01T00:00:00Z"),
+        pod("unknown", phase="Unknown"),
+        pod("waits", address="", phase="Pending"),
+        pod("done", phase="Succeeded"),
+        pod("failed", phase="Failed"),
+        pod("six", address="fd00::1"),
+    )
+    found = addresses_of(pods, selector, plain=True)
+    assert [(one.name, one.url) for one in found] == [
+        ("runs", "http://10.0.0.1:7800"),
+        ("leaves", "http://10.0.0.1:7800"),
+        ("unknown", "http://10.0.0.1:7800"),
+        ("six", "http://[fd00::1]:7800"),
+    ]
+
+
+def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
+    desk = Desk()
+    desk.logs.run(CreateSchema("PUBLIC"), CreateSystemSchema("SYSTEM"))
+    desk.logs.run(table("T", "V"))
+    for n in range(5):
+        desk.logs.run(AddColumns("PUBLIC", "T", (column(f"C{n}"),)))
+    read = desk.do(ReadLog(spec_of()))
+    assert isinstance(read, LogRead)
+    assert (read.history.earliest, read.history.latest) == (1, 7)
+    candidate = read.history.get(6)
+    assert candidate is not None
+    saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 4))
+    assert isinstance(saved, Saved)
+    assert (saved.outcome, saved.version, saved.bytes_cut > 0) == (SnapshotOutcome.SAVED, 6, True)
+    assert desk.logs.opened_with[0].log == {"username": "root"}
+    kept = desk.logs.kept.recover().events
+    assert [one.event.version for one in kept] == [6, 7]
+    first = kept[0].event
+    assert isinstance(first, Snapshot)
+    (stored,) = (one for contents in first.schemas for one in contents.tables)
+    assert len(stored.versions) == 1, "column sets that no retained version uses are gone"
+    assert history_of(kept).latest == 7
+
+
+def test_an_older_token_cuts_nothing() -> None:
+    """A coordinator that was stopped, and wakes up after another has claimed the log."""
+    desk = Desk()
+    for n in range(4):
+        desk.logs.run(CreateSchema(f"S{n}"))
+    read = desk.do(ReadLog(spec_of()))
+    assert isinstance(read, LogRead)
+    candidate = read.history.get(3)
+    assert candidate is not None
+    assert desk.logs.kept.claim(9)
+    saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 8))
+    assert saved == Saved(SnapshotOutcome.FENCED, 3)
+    assert len(desk.logs.kept.recover().events) == 4
+
+
+def test_a_replica_that_does_not_lead_writes_nothing() -> None:
+    desk = Desk()
+    for n in range(4):
+        desk.logs.run(CreateSchema(f"S{n}"))
+    read = desk.do(ReadLog(spec_of()))
+    assert isinstance(read, LogRead)
+    candidate = read.history.get(3)
+    assert candidate is not None
+    desk.leads = False
+    for task in (SaveSnapshot(spec_of(), candidate, 1, 4), SendMinimum(spec_of(), NOW, 4)):
+        result = desk.do(task)
+        assert isinstance(result, Broken)
+        assert result.reason is Reason.FENCED
+    assert desk.participants.sent == []
+    assert len(desk.logs.kept.recover().events) == 4
+
+
+def test_the_minimum_goes_to_those_that_were_asked() -> None:
+    desk = Desk()
+    desk.do(Ask(spec_of()))
+    desk.participants.silent.add("b")
+    minimum = hybrid(1_749_000_000_000)
+    assert desk.do(SendMinimum(spec_of(), minimum, 4)) == Delivered(minimum, (("b", "refused"),))
+    assert desk.participants.sent == [(minimum, 4)]
+
+
+@pytest.mark.parametrize(
+    ("objects", "reason", "message"),
+    [
+        ({"secrets": {}}, Reason.SECRET_MISSING, "Secret etcd: not found in namespace ns: create it"),
+        ({"secrets": {**SECRETS, "participants": {}}}, Reason.SECRET_MISSING, "key token of Secret participants"),
+        ({"secrets": {**SECRETS, "etcd": {"username": "?"}}}, Reason.SECRET_MISSING, "not base64"),
+        ({"failure": ForbiddenError("no", status=403)}, Reason.PERMISSION_DENIED, "may not get secrets"),
+        ({"failure": ApiUnavailableError("no answer")}, Reason.PARTICIPANTS_UNKNOWN, "no answer"),
+    ],
+)
+def test_what_cannot_be_read_is_named(objects: dict[str, Any], reason: Reason, message: str) -> None:
+    result = Desk(**objects).do(Ask(spec_of()))
+    assert isinstance(result, Broken)
+    assert result.reason is reason
+    assert message in result.message
+
+
+def test_every_error_of_the_log_has_a_reason() -> None:
+    errors = {
+        CatalogLogUnavailableError("etcd", "no answer"): Reason.LOG_UNAVAILABLE,
+        CatalogLogAccessError("etcd", "no such user"): Reason.PERMISSION_DENIED,
+        CatalogLogLimitError(5, 2, 1): Reason.SNAPSHOT_REFUSED,
+        CorruptCatalogLogError("/v", "a gap"): Reason.LOG_CORRUPT,
+        ParticipantConfigError("twice"): Reason.LOG_UNAVAILABLE,
+    }
+    assert {error: reason_of(error) for error in errors} == errors
+    desk = Desk()
+    desk.logs.kept.failure = CorruptCatalogLogError("/v", "a gap")
+    result = desk.do(ReadLog(spec_of()))
+    assert isinstance(result, Broken)
+    assert result.reason is Reason.LOG_CORRUPT
+    assert "a gap" in result.message

@@ -1,0 +1,134 @@
+"""Logs in memory and participants by name, as the controller of catalogs works with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.catalogs.commands.command import Command
+from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.log.memory import MemoryUpdateLog
+from compaction.catalogs.log.port import Recovered, SnapshotOutcome, UpdateLog
+from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.participants.reference import ReferenceParticipant
+from compaction.exceptions import CatalogError, NotFoundError
+from compaction.ingest.participants.client import ParticipantAddress
+from compaction.kube.catalogs.ports import Credentials
+from compaction.kube.client.resources import Resource
+from support.catalogs.worlds import World
+
+
+@dataclass
+class KeptLog:
+    """A log that stays open when one of its users closes it."""
+
+    log: MemoryUpdateLog
+    failure: CatalogError | None = None
+
+    def recover(self) -> Recovered:
+        if self.failure is not None:
+            raise self.failure
+        return self.log.recover()
+
+    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+        return self.log.append(update, timestamp)
+
+    def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        return self.log.save_snapshot(snapshot, token)
+
+    def claim(self, token: int) -> bool:
+        return self.log.claim(token)
+
+    def watch(self, *_: Any) -> Any:
+        raise AssertionError("a coordinator reads the log, and watches nothing")
+
+    def close(self) -> None:
+        """Another use opens it again."""
+
+
+@dataclass
+class MemoryLogs:
+    """Implements `kube.catalogs.ports.Logs` for one catalog."""
+
+    kept: KeptLog = field(default_factory=lambda: KeptLog(MemoryUpdateLog()))
+    opened_with: list[Credentials] = field(default_factory=list)
+    world: World = field(default_factory=World)
+
+    def open(self, spec: CatalogCompactionSpec, credentials: Credentials) -> UpdateLog:
+        self.opened_with.append(credentials)
+        return self.kept
+
+    def run(self, *commands: Command) -> None:
+        """One more version."""
+        found = self.world.run(*commands)
+        version = self.world.catalog.version
+        assert self.kept.append(VersionedUpdate(version, 5, found.entries), hybrid(version * 1000))
+
+
+@dataclass
+class NamedParticipants:
+    """Implements `kube.catalogs.ports.Participants` over participants of this process; `silent` ones do not answer."""
+
+    clock: Callable[[], int]
+    known: dict[str, ReferenceParticipant] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    sent: list[tuple[int, int]] = field(default_factory=list)
+
+    async def ask(
+        self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
+    ) -> tuple[tuple[Answer, ...], tuple[Unanswered, ...]]:
+        asked = [one.name for one in addresses]
+        answers = [
+            Answer(replace(self.known[name].report(), name=name), self.clock(), self.clock())
+            for name in asked
+            if name not in self.silent
+        ]
+        silent = [Unanswered(name, Reason.NO_ANSWER, "refused") for name in asked if name in self.silent]
+        return tuple(answers), tuple(silent)
+
+    async def send(
+        self,
+        spec: CatalogCompactionSpec,
+        addresses: Sequence[ParticipantAddress],
+        credentials: Credentials,
+        minimum: int,
+        token: int,
+    ) -> tuple[tuple[str, str], ...]:
+        self.sent.append((minimum, token))
+        for one in addresses:
+            if one.name not in self.silent:
+                self.known[one.name].store_minimum(minimum)
+        return tuple((one.name, "refused") for one in addresses if one.name in self.silent)
+
+
+@dataclass
+class ObjectsOf:
+    """An API client that has these Secrets (values by name) and pods; `failure` is raised instead."""
+
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pods: Sequence[Mapping[str, Any]] = ()
+    failure: Exception | None = None
+    asked: list[str | None] = field(default_factory=list)
+
+    async def get(self, resource: Resource, name: str, *, namespace: str) -> dict[str, Any]:
+        if self.failure is not None:
+            raise self.failure
+        if name not in self.secrets:
+            raise NotFoundError(f"{resource.plural} {name} in {namespace}", status=404, reason="NotFound")
+        return {"metadata": {"name": name}, "data": dict(self.secrets[name])}
+
+    async def list(self, resource: Resource, *, namespace: str, labels: str | None = None) -> SimpleNamespace:
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append(labels)
+        return SimpleNamespace(items=tuple(self.pods))
+
+
+def pod(name: str, address: str = "10.0.0.1", phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+    status = {"phase": phase} | ({"podIP": address} if address else {})
+    return {"metadata": {"name": name, **metadata}, "status": status}
