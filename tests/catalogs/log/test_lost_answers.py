@@ -158,24 +158,25 @@ def test_whatever_is_lost_outcomes_are_true(etcd_store: EtcdStore, plan: list[Lo
     """Three writers in turn, one plan of losses: a version is in the log if, and only if, its writer was answered
     True, and a snapshot is there if its writer was answered Saved.
     """
-    store = EtcdStore(etcd_store.members)
-    losses = iter(plan)
-    logs = [lossy(store)[0] for _ in range(3)]
-    for log in logs:
-        client = log._client
-        assert isinstance(client, LossyClient)
-        client.plan = losses
-    written: list[int] = []
-    earliest = 1
-    for number, writer in enumerate(writers, 1):
-        version = len(written) + 1
-        if logs[writer].append(update(version, number), at(version)):
-            written.append(number)
-        if number % 5 == 0 and written:
-            outcome = logs[writer].save_snapshot(snapshot(len(written)), 0)
-            earliest = len(written) if outcome is SnapshotOutcome.SAVED else earliest
-    assert len(written) == len(writers)
-    found = store.open().recover()
-    expected = [update(version, written[version - 1]) for version in range(earliest + (earliest > 1), len(written) + 1)]
-    assert [one.event for one in found.events] == ([snapshot(earliest)] if earliest > 1 else []) + expected
-    store.close()
+    with EtcdStore(etcd_store.members) as store:
+        losses = iter(plan)
+        logs = [lossy(store)[0] for _ in range(3)]
+        for log in logs:
+            client = log._client
+            assert isinstance(client, LossyClient)
+            client.plan = losses
+        written: list[int] = []
+        earliest = 1
+        for number, writer in enumerate(writers, 1):
+            version = len(written) + 1
+            if logs[writer].append(update(version, number), at(version)):
+                written.append(number)
+            if number % 5 == 0 and written:
+                outcome = logs[writer].save_snapshot(snapshot(len(written)), 0)
+                earliest = len(written) if outcome is SnapshotOutcome.SAVED else earliest
+        assert len(written) == len(writers)
+        found = store.open().recover()
+        expected = [
+            update(version, written[version - 1]) for version in range(earliest + (earliest > 1), len(written) + 1)
+        ]
+        assert [one.event for one in found.events] == ([snapshot(earliest)] if earliest > 1 else []) + expected

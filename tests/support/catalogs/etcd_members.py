@@ -163,6 +163,12 @@ class EtcdStore:
         client.compact(client.status()[0].revision)
         client.close()
 
+    def __enter__(self) -> EtcdStore:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         for log in self.opened:
             log.close()

@@ -10,7 +10,7 @@ from typing import Final
 
 from compaction.catalogs.log import requests
 from compaction.catalogs.log.etcd.port import EtcdClient, Get, Transaction, TransactionAnswer
-from compaction.catalogs.log.layout import LAST_VERSION, STAMP_BYTES, Keys, activation_of, pack, shown, unpack
+from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, activation_of, pack, shown, unpack
 from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
 from compaction.catalogs.log.position import Position
 from compaction.catalogs.log.recovery import read_log
@@ -23,7 +23,6 @@ from compaction.exceptions import (
     CatalogLogError,
     CatalogLogRewoundError,
     CatalogLogUncertainError,
-    CatalogValueError,
 )
 
 _WRITER_BYTES: Final = 8
@@ -85,8 +84,8 @@ class EtcdUpdateLog:
             return answer.repeated and cut and self._was_written(version, stamp, found)
 
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
-        if not 0 < snapshot.version <= LAST_VERSION:
-            raise CatalogValueError(f"{snapshot.version} is no version of an update log")
+        if snapshot.version < FIRST_VERSION:
+            return SnapshotOutcome.NOT_NEWER
         stamp = self._stamp()
         value = pack(snapshot, snapshot.activation_time, stamp)
         self._begin()

@@ -1,0 +1,183 @@
+"""The client of etcd without an etcd: endpoints in turn, what a refusal means, forms of requests and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.catalogs.log.etcd import wire
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.connections import Answer
+from compaction.catalogs.log.etcd.port import Compare, DeleteRange, Get, Put, Relation, Transaction
+from compaction.catalogs.log.etcd.refusals import Fate, refusal
+from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
+from compaction.catalogs.log.etcd.wire import Document
+from compaction.exceptions import (
+    CatalogLogAccessError,
+    CatalogLogCutError,
+    CatalogLogError,
+    CatalogLogRefusedError,
+    CatalogLogUnavailableError,
+)
+
+EMPTY = json.dumps({"header": {"revision": "7"}}).encode()
+URLS = "http://a:1,http://b:2,http://c:3"
+
+
+def refused(code: int, message: str, status: int = 400) -> Answer:
+    return Answer(status, json.dumps({"code": code, "message": message}).encode())
+
+
+class Scripted(GatewayClient):
+    """Each request gets the next answer; a clock that is a second later with each reading, pauses that are counted."""
+
+    def __init__(self, *script: Answer | Exception, urls: str = URLS, **more: object) -> None:
+        self.pauses: list[float] = []
+        ticks = map(float, count())
+        super().__init__(EtcdSettings.of(urls, **more), clock=ticks.__next__, sleep=self.pauses.append)
+        self.script: Iterator[Answer | Exception] = iter(script)
+        self.asked: list[str] = []
+
+    def _post(self, endpoint: Endpoint, path: str, what: Document) -> Answer:
+        self.asked.append(endpoint.host)
+        found = next(self.script, Answer(200, EMPTY))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def test_the_endpoint_that_answers_is_asked_again() -> None:
+    client = Scripted(ConnectionRefusedError(), ConnectionResetError())
+    assert client.range(Get(b"k")).revision == 7
+    client.range(Get(b"k"))
+    assert client.asked == ["a", "b", "c", "c"]
+    assert client.pauses == []
+
+
+def test_it_pauses_after_each_round_longer_and_longer() -> None:
+    client = Scripted(*[ConnectionRefusedError()] * 9)
+    client.range(Get(b"k"))
+    assert client.asked == list("abcabcabca")
+    assert client.pauses == [0.05, 0.1, 0.2]
+
+
+def test_the_time_of_a_call_ends() -> None:
+    client = Scripted(*[TimeoutError()] * 100, call_seconds=6.0)
+    with pytest.raises(CatalogLogUnavailableError, match=r"a:1,http://b:2,http://c:3: http://c:3 did not"):
+        client.range(Get(b"k"))
+    assert client.asked == list("abcabc")
+
+
+def test_a_transaction_that_was_sent_again_says_so() -> None:
+    assert not Scripted().transaction(Transaction((), ())).repeated
+    assert Scripted(TimeoutError()).transaction(Transaction((), ())).repeated
+
+
+@pytest.mark.parametrize("message", ["etcdserver: no leader", "etcdserver: server stopped", "request timed out"])
+def test_a_refusal_that_passes_is_tried_with_another(message: str) -> None:
+    client = Scripted(refused(14, message, 503))
+    client.range(Get(b"k"))
+    assert client.asked == ["a", "b"]
+
+
+def test_a_refusal_that_stays_is_raised_at_once() -> None:
+    client = Scripted(refused(3, "etcdserver: request is too large"))
+    with pytest.raises(CatalogLogRefusedError, match=r"request is too large \(gRPC code 3\)"):
+        client.range(Get(b"k"))
+    assert client.asked == ["a"]
+
+
+def test_a_server_that_is_no_etcd_is_named() -> None:
+    with pytest.raises(CatalogLogRefusedError, match="HTTP status 404, '<h1>Not found</h1>'"):
+        Scripted(Answer(404, b"<h1>Not  found</h1>\n")).range(Get(b"k"))
+    with pytest.raises(CatalogLogUnavailableError, match="not one of etcd's JSON gateway"):
+        Scripted(Answer(200, b"<h1>Hello</h1>")).range(Get(b"k"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "fate", "kind"),
+    [
+        (refused(16, "etcdserver: invalid auth token", 401), Fate.RENEW_TOKEN, CatalogLogAccessError),
+        (refused(3, "etcdserver: revision of auth store is old"), Fate.RENEW_TOKEN, CatalogLogAccessError),
+        (refused(7, "etcdserver: permission denied", 403), Fate.GIVE_UP, CatalogLogAccessError),
+        (refused(3, "etcdserver: user name is empty"), Fate.GIVE_UP, CatalogLogAccessError),
+        (refused(11, "etcdserver: mvcc: required revision has been compacted"), Fate.GIVE_UP, CatalogLogCutError),
+        (refused(11, "etcdserver: mvcc: required revision is a future revision"), Fate.GIVE_UP, CatalogLogRefusedError),
+        (refused(8, "etcdserver: mvcc: database space exceeded", 429), Fate.GIVE_UP, CatalogLogRefusedError),
+        (refused(8, "etcdserver: too many requests", 429), Fate.RETRY, CatalogLogRefusedError),
+        (refused(14, "etcdserver: leader changed", 503), Fate.RETRY, CatalogLogRefusedError),
+        (Answer(502, b"bad gateway"), Fate.RETRY, CatalogLogRefusedError),
+    ],
+)
+def test_what_a_refusal_means(answer: Answer, fate: Fate, kind: type[CatalogLogError]) -> None:
+    found, error = refusal(answer, "etcd")
+    assert (found, type(error)) == (fate, kind)
+
+
+@given(st.binary(max_size=50), st.integers(100, 599))
+def test_any_answer_has_a_meaning(body: bytes, status: int) -> None:
+    fate, error = refusal(Answer(status, body), "etcd")
+    assert isinstance(fate, Fate)
+    assert len(str(error)) < 1_500
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://h", "http://h:2379"),
+        ("https://10.0.0.1:23", "https://10.0.0.1:23"),
+        ("https://[::1]:5/", "https://[::1]:5"),
+    ],
+)
+def test_endpoints(url: str, shown: str) -> None:
+    assert str(Endpoint.parse(url)) == shown
+
+
+@pytest.mark.parametrize("url", ["h:1", "ftp://h:1", "http://", "http://h:99999999", "http://h/path", "unix:/x"])
+def test_a_wrong_endpoint_is_refused(url: str) -> None:
+    with pytest.raises(CatalogLogError, match="https://host:port"):
+        Endpoint.parse(url)
+
+
+def test_a_password_in_an_endpoint_is_refused_and_not_repeated() -> None:
+    with pytest.raises(CatalogLogError, match="the user apart from it") as error:
+        EtcdSettings.of("https://user:hunter2@host:1")
+    assert "hunter2" not in repr(error.value)
+
+
+def test_no_endpoint_is_refused() -> None:
+    with pytest.raises(CatalogLogError, match="no endpoint is named"):
+        EtcdSettings.of(" , ")
+
+
+def test_forms_of_requests() -> None:
+    what = Transaction(
+        (Compare(b"k", Relation.LESS, b"\0\1"),), (Put(b"k", b"v"), DeleteRange(b"a", b"b")), (Get(b"k", b"l", 5),)
+    )
+    assert wire.transaction_request(what) == {
+        "compare": [{"key": "aw==", "target": "VALUE", "result": "LESS", "value": "AAE="}],
+        "success": [
+            {"request_put": {"key": "aw==", "value": "dg=="}},
+            {"request_delete_range": {"key": "YQ==", "range_end": "Yg=="}},
+        ],
+        "failure": [{"request_range": {"key": "aw==", "range_end": "bA==", "limit": 5}}],
+    }
+
+
+def test_a_header_ahead_of_the_events_is_not_believed() -> None:
+    """A watch that catches up has events of an older revision than the store's, and more may follow."""
+    event = {"kv": {"key": "aw==", "mod_revision": "5", "value": "dg=="}}
+    assert wire.changes({"header": {"revision": "90"}, "events": [event]}).revision == 5
+    assert wire.changes({"header": {"revision": "90"}}).revision == 90
+
+
+def test_a_closed_client_says_so() -> None:
+    client = Scripted()
+    client.close()
+    with pytest.raises(CatalogLogUnavailableError, match="the client is closed"):
+        client.range(Get(b"k"))
