@@ -14,6 +14,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "apply": ("compaction.cli.catalogs.apply:apply_command", "Run DDL commands of a YAML file."),
     "describe": ("compaction.cli.catalogs.describe:describe_command", "Show what is in a version."),
     "history": ("compaction.cli.catalogs.history:history_command", "List the versions that the log keeps."),
+    "participants": ("compaction.cli.catalogs.compact:participants_command", "Ask participants what they need."),
+    "required-time": (
+        "compaction.cli.catalogs.compact:required_time_command",
+        "Show from when on the catalog is needed, and who pins it.",
+    ),
+    "compact": ("compaction.cli.catalogs.compact:compact_command", "Cut the history that no participant needs."),
     "diff": ("compaction.cli.catalogs.diff:diff_command", "List what changed from one version to another."),
     "decode": ("compaction.cli.catalogs.decode:decode_command", "Show values of an update log as lines of JSON."),
     "replay": ("compaction.cli.catalogs.replay:replay_command", "Run a recorded history, and show what differs."),

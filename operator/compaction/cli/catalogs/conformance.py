@@ -12,18 +12,17 @@ import click
 
 from compaction.api.text.safe import printable
 from compaction.api.text.values import Duration
+from compaction.cli.catalogs.asking import authorities_of, secret_of
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.serving import FILE
-from compaction.exceptions import ParticipantConfigError
 from compaction.ingest.participants.conformance.behavior import BEHAVIOR_CHECKS
 from compaction.ingest.participants.conformance.checks import PROTOCOL_CHECKS
 from compaction.ingest.participants.conformance.probe import ProbeSettings
 from compaction.ingest.participants.conformance.run import CheckOutcome, CheckResult, run_checks
 
 _WIDEST_NAME: Final = max(len(one.name) for one in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS))
-_LONGEST_SECRET: Final = 16 << 10
 
 
 @click.command("conformance")
@@ -65,9 +64,9 @@ def conformance_command(
     Example: compactor catalogs conformance http://127.0.0.1:8092 --secret-file SECRET --admin
     """
     settings = ProbeSettings(
-        url, _secret(secret_file), coordinator_token, round(max_skew * 1000), seconds=float(timeout)
+        url, secret_of(secret_file), coordinator_token, round(max_skew * 1000), seconds=float(timeout)
     )
-    tls = None if ca is None else _authorities(ca)
+    tls = None if ca is None else authorities_of(ca)
     results = asyncio.run(_run(settings, admin=admin, tls=tls, plain=plain_http, output=output))
     if output is not OutputFormat.TABLE:
         emit([_row(one) for one in results], output)
@@ -98,23 +97,3 @@ def _row(result: CheckResult) -> dict[str, str]:
         "result": result.outcome.value,
         "detail": result.detail or result.rule,
     }
-
-
-def _secret(file: Path) -> str:
-    """Raises ParticipantConfigError."""
-    try:
-        with file.open("rb") as opened:
-            lines = opened.read(_LONGEST_SECRET).decode("ascii").split("\n")
-    except UnicodeDecodeError:
-        raise ParticipantConfigError(f"{file}: a secret is ASCII text") from None
-    if not (found := lines[0].strip()):
-        raise ParticipantConfigError(f"{file}: its first line holds no secret")
-    return found
-
-
-def _authorities(file: Path) -> ssl.SSLContext:
-    """Raises ParticipantConfigError."""
-    try:
-        return ssl.create_default_context(cafile=str(file))
-    except (OSError, ssl.SSLError) as error:
-        raise ParticipantConfigError(f"{file}: cannot be used as certificates of authorities: {error}") from None

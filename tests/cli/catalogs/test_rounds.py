@@ -1,0 +1,145 @@
+"""`compactor catalogs participants`, `required-time` and `compact`, on a real etcd and a served participant."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.catalogs.participants.reference import ReferenceParticipant
+from compaction.catalogs.participants.report import Role
+from compaction.cli.main import main
+from compaction.local.programs.binaries import Binaries
+from support.catalogs.endpoints import participant
+from support.catalogs.etcd_members import Members, etcd_members
+from support.stores.ingest import SECRET
+
+DDL = """
+- {type: CREATE_ZONE, zone: FAST, storageProfiles: [default], partitions: 1, replicas: 1}
+- type: CREATE_TABLE
+  schema: PUBLIC
+  table: T0
+  zone: FAST
+  columns: [{name: ID, type: INT32, nullable: false}]
+  pk: {columns: [ID]}
+- {type: RENAME_TABLE, schema: PUBLIC, table: T0, newName: T1}
+- {type: RENAME_TABLE, schema: PUBLIC, table: T1, newName: T2}
+- {type: RENAME_TABLE, schema: PUBLIC, table: T2, newName: T3}
+"""
+NOW = ("--data-availability", "0s", "--max-clock-skew", "1ms")
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[Members]:
+    with etcd_members(tmp_path_factory.mktemp("etcd"), binaries.etcd) as running:
+        yield running
+
+
+@pytest.fixture
+def place(etcd: Members, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Of a log with six versions, all active for longer than clocks differ."""
+    endpoints = ",".join(str(member.endpoint) for member in etcd.members)
+    place = ["--etcd", endpoints, "--prefix", f"/catalogs/{secrets.token_hex(4)}"]
+    ddl = tmp_path / "ddl.yaml"
+    ddl.write_text(DDL)
+    assert main(["catalogs", "apply", str(ddl), *place, "--delay", "1", "--max-skew", "0"]) == 0
+    capsys.readouterr()
+    return place
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret"
+    file.write_text(SECRET + "\n")
+    return file
+
+
+def shown(capsys: pytest.CaptureFixture[str], command: str, *args: object) -> tuple[int, Any]:
+    code = main(["catalogs", command, *map(str, args), "-o", "json"])
+    output = capsys.readouterr()
+    return code, json.loads(output.out) if output.out else output.err
+
+
+def versions(capsys: pytest.CaptureFixture[str], place: list[str]) -> list[tuple[int, int]]:
+    """(number, activation time) of those that the log keeps."""
+    code, found = shown(capsys, "history", *place)
+    assert code == 0
+    return [(one["version"], one["activationTime"]) for one in found]
+
+
+def checkpointed(one: ReferenceParticipant) -> None:
+    """Everything that it needed is published: it needs the catalog from now on."""
+    now = one.now()
+    one.move_watermark(now)
+    one.store_minimum(now)
+    one.begin_checkpoint()
+    one.finish_checkpoint()
+
+
+@pytest.fixture
+def node(capsys: pytest.CaptureFixture[str], place: list[str]) -> ReferenceParticipant:
+    found = ReferenceParticipant("node1")
+    for version, time in versions(capsys, place):
+        found.versions.add(version, time)
+    _, latest = shown(capsys, "describe", *place)
+    (table,) = [table for schema in latest["schemas"] for table in schema["tables"]]
+    found.add_partition(table["id"], 0, Role.PRIMARY)
+    return found
+
+
+def test_history_is_cut_as_far_as_the_participant_allows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str], secret: Path, node: ReferenceParticipant
+) -> None:
+    before = versions(capsys, place)
+    assert [number for number, _ in before] == [1, 2, 3, 4, 5, 6]
+    with participant(node, tmp_path) as endpoint:
+        capsys.readouterr()  # the endpoint says that it listens
+        asked = ["--participant", f"node1=http://127.0.0.1:{endpoint.port}", "--secret-file", secret, *NOW]
+
+        code, found = shown(capsys, "compact", *asked, *place, "--dry-run")
+        assert (code, found["outcome"]) == (1, "NoWatermark")
+        assert shown(capsys, "required-time", *asked)[0] == 1
+
+        checkpointed(node)
+        code, (row,) = shown(capsys, "participants", *asked)
+        assert (code, row["name"], row["partitions"], row["answer"]) == (0, "node1", 1, "Received")
+        code, pin = shown(capsys, "required-time", *asked)
+        assert (code, pin["pinnedBy"], pin["reason"]) == (0, "node1", "Replay")
+        node.begin()
+        code, pin = shown(capsys, "required-time", *asked)
+        assert (code, pin["pinnedBy"], pin["reason"]) == (0, "node1", "Transaction")
+
+        code, found = shown(capsys, "compact", *asked, *place, "--dry-run")
+        assert (code, found["outcome"]) == (0, "DryRun")
+        assert versions(capsys, place) == before
+
+        code, found = shown(capsys, "compact", *asked, *place, "--token", 7)
+        assert (code, found["outcome"], found["earliest"], found["versions"]) == (0, "Saved", 5, 4)
+        assert versions(capsys, place) == before[4:]
+        code, found = shown(capsys, "compact", *asked, *place, "--token", 7)
+        assert (code, found["outcome"]) == (0, "NothingToCompact")
+
+
+def test_a_participant_that_does_not_answer_is_named(
+    capsys: pytest.CaptureFixture[str], place: list[str], secret: Path
+) -> None:
+    asked = ["--participant", "gone=http://127.0.0.1:9", "--secret-file", secret]
+    code, found = shown(capsys, "compact", *asked, *place, "--token", 1)
+    assert (code, found["outcome"]) == (1, "NoAnswer")
+    assert "gone" in found["message"]
+    assert len(versions(capsys, place)) == 6
+    code, (row,) = shown(capsys, "participants", *asked)
+    assert (code, row["name"], row["answer"].split(":")[0]) == (1, "gone", "NoAnswer")
+
+
+@pytest.mark.parametrize("wrong", [(), ("--dry-run", "--token", "1")])
+def test_either_a_dry_run_or_a_token(
+    wrong: tuple[str, ...], capsys: pytest.CaptureFixture[str], place: list[str], secret: Path
+) -> None:
+    asked = ["--participant", "a=http://127.0.0.1:9", "--secret-file", secret]
+    assert shown(capsys, "compact", *asked, *place, *wrong)[0] == 2
+    assert shown(capsys, "participants", "--participant", "http://x", "--secret-file", secret)[0] == 2
