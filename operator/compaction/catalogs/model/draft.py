@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from compaction.catalogs.model.catalog import Catalog, Names
-from compaction.catalogs.model.changing import changed
+from compaction.catalogs.model.changing import changed, made
 from compaction.catalogs.model.descriptors import Index, Table
 from compaction.catalogs.model.maps import SharedMap
 from compaction.exceptions import InapplicableEntryError
@@ -64,7 +64,7 @@ class Draft:
     def finish(self, version: int, activation_time: int) -> Catalog:
         for id in self.touched:
             self.schemas = self.schemas.put(id, changed(self.schemas[id], update_timestamp=self.timestamp))
-        return Catalog(
+        values = (
             version,
             activation_time,
             self.last_id,
@@ -82,6 +82,9 @@ class Draft:
             self.index_schemas,
             self.table_indexes,
         )
+        catalog = made(Catalog, values)
+        catalog.__post_init__()
+        return catalog
 
     def missing(self, entry: object, what: str) -> NoReturn:
         raise InapplicableEntryError(self.version, type(entry).__name__, f"there is no {what}")
