@@ -1,4 +1,4 @@
-"""The update log in etcd: appends beside bare transactions of the same keys and bytes, recoveries beside a plain read
+"""The update log in etcd: appends beside bare transactions of the same bytes, recoveries beside a plain reading
 of the same keys.
 
 etcd is one member that syncs to disk, reached over TLS with a client certificate; both sides use the same client.
