@@ -43,8 +43,9 @@ class CatalogManager:
     """Threads inside, futures outside. Between `start` and `close` it follows the log, which its owner closes.
 
     Reads answer at once from memory. Callbacks of futures, and listeners, run on the manager's threads: they may call
-    any method, and must not wait for a future of the manager. `report` gets errors that no caller waits for;
-    `last_version` reads the number of the log's last version, from the log itself.
+    any method but `close`, and must not wait for a future of the manager. A `timer` may serve several managers and
+    stays open, a `runner` is closed with its manager. `report` gets errors that no caller waits for; `last_version`
+    reads the number of the log's last version, from the log itself.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class CatalogManager:
         self.clock = clock or HybridClock()
         self._log = log
         self._timer = timer or ThreadTimer()
+        self._owns_timer = timer is None
         self._runner = runner or ThreadRunner()
         self._last_version = last_version or (lambda: log.recover().version)
         self._report = report
@@ -114,7 +116,8 @@ class CatalogManager:
         self._readiness.stop(CatalogClosedError())
         self._waits.close()
         self._runner.close()
-        self._timer.close()
+        if self._owns_timer:
+            self._timer.close()
 
     def _first_active(self, _: None) -> Future[None]:
         first = self._history.find(1) or self._history.earliest
