@@ -78,6 +78,8 @@ class MemoryUpdateLog:
             return True
 
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        if snapshot.version < FIRST_VERSION:
+            return SnapshotOutcome.NOT_NEWER
         self._check(snapshot, snapshot.activation_time)
         with self._lock:
             self._require_open()
