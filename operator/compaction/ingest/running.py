@@ -68,7 +68,7 @@ class Address:
 
     def check(self) -> None:
         """Raises IngestConfigError: tokens would travel readably."""
-        if self.tls is None and not self.plain and not _is_loopback(self.host):
+        if self.tls is None and not self.plain and not is_loopback(self.host):
             raise IngestConfigError(
                 f"{self.host}: beyond loopback, bearer tokens would travel readably: give --tls-cert and --tls-key, or "
                 "--plain-http where something else encrypts"
@@ -132,7 +132,8 @@ async def _watch(files: TlsFiles | None, context: ssl.SSLContext | None) -> None
             seen = found
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's own: what travels there needs no encryption."""
     if host == "localhost":
         return True
     try:

@@ -7,7 +7,6 @@ participant gives none, and why. Nothing is repeated here: the next round asks a
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -34,6 +33,7 @@ from compaction.ingest.participants.messages import (
     StoredMessage,
 )
 from compaction.ingest.participants.openapi import MINIMUM_PATH, REPORT_PATH
+from compaction.ingest.running import is_loopback
 
 _LARGE: Final = 256 << 10
 """Bytes from which on a report is parsed in a thread: the loop has other participants to serve."""
@@ -60,7 +60,7 @@ class ParticipantAddress:
             raise ParticipantConfigError(
                 f"participant {self.name}: {self.url!r}: write http or https, a host and a port, and no query"
             )
-        if found.scheme == "http" and not plain and not _is_loopback(found.host):
+        if found.scheme == "http" and not plain and not is_loopback(found.host):
             raise ParticipantConfigError(
                 f"participant {self.name}: {self.url}: beyond loopback, the secret would travel readably: use https, "
                 "or allow plain HTTP where something else encrypts"
@@ -209,12 +209,3 @@ def _believed(address: ParticipantAddress, body: bytes) -> Report:
         detail = f"{report.name!r} answers there"
         raise ParticipantError(address.name, address.url, ParticipantFailure.NAME_DIFFERS, detail)
     return report
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -121,7 +121,7 @@ def start_control_plane(
     authority = ensure_authority(directory / "certificates")
     started: list[ProcessId] = []
     try:
-        with _reserved_port() as port:
+        with reserved_port() as port:
             url = f"https://{LOOPBACK}:{port}"
             kubeconfig = directory / "kubeconfig"
             write_admin(authority, kubeconfig, url=url)
@@ -202,7 +202,8 @@ def write_admin(authority: Authority, kubeconfig: Path, *, url: str) -> None:
 
 
 @contextlib.contextmanager
-def _reserved_port() -> Iterator[int]:
+def reserved_port() -> Iterator[int]:
+    """A port of loopback that no other process gets until a server listens on it, which shares it (SO_REUSEPORT)."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as placeholder:
         placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         placeholder.bind((LOOPBACK, 0))

@@ -8,7 +8,6 @@ the machine.
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings, Tls
 from compaction.exceptions import ControlPlaneError
 from compaction.local.cluster.certs import LOOPBACK, Authority, ensure_authority, write_private
-from compaction.local.cluster.control_plane import log_tail, server_environment
+from compaction.local.cluster.control_plane import log_tail, reserved_port, server_environment
 from compaction.local.processes.process import ProcessId, spawn
 
 SERVER: Final = "etcd"
@@ -75,7 +74,7 @@ def serve_etcd(directory: Path, program: Path, *, sync: bool = True, detached: b
     client = authority.issue_client(CLIENT)
     write_private(authority.directory / f"{CLIENT}.crt", client.certificate)
     write_private(authority.directory / f"{CLIENT}.key", client.key)
-    with _reserved_port() as port:
+    with reserved_port() as port:
         command = etcd_command(program, authority, port, sync=sync)
         log = directory / "etcd.log"
         child = spawn(command, cwd=directory, log=log, env=server_environment(), detached=detached)
@@ -115,15 +114,6 @@ def etcd_command(program: Path, authority: Authority, port: int, *, sync: bool) 
         f"--trusted-ca-file={authority.ca}",
         *([] if sync else ["--unsafe-no-fsync"]),
     ]
-
-
-@contextlib.contextmanager
-def _reserved_port() -> Iterator[int]:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as placeholder:
-        placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        placeholder.bind((LOOPBACK, 0))
-        # Bound but never listening: it takes no connection away from the server that shares the port.
-        yield placeholder.getsockname()[1]
 
 
 def _wait_ready(running: LocalEtcd, log: Path) -> None:
