@@ -116,11 +116,7 @@ def cut(log: UpdateLog, version: int, token: int = 0) -> str:
     """Save the snapshot of a version with the time that the log has for it."""
     kept = {one.event.version: one for one in log.recover().events}
     one = kept.get(version)
-    active = 1
-    if one is not None:
-        active = one.timestamp
-        if isinstance(one.event, VersionedUpdate):
-            active += one.event.delay << LOGICAL_BITS
+    active = 1 if one is None else one.activation_time
     try:
         return log.save_snapshot(Snapshot(max(version, 0), active, 5, (), (), None), token)
     except CatalogLogRewoundError:

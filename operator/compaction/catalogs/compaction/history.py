@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.model.applying import applied
-from compaction.catalogs.model.catalog import EMPTY, Catalog
-from compaction.catalogs.model.entries import Snapshot
-from compaction.catalogs.model.snapshots import restored
+from compaction.catalogs.manager.history import recovered
+from compaction.catalogs.model.catalog import Catalog
 
 _ACTIVATION = attrgetter("activation_time")
 
@@ -61,10 +59,4 @@ class History:
 
 def history_of(events: Iterable[LogEvent]) -> History:
     """The versions that a recovered log leads to. Raises InapplicableEntryError when events contradict themselves."""
-    versions: list[Catalog] = []
-    for one in events:
-        if isinstance(one.event, Snapshot):
-            versions = [restored(one.event)]
-        else:
-            versions.append(applied(versions[-1] if versions else EMPTY, one.event, one.timestamp))
-    return History(tuple(versions))
+    return History(tuple(one for one in recovered(events) if one.version))

@@ -146,7 +146,7 @@ class MemoryUpdateLog:
             raise CatalogLogRewoundError(NAME, f"it ends at version {self._version}, and has no {snapshot.version}")
         kept = self._kept.get(snapshot.version)
         if snapshot.version > self._snapshot and kept is not None and isinstance(kept.event, VersionedUpdate):
-            active = kept.timestamp + (kept.event.delay << LOGICAL_BITS)
+            active = kept.activation_time
             if active != snapshot.activation_time:
                 reason = f"its version {snapshot.version} is active at {active}, and not at the snapshot's time"
                 raise CatalogLogRewoundError(NAME, reason)

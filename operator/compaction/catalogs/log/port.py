@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import later
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class LogEvent:
     event: Event
     timestamp: int
     revision: int
+
+    @property
+    def activation_time(self) -> int:
+        """From when on the version is active, a hybrid timestamp."""
+        return self.timestamp if isinstance(self.event, Snapshot) else later(self.timestamp, self.event.delay)
 
 
 @dataclass(frozen=True, slots=True)

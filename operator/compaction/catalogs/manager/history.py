@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
+from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.manager.trimming import as_snapshot_has_them
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
-from compaction.catalogs.model.entries import VersionedUpdate
+from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from compaction.catalogs.model.snapshots import restored
 from compaction.exceptions import CatalogNotFoundError, InapplicableEntryError
 
 _ACTIVATION = attrgetter("activation_time")
@@ -78,6 +80,12 @@ class History:
             return grown
         return History([*self, catalog])
 
+    def followed_by(self, event: LogEvent) -> History:
+        """With what the log delivered next; errors as `appended`, and those of a snapshot that contradicts itself."""
+        if isinstance(event.event, Snapshot):
+            return self.snapshotted(restored(event.event))
+        return self.with_update(event.event, event.timestamp)
+
     def with_update(self, update: VersionedUpdate, timestamp: int) -> History:
         """With the version that an update of the log, stored at `timestamp`, leads to; errors as `appended`."""
         return self.appended(applied(self.latest, update, timestamp))
@@ -107,3 +115,11 @@ def _require_following(before: Catalog, after: Catalog) -> None:
 
 START = History([EMPTY])
 """Of an empty log: version 0."""
+
+
+def recovered(events: Iterable[LogEvent]) -> History:
+    """Of a log that was read from its beginning; version 0 is there until history is cut. Errors as `followed_by`."""
+    history = START
+    for event in events:
+        history = history.followed_by(event)
+    return history

@@ -24,7 +24,6 @@ from compaction.catalogs.manager.timers import ClockWaits, ThreadTimer, Timer
 from compaction.catalogs.manager.trimming import trimmed
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
-from compaction.catalogs.model.snapshots import restored
 from compaction.exceptions import CatalogClosedError, CatalogStoppedError
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -212,14 +211,13 @@ class CatalogManager:
         if self._error is not None:
             raise self._error
         before = self._history
+        self._history = before.followed_by(event)
         if isinstance(event.event, Snapshot):
-            self._history = before.snapshotted(restored(event.event))
             latest = self._history.latest.version
             skipped = [VersionsSkipped(event.revision, latest, before.latest.version)]
             # A process that starts with a snapshot has skipped nothing: it has no state of before.
             fired = self._listeners.fire(skipped if latest > before.latest.version > 0 else ())
         else:
-            self._history = before.with_update(event.event, event.timestamp)
             self.clock.update(event.timestamp)
             latest = event.event.version
             fired = self._listeners.fire(events_of(event.event, event.timestamp, event.revision))

@@ -14,13 +14,15 @@ import click
 
 from compaction.api.text.values import Duration
 from compaction.catalogs.compaction.round import Round, Topology
+from compaction.catalogs.compaction.watermark import WatermarkRule, moved
 from compaction.catalogs.manager.clock import HybridClock
-from compaction.catalogs.model.hybrid import hybrid, physical
+from compaction.catalogs.model.hybrid import physical
+from compaction.catalogs.participants.report import UNDEFINED
 from compaction.cli.durations import DurationParameter
 from compaction.cli.serving import FILE
 from compaction.exceptions import ParticipantConfigError
 from compaction.ingest.participants.client import AskLimits, ParticipantAddress, ParticipantClient
-from compaction.ingest.participants.round import ask_all
+from compaction.ingest.participants.round import ReportRound, ask_all
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LONGEST_SECRET: Final = 16 << 10
@@ -68,18 +70,18 @@ class Asking:
     def round(self, clock: HybridClock) -> Round:
         """All participants asked at once; each is an answer or a reason. Raises ParticipantConfigError."""
         started = clock.now()
-        watermark = physical(started) - round((self.data_availability + self.max_skew) * 1000)
-        answers, unanswered = asyncio.run(self._asked(clock))
+        skew = round(self.max_skew * 1000)
+        found = asyncio.run(self._asked(clock))
         return Round(
             started,
-            hybrid(max(1, watermark)),
+            moved(UNDEFINED, WatermarkRule(0, round(self.data_availability * 1000), skew), physical(started)),
             Topology(frozenset(one.name for one in self.addresses)),
-            answers,
-            unanswered,
-            round(self.max_skew * 1000),
+            found.answers,
+            found.unanswered,
+            skew,
         )
 
-    async def _asked(self, clock: HybridClock) -> tuple[Any, Any]:
+    async def _asked(self, clock: HybridClock) -> ReportRound:
         client = ParticipantClient(
             secret=lambda: self.secret,
             tls=self.tls,
@@ -88,8 +90,7 @@ class Asking:
             clock=clock.now,
         )
         async with client:
-            found = await ask_all(client, self.addresses)
-        return found.answers, found.unanswered
+            return await ask_all(client, self.addresses)
 
 
 def asking_options(command: Command) -> Command:

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from compaction.catalogs.compaction.deciding import Cut, compacting, unusable
+from compaction.catalogs.compaction.cutting import cut
+from compaction.catalogs.compaction.deciding import compacting, unusable
 from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.minimum import Pin, required
 from compaction.catalogs.compaction.reasons import Finding, Outcome
 from compaction.catalogs.compaction.round import Answer, Round
 from compaction.catalogs.log.port import SnapshotOutcome, UpdateLog
 from compaction.catalogs.manager.clock import HybridClock
-from compaction.catalogs.manager.trimming import trimmed
 from compaction.catalogs.participants.report import UNDEFINED
 from compaction.cli.catalogs.asking import Asking, asking_options
 from compaction.cli.catalogs.place import LogPlace, log_options
@@ -107,15 +107,9 @@ def _compacted(log: UpdateLog, found: Round, clock: HybridClock, token: int) -> 
     pinned = {} if decided.pin is None else _pin(decided.pin)
     if isinstance(decided.step, Finding):
         return {**_finding(decided.step), **pinned}, decided.step.outcome is Outcome.SKIPPED
-    outcome = _cut(log, decided.step, token)
+    outcome, _ = cut(log, decided.step.candidate, token)
     row = {"outcome": outcome.value, "earliest": decided.step.candidate.version, "versions": decided.step.versions}
     return {**row, **pinned}, outcome is not SnapshotOutcome.FENCED
-
-
-def _cut(log: UpdateLog, step: Cut, token: int) -> SnapshotOutcome:
-    if not log.claim(token):
-        return SnapshotOutcome.FENCED
-    return log.save_snapshot(trimmed(step.candidate.snapshot()), token)
 
 
 def _finding(found: Finding) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from compaction.catalogs.codec import canonical
+from compaction.catalogs.manager.history import recovered
 from compaction.catalogs.model.catalog import Catalog
 from compaction.cli.catalogs.place import LogPlace, log_options
-from compaction.cli.catalogs.versions import chosen, history_of, moment, version_options
+from compaction.cli.catalogs.versions import chosen, moment, version_options
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs
 
 _COLUMNS = (
@@ -34,7 +35,7 @@ def describe_command(*, place: LogPlace, version: int | None, at: str | None, ou
     Example: compactor catalogs describe --etcd http://127.0.0.1:2379 --prefix /catalogs/orders --version 7
     """
     with place.opened() as log:
-        found = chosen(history_of(log), version, at)
+        found = chosen(recovered(log.recover().events), version, at)
     if output is not OutputFormat.TABLE:
         emit({**canonical.catalog(found), "fingerprint": canonical.fingerprint(found)}, output)
         return

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from compaction.catalogs.codec import canonical
+from compaction.catalogs.manager.history import recovered
 from compaction.catalogs.model.catalog import Catalog
 from compaction.cli.catalogs.place import LogPlace, log_options
-from compaction.cli.catalogs.versions import history_of
 from compaction.cli.output import Column, OutputFormat, emit, output_option
 
 _COLUMNS = (
@@ -36,7 +36,7 @@ def diff_command(*, first: int, second: int, place: LogPlace, output: OutputForm
     Example: compactor catalogs diff 3 7 --etcd http://127.0.0.1:2379 --prefix /catalogs/orders
     """
     with place.opened() as log:
-        history = history_of(log)
+        history = recovered(log.recover().events)
     emit(list(differences(history.catalog(first), history.catalog(second))), output, columns=_COLUMNS)
 
 

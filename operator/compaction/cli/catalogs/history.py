@@ -10,7 +10,6 @@ import click
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.model.entries import Snapshot
-from compaction.catalogs.model.hybrid import later
 from compaction.cli.catalogs.place import LogPlace, log_options
 from compaction.cli.catalogs.versions import moment
 from compaction.cli.output import Column, OutputFormat, emit, output_option
@@ -41,13 +40,8 @@ def history_command(*, place: LogPlace, output: OutputFormat) -> None:
         emit([_whole(one) for one in events], output)
 
 
-def activation(one: LogEvent) -> int:
-    """When the version becomes active, a hybrid timestamp."""
-    return one.timestamp if isinstance(one.event, Snapshot) else later(one.timestamp, one.event.delay)
-
-
 def _row(one: LogEvent) -> dict[str, Any]:
-    row = {"version": one.event.version, "activeAt": moment(activation(one))}
+    row = {"version": one.event.version, "activeAt": moment(one.activation_time)}
     if isinstance(one.event, Snapshot):
         tables = sum(len(contents.tables) for contents in one.event.schemas)
         return {**row, "kind": "Snapshot", "changes": f"{len(one.event.schemas)} schemas, {tables} tables"}
@@ -57,4 +51,4 @@ def _row(one: LogEvent) -> dict[str, Any]:
 
 
 def _whole(one: LogEvent) -> dict[str, Any]:
-    return {"version": one.event.version, "activationTime": activation(one), "value": canonical.event(one.event)}
+    return {"version": one.event.version, "activationTime": one.activation_time, "value": canonical.event(one.event)}

@@ -9,25 +9,11 @@ from typing import Any, TypeVar
 import click
 
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
-from compaction.catalogs.log.port import UpdateLog
-from compaction.catalogs.manager.history import START, History
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.model.hybrid import MAX_LOGICAL, hybrid, physical
-from compaction.catalogs.model.snapshots import restored
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def history_of(log: UpdateLog) -> History:
-    """Every version that the log keeps. Raises the log's errors."""
-    history = START
-    for found in log.recover().events:
-        if isinstance(found.event, Snapshot):
-            history = history.snapshotted(restored(found.event))
-        else:
-            history = history.with_update(found.event, found.timestamp)
-    return history
 
 
 def moment(timestamp: int) -> str:

@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.catalogs.codec.codec import encode
+from compaction.catalogs.compaction.cutting import cut
 from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
-from compaction.catalogs.manager.trimming import trimmed
 from compaction.catalogs.model.entries import Snapshot
 from compaction.exceptions import (
     ApiError,
@@ -144,16 +144,10 @@ class CatalogWork:
 
 
 def save(log: UpdateLog, task: SaveSnapshot, events: tuple[LogEvent, ...]) -> Saved:
-    """Claim the log, then save the snapshot, without the column sets of tables that no retained version uses. `events`:
-    of the log before. Raises CatalogError.
-    """
-    version = task.candidate.version
-    if not log.claim(task.token):
-        return Saved(SnapshotOutcome.FENCED, version)
-    snapshot = trimmed(task.candidate.snapshot())
-    outcome = log.save_snapshot(snapshot, task.token)
-    cut = bytes_cut(events, snapshot) if outcome is SnapshotOutcome.SAVED else 0
-    return Saved(outcome, version, cut)
+    """Cut the log, and count the bytes. `events`: of the log before. Raises CatalogError."""
+    outcome, snapshot = cut(log, task.candidate, task.token)
+    gone = bytes_cut(events, snapshot) if outcome is SnapshotOutcome.SAVED else 0
+    return Saved(outcome, snapshot.version, gone)
 
 
 def bytes_cut(events: tuple[LogEvent, ...], snapshot: Snapshot) -> int:
