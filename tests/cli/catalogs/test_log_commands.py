@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,7 @@ import pytest
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.manager.manager import CatalogManager
 from compaction.cli.main import main
-from compaction.local.programs.binaries import Binaries
-from support.catalogs.etcd_members import Members, etcd_members
+from support.catalogs.etcd_members import Members
 
 DDL = """
 - type: CREATE_ZONE
@@ -44,18 +41,6 @@ DDL = """
 """
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[Members]:
-    with etcd_members(tmp_path_factory.mktemp("etcd"), binaries.etcd) as running:
-        yield running
-
-
-@pytest.fixture
-def place(etcd: Members) -> list[str]:
-    endpoints = ",".join(str(member.endpoint) for member in etcd.members)
-    return ["--etcd", endpoints, "--prefix", f"/catalogs/{secrets.token_hex(4)}"]
-
-
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
     code = main(["catalogs", *map(str, args)])
     output = capsys.readouterr()
@@ -68,14 +53,16 @@ def shown(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
     return json.loads(out)
 
 
-def applied(capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str], ddl: str) -> tuple[int, str, str]:
+def applied(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, empty_place: list[str], ddl: str
+) -> tuple[int, str, str]:
     file = tmp_path / "ddl.yaml"
     file.write_text(ddl)
-    return run(capsys, "apply", file, *place, "--delay", 1, "--max-skew", 1)
+    return run(capsys, "apply", file, *empty_place, "--delay", 1, "--max-skew", 1)
 
 
-def test_from_ddl_to_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str]) -> None:
-    code, out, err = applied(capsys, tmp_path, place, DDL)
+def test_from_ddl_to_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path, empty_place: list[str]) -> None:
+    code, out, err = applied(capsys, tmp_path, empty_place, DDL)
     assert (code, err) == (0, "")
     assert [line.split()[:5] for line in out.splitlines()[1:]] == [
         ["1", "2", "1", "of", "1"],
@@ -84,39 +71,39 @@ def test_from_ddl_to_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path
         ["4", "4", "1", "of", "1"],
     ]
 
-    latest = shown(capsys, "describe", *place)
+    latest = shown(capsys, "describe", *empty_place)
     assert [table["name"] for schema in latest["schemas"] for table in schema["tables"]] == ["SALES"]
-    before = shown(capsys, "describe", *place, "--version", 3)
+    before = shown(capsys, "describe", *empty_place, "--version", 3)
     assert [table["name"] for schema in before["schemas"] for table in schema["tables"]] == ["ORDERS"]
-    assert shown(capsys, "describe", *place, "--at", "2999-01-01T00:00:00Z") == latest
+    assert shown(capsys, "describe", *empty_place, "--at", "2999-01-01T00:00:00Z") == latest
 
-    _, out, _ = run(capsys, "describe", *place)
+    _, out, _ = run(capsys, "describe", *empty_place)
     assert "Fingerprint:   " + latest["fingerprint"] in out
     (table,) = [line for line in out.splitlines() if line.startswith("Table")]
     assert table.split()[2:6] == ["PUBLIC", "SALES", "2", "columns,"]
 
-    versions = shown(capsys, "history", *place)
+    versions = shown(capsys, "history", *empty_place)
     assert [one["version"] for one in versions] == [1, 2, 3, 4]
     assert [one["@type"] for one in versions[3]["value"]["entries"]] == ["RENAME_TABLE", "RENAME_INDEX"]
     assert versions[3]["activationTime"] == latest["time"]
-    _, out, _ = run(capsys, "history", *place)
+    _, out, _ = run(capsys, "history", *empty_place)
     assert out.splitlines()[4].split()[2:] == ["Update", "RENAME_TABLE,", "RENAME_INDEX"]
 
-    changes = shown(capsys, "diff", 2, 4, *place)
+    changes = shown(capsys, "diff", 2, 4, *empty_place)
     assert {(one["change"], one["kind"], one["name"]) for one in changes} == {
         ("Changed", "Schema", "PUBLIC"),
         ("Created", "Index", "SALES_PK"),
         ("Created", "Index", "BY_NOTE"),
         ("Created", "Table", "SALES"),
     }
-    renamed = shown(capsys, "diff", 3, 4, *place)
+    renamed = shown(capsys, "diff", 3, 4, *empty_place)
     assert [(one["change"], one["kind"], one["name"]) for one in renamed] == [
         ("Changed", "Index", "SALES_PK"),
         ("Changed", "Schema", "PUBLIC"),
         ("Changed", "Table", "SALES"),
     ]
     assert ["name" in one["fields"] for one in renamed] == [True, False, True]
-    back = shown(capsys, "diff", 4, 2, *place)
+    back = shown(capsys, "diff", 4, 2, *empty_place)
     assert {(one["change"], one["kind"]) for one in back} == {
         ("Deleted", "Index"),
         ("Changed", "Schema"),
@@ -125,19 +112,19 @@ def test_from_ddl_to_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path
 
 
 def test_what_was_cut_is_a_snapshot(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, etcd: Members, place: list[str]
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, etcd: Members, empty_place: list[str]
 ) -> None:
-    applied(capsys, tmp_path, place, DDL)
-    log = EtcdUpdateLog(etcd.client(), place[-1])
+    applied(capsys, tmp_path, empty_place, DDL)
+    log = EtcdUpdateLog(etcd.client(), empty_place[-1])
     manager = CatalogManager(log)
     manager.start()
     manager.compact(3, 1).result()
     manager.close()
     log.close()
-    _, out, _ = run(capsys, "history", *place)
+    _, out, _ = run(capsys, "history", *empty_place)
     rows = [line.split() for line in out.splitlines()[1:]]
     assert [(row[0], row[2]) for row in rows] == [("3", "Snapshot"), ("4", "Update")]
-    code, _, err = run(capsys, "describe", *place, "--version", 2)
+    code, _, err = run(capsys, "describe", *empty_place, "--version", 2)
     assert code == 1
     assert "version 2" in err
 
@@ -161,28 +148,30 @@ def test_what_was_cut_is_a_snapshot(
     ],
 )
 def test_a_wrong_file_changes_nothing(
-    ddl: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str]
+    ddl: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, empty_place: list[str]
 ) -> None:
-    code, out, err = applied(capsys, tmp_path, place, ddl)
+    code, out, err = applied(capsys, tmp_path, empty_place, ddl)
     assert (code, out) == (1, "")
     assert all(word in err for word in words), err
     assert len(err.splitlines()) == 1
-    assert shown(capsys, "history", *place) == []
+    assert shown(capsys, "history", *empty_place) == []
 
 
-def test_the_first_refusal_ends_the_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, place: list[str]) -> None:
+def test_the_first_refusal_ends_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, empty_place: list[str]
+) -> None:
     zone = "- {type: CREATE_ZONE, zone: A, storageProfiles: [a]}\n"
-    code, out, err = applied(capsys, tmp_path, place, zone + zone + zone.replace("zone: A", "zone: B"))
+    code, out, err = applied(capsys, tmp_path, empty_place, zone + zone + zone.replace("zone: A", "zone: B"))
     assert code == 1
     assert len(out.splitlines()) == 2
     assert "A" in err
-    names = [zone["name"] for zone in shown(capsys, "describe", *place)["zones"]]
+    names = [zone["name"] for zone in shown(capsys, "describe", *empty_place)["zones"]]
     assert names == ["A"]
 
 
-def test_two_versions_at_once_are_wrong_usage(capsys: pytest.CaptureFixture[str], place: list[str]) -> None:
-    assert run(capsys, "describe", *place, "--version", 1, "--at", "2026-01-01T00:00:00Z")[0] == 2
-    assert run(capsys, "describe", *place, "--at", "yesterday")[0] == 2
+def test_two_versions_at_once_are_wrong_usage(capsys: pytest.CaptureFixture[str], empty_place: list[str]) -> None:
+    assert run(capsys, "describe", *empty_place, "--version", 1, "--at", "2026-01-01T00:00:00Z")[0] == 2
+    assert run(capsys, "describe", *empty_place, "--at", "yesterday")[0] == 2
 
 
 def test_an_etcd_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,7 @@ import pytest
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import Role
 from compaction.cli.main import main
-from compaction.local.programs.binaries import Binaries
 from support.catalogs.endpoints import participant
-from support.catalogs.etcd_members import Members, etcd_members
 from support.stores.ingest import SECRET
 
 DDL = """
@@ -33,22 +29,14 @@ DDL = """
 NOW = ("--data-availability", "0s", "--max-clock-skew", "1ms")
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[Members]:
-    with etcd_members(tmp_path_factory.mktemp("etcd"), binaries.etcd) as running:
-        yield running
-
-
 @pytest.fixture
-def place(etcd: Members, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def place(empty_place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Of a log with six versions, all active for longer than clocks differ."""
-    endpoints = ",".join(str(member.endpoint) for member in etcd.members)
-    place = ["--etcd", endpoints, "--prefix", f"/catalogs/{secrets.token_hex(4)}"]
     ddl = tmp_path / "ddl.yaml"
     ddl.write_text(DDL)
-    assert main(["catalogs", "apply", str(ddl), *place, "--delay", "1", "--max-skew", "0"]) == 0
+    assert main(["catalogs", "apply", str(ddl), *empty_place, "--delay", "1", "--max-skew", "0"]) == 0
     capsys.readouterr()
-    return place
+    return empty_place
 
 
 @pytest.fixture
