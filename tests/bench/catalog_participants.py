@@ -21,8 +21,8 @@ import aiohttp
 
 from bench.harness import Fact, Race, Side, Workspace
 from compaction.catalogs.compaction.deciding import compacting, propagating
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.round import Round, Topology
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.hybrid import later, physical
 from compaction.catalogs.participants.reference import system_clock
@@ -101,7 +101,7 @@ def round_of(found: ReportRound, addresses: list[ParticipantAddress]) -> Round:
 def history() -> History:
     """Three versions, all long active."""
     now = system_clock()
-    return History(tuple(Catalog(version, later(now, (version - 10) * 60_000), 0) for version in (1, 2, 3)))
+    return History([Catalog(version, later(now, (version - 10) * 60_000), 0) for version in (1, 2, 3)])
 
 
 def measure(workspace: Workspace) -> Iterator[Race | Fact]:

@@ -20,9 +20,9 @@ from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable
 from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
 from compaction.catalogs.commands.tables import DropTable
 from compaction.catalogs.commands.zones import CreateZone
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.reasons import Outcome, Reason
 from compaction.catalogs.log.memory import MemoryUpdateLog
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import VersionedUpdate
@@ -105,7 +105,7 @@ class World:
         if by.term < self.claimed:
             self._fail(f"{by.name} of term {by.term} cuts after term {self.claimed} has claimed the log")
         for user in self.users:
-            active = History(tuple(self.truth)).active(user.one.watermark.value)
+            active = History(self.truth).find_active(user.one.watermark.value)
             for needed, why in user.needs(active):
                 if needed <= version and version > 1:
                     self._fail(f"cut to version {version}, and {user.name} needs {needed} and the one before for {why}")

@@ -114,8 +114,8 @@ def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
         desk.logs.run(AddColumns("PUBLIC", "T", (column(f"C{n}"),)))
     read = desk.do(ReadLog(spec_of()))
     assert isinstance(read, LogRead)
-    assert (read.history.earliest, read.history.latest) == (1, 7)
-    candidate = read.history.get(6)
+    assert (read.history.earliest.version, read.history.latest.version) == (1, 7)
+    candidate = read.history.find(6)
     assert candidate is not None
     saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 4))
     assert isinstance(saved, Saved)
@@ -127,7 +127,7 @@ def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
     assert isinstance(first, Snapshot)
     (stored,) = (one for contents in first.schemas for one in contents.tables)
     assert len(stored.versions) == 1, "column sets that no retained version uses are gone"
-    assert history_of(kept).latest == 7
+    assert history_of(kept).latest.version == 7
 
 
 def test_an_older_token_cuts_nothing() -> None:
@@ -137,7 +137,7 @@ def test_an_older_token_cuts_nothing() -> None:
         desk.logs.run(CreateSchema(f"S{n}"))
     read = desk.do(ReadLog(spec_of()))
     assert isinstance(read, LogRead)
-    candidate = read.history.get(3)
+    candidate = read.history.find(3)
     assert candidate is not None
     assert desk.logs.kept.claim(9) == 9
     saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 8))
@@ -151,7 +151,7 @@ def test_a_replica_that_does_not_lead_writes_nothing() -> None:
         desk.logs.run(CreateSchema(f"S{n}"))
     read = desk.do(ReadLog(spec_of()))
     assert isinstance(read, LogRead)
-    candidate = read.history.get(3)
+    candidate = read.history.find(3)
     assert candidate is not None
     desk.leads = False
     for task in (Ask(spec_of(), 4), SaveSnapshot(spec_of(), candidate, 1, 4), SendMinimum(spec_of(), NOW, 4)):
@@ -175,7 +175,7 @@ def test_a_round_claims_the_log_before_it_asks() -> None:
     assert (first.token, second.token) == (51, 52), "what the log has seen counts, whatever Lease and status say"
     read = desk.do(ReadLog(spec_of()))
     assert isinstance(read, LogRead)
-    candidate = read.history.get(3)
+    candidate = read.history.find(3)
     assert candidate is not None
     assert desk.do(SaveSnapshot(spec_of(), candidate, 1, first.token)) == Saved(SnapshotOutcome.FENCED, 3)
     saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, second.token))

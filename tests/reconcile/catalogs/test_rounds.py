@@ -226,7 +226,7 @@ def test_who_pins_the_history_since_when() -> None:
     one = Coordinator()
     one.run()
     begun = hybrid(int(START * 1000) - 9_000_000)
-    old = HISTORY.versions[1].activation_time
+    old = HISTORY.catalog(2).activation_time
     pinned = report("b", old, cause=Cause.PARTITION, transactions=old, oldest_transaction=begun, clock=one.now)
     one.run(one.heard(one.idle(), pinned))
     one.run(LogRead(HISTORY, one.now), Delivered(old))

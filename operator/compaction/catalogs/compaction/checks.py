@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Round
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Index, Table, Zone
 from compaction.catalogs.model.enums import IndexStatus
@@ -155,7 +155,7 @@ def deleted_tables(attempt: Attempt) -> Finding | None:
     at the coordinator's watermark or at that of a participant, which may be behind.
     """
     time, name = attempt.round.lowest_watermark
-    watermark = attempt.history.active(time)
+    watermark = attempt.history.find_active(time)
     for table in _tables(attempt.candidate):
         if table.id in attempt.current.tables:
             continue

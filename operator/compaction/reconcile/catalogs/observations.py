@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compaction.api.catalog.resource import CatalogCompaction
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.manager.history import History
 from compaction.reconcile.catalogs.memory import CatalogMemory
 from compaction.reconcile.catalogs.work import Work
 from compaction.reconcile.observations import Identity, Moment

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, compacting, propagating
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.processes import Stage
 from compaction.catalogs.compaction.reasons import Ended, Finding, Process, Reason
 from compaction.catalogs.compaction.round import Round
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.manager.history import History
 from compaction.reconcile.catalogs.actions import ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.memory import CatalogMemory
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
@@ -79,7 +79,7 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> 
 def _log_read(memory: CatalogMemory, round: Round, read: LogRead, spec: CatalogCompactionSpec, token: int) -> Step:
     round = replace(round, topology=with_assignments(round.topology, spec.topology, read.history))
     decided = compacting(round, read.history, read.read_at)
-    memory = replace(memory, round=round, earliest=read.history.earliest)
+    memory = replace(memory, round=round, earliest=read.history.earliest.version)
     found = Step(memory, history=read.history, decided=decided)
     if isinstance(decided.step, Cut):
         return replace(found, tasks=(SaveSnapshot(spec, decided.step.candidate, memory.earliest, token),))

@@ -41,7 +41,8 @@ def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> Cat
     if found.token is not None:
         changes["fencing_token"] = found.token
     if found.history is not None:
-        changes |= {"earliest_version": found.history.earliest, "latest_version": found.history.latest}
+        retained = found.history
+        changes |= {"earliest_version": retained.earliest.version, "latest_version": retained.latest.version}
     if found.decided is not None:
         changes["required_time"] = _required(found.decided.pin)
     if found.sent is not None and not found.sent.refused:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from compaction.api.catalog.spec import PartitionAssignment, TopologySpec
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.round import Topology
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.descriptors import Zone
 
 
@@ -25,7 +25,7 @@ def with_assignments(topology: Topology, spec: TopologySpec, history: History) -
     zones: dict[int, Zone] = {}
     names: dict[int, set[str]] = {}
     seen: object = None
-    for version in history.versions:
+    for version in history:
         if version.zones is seen:  # shared with the version before, as most are
             continue
         seen = version.zones
