@@ -44,7 +44,9 @@ class Measured(CatalogCoordinator):
     def series(self, name: str) -> dict[tuple[str, ...], float]:
         """The labels beside namespace and catalog to the value."""
         return {
-            tuple(value for label, value in sample.labels.items() if label not in ("namespace", "catalog")): sample.value
+            tuple(
+                value for label, value in sample.labels.items() if label not in ("namespace", "catalog")
+            ): sample.value
             for family in self.metrics.registry.collect()
             for sample in family.samples
             if sample.name == f"compaction_catalog_{name}"

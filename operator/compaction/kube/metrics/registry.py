@@ -2,8 +2,8 @@
 
 Names follow client-go and controller-runtime where they have one (`workqueue_*`, `rest_client_*`,
 `leader_election_master_status`), so that existing dashboards work. Labels never hold the name of a target or a job:
-cardinality is bounded by the number of policies and catalogs. Thread safe, as prometheus-client is: the elector's thread, the main
-loop and the HTTP thread all touch it.
+cardinality is bounded by the number of policies and catalogs. Thread safe, as prometheus-client is: the elector's
+thread, the main loop and the HTTP thread all touch it.
 """
 
 import time
