@@ -11,7 +11,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from compaction.api.catalog.status import CatalogCompactionStatus, ProcessStatus, RequiredTime
+from compaction.api.catalog.status import ANSWERED, CatalogCompactionStatus, ProcessStatus, RequiredTime
 from compaction.catalogs.compaction.processes import Stage
 from compaction.catalogs.compaction.reasons import Outcome, Process, Reason
 from compaction.kube.informer.cache import ObjectKey
@@ -20,7 +20,7 @@ from compaction.reconcile.catalogs.actions import CatalogDecision
 
 _CATALOG: Final = ("namespace", "catalog")
 _PIN: Final = ("reason", "participant")
-ANSWERED, SILENT = "Answered", "Silent"
+SILENT: Final = "Silent"
 
 
 class CatalogMetrics:
@@ -56,7 +56,7 @@ class CatalogMetrics:
             "last_end_timestamp_seconds", "Time at which a process last ended so", "process", "outcome"
         )
         self.ends = counter("process_ends", "Ended processes of rounds", "process", "outcome")
-        self.fenced = counter("fenced", "Cuts that the log refused because the coordinator's token was outdated")
+        self.fenced = counter("fenced", "Processes that ended because the coordinator's fencing token was outdated")
         self.versions_cut = counter("versions_cut", "Versions that were cut")
         self.bytes_cut = counter("bytes_cut", "Bytes of updates that snapshots replaced, less those of the snapshots")
         self.round_seconds = Histogram(
