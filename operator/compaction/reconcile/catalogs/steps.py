@@ -92,7 +92,8 @@ def _saved(saved: Saved, earliest: int) -> Finding:
         case SnapshotOutcome.FENCED:
             message = (
                 "the log has seen a larger fencing token: another coordinator compacts this catalog. If there is none, "
-                "the log was restored from a later copy than this object: delete and create the object again"
+                "this object was created again, or the log restored from a later copy: while the operator is stopped, "
+                "write a larger status.fencingToken"
             )
             return Finding(Reason.FENCED, message)
 
