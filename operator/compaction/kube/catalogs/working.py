@@ -23,6 +23,7 @@ from compaction.exceptions import (
     ApiError,
     CatalogError,
     ForbiddenError,
+    OwnTokenError,
     ParticipantConfigError,
     SecretError,
     SecretForbiddenError,
@@ -32,6 +33,7 @@ from compaction.kube.catalogs.failures import reason_of
 from compaction.kube.catalogs.finding import credentials_of, participants_of
 from compaction.kube.catalogs.ports import Credentials, Logs, Participants
 from compaction.kube.client.api import ApiClient
+from compaction.kube.client.own_tokens import OwnTokens
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from compaction.reconcile.catalogs.work import Work
@@ -70,12 +72,14 @@ class CatalogWork:
         self,
         client: ApiClient,
         *,
+        tokens: OwnTokens,
         logs: Logs,
         participants: Participants,
         clock: Callable[[], int],
         is_leader: Callable[[], bool],
     ) -> None:
         self._client = client
+        self._tokens = tokens
         self._logs = logs
         self._participants = participants
         self._clock = clock
@@ -90,6 +94,8 @@ class CatalogWork:
         except SecretError as error:
             forbidden = isinstance(error, SecretForbiddenError)
             return Broken(work, Reason.PERMISSION_DENIED if forbidden else Reason.SECRET_MISSING, str(error))
+        except OwnTokenError as error:
+            return Broken(work, Reason.PERMISSION_DENIED, str(error))
         except ForbiddenError as error:
             return Broken(work, Reason.PERMISSION_DENIED, f"the operator's account may not: {error}")
         except ApiError as error:
@@ -100,7 +106,7 @@ class CatalogWork:
             return Broken(work, reason_of(error), str(error))
 
     async def _do(self, namespace: str, state: RoundState, task: Task) -> Result:
-        credentials = await credentials_of(self._client, namespace, task.spec)
+        credentials = await credentials_of(self._client, self._tokens, namespace, task.spec)
         match task:
             case Ask(spec):
                 return await self._ask(namespace, state, spec, credentials)
