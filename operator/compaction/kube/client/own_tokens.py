@@ -1,6 +1,6 @@
 """Tokens of the operator's own service account, each for one audience (TokenRequest, authentication.k8s.io/v1).
 
-A process that is shown a token could show it to others: those outside of the audience refuse it, as the API server does.
+A process that is shown a token could show it to others: those outside of the audience, and the API server, refuse it.
 """
 
 from __future__ import annotations
