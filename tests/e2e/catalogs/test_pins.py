@@ -73,20 +73,20 @@ def test_an_index_that_is_built_keeps_its_history(operators: OperatorFleet, cata
     operators.start()
     catalog.apply()
     catalog.await_cut(7)
-    catalog.run(CreateIndex("PUBLIC", "BY_V", TABLE, ("V",)))
+    registered = catalog.run(CreateIndex("PUBLIC", "BY_V", TABLE, ("V",))).version
     (index,) = (one for one in catalog.latest.indexes.values() if one.name == "BY_V")
     a.act("start-index-build", indexId=index.id)
     building = catalog.run(StartBuildingIndex(index.id)).version
     process = catalog.await_reason("IndexConstruction", "a", says="BY_V")
     assert (process["subject"], process["outcome"]) == (f"index {index.id}", "Aborted")
     a.act("end-index-build", indexId=index.id)
-    catalog.await_reason("IndexConstruction", says="is registered in version 9")
+    catalog.await_reason("IndexConstruction", says=f"is registered in version {registered}")
     catalog.grow(2)
     catalog.await_reason("IndexConstruction", says=f"is building in version {building + 1}")
     a.act("start-index-build", indexId=index.id)
     last = catalog.run(MakeIndexAvailable(index.id)).version
     catalog.until("the index to be known as available", lambda one: one["latestVersion"] == last)
     catalog.await_reason("IndexConstruction", "a")
-    assert catalog.history()[0] == 7
+    assert catalog.history()[0] < registered
     a.act("end-index-build", indexId=index.id)
     catalog.await_cut(last - 1)
