@@ -92,6 +92,26 @@ def test_history_is_compacted_during_a_recovery(etcd_store: EtcdStore, times: in
     assert client.times == 0
 
 
+def test_a_database_is_defragmented_between_the_pages_of_a_recovery(etcd_store: EtcdStore) -> None:
+    """The member answers nothing while it rewrites its database, and has the same revisions afterwards."""
+
+    class Defragmenting(_Compacting):
+        pages = 0
+
+        def range(self, what: Get, revision: int = 0) -> Page:
+            page = super().range(what, revision)
+            self.pages += 1
+            etcd_store.defragment()
+            return page
+
+    fill(etcd_store.open(), 700)
+    client = Defragmenting(etcd_store.members.settings())
+    log = EtcdUpdateLog(client, etcd_store.prefix)
+    etcd_store.opened.append(log)
+    assert versions(log.recover()) == list(range(1, 701))
+    assert client.pages > 3
+
+
 def test_a_recovery_does_not_start_over_for_ever(etcd_store: EtcdStore) -> None:
     fill(etcd_store.open(), 100)
     client = _Compacting(etcd_store.members.settings())

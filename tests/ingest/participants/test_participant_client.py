@@ -395,3 +395,5 @@ def test_limits_have_defaults_that_bound_everything() -> None:
     limits = AskLimits()
     check: Callable[[float], bool] = lambda value: 0 < value < 10_000_000  # noqa: E731
     assert all(map(check, (limits.seconds, limits.connections, limits.round_seconds, limits.report_bytes)))
+    assert (limits.round_seconds, limits.turn_seconds + limits.seconds) == (120.0, 120.0), "the last turn ends in time"
+    assert AskLimits(seconds=200.0).turn_seconds == 200.0
