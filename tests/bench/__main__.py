@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(benchmark_names())}")
     parser.add_argument("--size", choices=list(Size), default=Size.FULL, type=Size)
     parser.add_argument("--sizes", type=_sizes, default=(), metavar="N,N", help="sizes instead of its own")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="figures whose titles hold a text")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(benchmark_names()):
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
     machine = Machine()
     print("\n".join((*machine.lines, name)), flush=True)
     with ExitStack() as resources:
-        results = list(_run(name, options.size, resources, options.sizes))
+        results = list(_run(name, resources, options))
     if options.write:
         PAGE.write_text(with_table(PAGE.read_text(), name, machine, results))
     return 0
@@ -66,7 +67,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in text.split(","))
 
 
-def _run(name: str, size: Size, resources: ExitStack, sizes: tuple[int, ...]) -> Iterator[Result]:
+def _run(name: str, resources: ExitStack, options: argparse.Namespace) -> Iterator[Result]:
     @cache
     def control_plane() -> RunningControlPlane:
         directory = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="compactor-bench-plane-")))
@@ -78,7 +79,7 @@ def _run(name: str, size: Size, resources: ExitStack, sizes: tuple[int, ...]) ->
         return running
 
     with tempfile.TemporaryDirectory(prefix=f"compactor-bench-{name}-") as directory:
-        workspace = Workspace(Path(directory), size, control_plane, sizes)
+        workspace = Workspace(Path(directory), options.size, control_plane, options.sizes, tuple(options.only))
         yield from run_benchmark(
             importlib.import_module(f"bench.{name}"), workspace, lambda line: print(line, flush=True)
         )

@@ -4,7 +4,8 @@ A cell is a shape (what columns hold), an arrangement (how the files lie in time
 with registered blocks, whose fingerprints and order are known, whatever the files say: the merge, and the verification
 that reads the output again; the others sort, write and prove nothing. Every run is a process of its own, one thread
 each, the engines in turn, and each compresses with zstd as it does by itself. From a gigabyte on all have 512 MiB of
-memory, and from half of one on there is one round instead of three. `--sizes` are megabytes.
+memory, and from half of one on there is one round instead of three. `--sizes` are megabytes, `--only` takes the cells
+whose titles hold a text ("nested, unsorted").
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
         costs: dict[int, float] = {}
         for size in sizes:
             for arrangement in arrangements:
+                title = f"{shape}, {arrangement}, {size:,} MB"
+                if not workspace.wants(title):
+                    continue
                 inputs = workspace.directory / "inputs"
                 generate(inputs, shape, arrangement, files=FILES, megabytes=size)
                 order = () if arrangement is Arrangement.UNSORTED else KEY
-                fact, cost = _cell(workspace, f"{shape}, {arrangement}, {size:,} MB", inputs, size, order)
+                fact, cost = _cell(workspace, title, inputs, size, order)
                 shutil.rmtree(inputs)
                 yield fact
                 if arrangement is Arrangement.OVERLAPPING:

@@ -43,13 +43,18 @@ class Size(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Where a benchmark works: an empty directory of its own, and a control plane started when first asked for. `sizes`
-    were asked for by whoever runs it.
+    and `only` were asked for by whoever runs it: figures whose titles hold one of these texts.
     """
 
     directory: Path
     size: Size
     control_plane: Callable[[], RunningControlPlane]
     sizes: tuple[int, ...] = ()
+    only: tuple[str, ...] = ()
+
+    def wants(self, title: str) -> bool:
+        """Whether this figure is asked for; all are, unless some are named."""
+        return not self.only or any(text in title for text in self.only)
 
     def pick(self, full: Any, tiny: Any) -> Any:
         """The value for this size."""

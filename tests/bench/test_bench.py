@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ def test_benchmark_still_runs(name: str, tmp_path: Path, request: pytest.Fixture
             case Fact():
                 assert result.value
     assert len(table(results).splitlines()) >= 2 + len(results)
+
+
+def test_figures_are_taken_that_were_asked_for(tmp_path: Path) -> None:
+    everything = Workspace(tmp_path, Size.TINY, lambda: None)  # type: ignore[arg-type,return-value]
+    some = replace(everything, only=("nested, unsorted", "1 MB"))
+    asked = [title for title in ("nested, unsorted, 50 MB", "numbers, disjoint, 1 MB", "nested") if some.wants(title)]
+    assert asked == ["nested, unsorted, 50 MB", "numbers, disjoint, 1 MB"]
+    assert everything.wants("nested")
 
 
 def test_every_benchmark_has_its_place_on_the_page() -> None:

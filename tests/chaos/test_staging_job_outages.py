@@ -112,7 +112,6 @@ def stack(s3: S3, postgres: PostgresServer, postgres_kv: str) -> Iterator[Stack]
         yield stack
         adapter.close()
         store.close()
-    postgres.execute("DELETE FROM kv", database=postgres_kv)
 
 
 @pytest.mark.parametrize("fault", PASSING)

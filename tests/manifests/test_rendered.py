@@ -214,6 +214,27 @@ def test_block_stores_add_the_reading_of_secrets_by_name_in_one_namespace(
     assert subject == {"kind": "ServiceAccount", "name": "compaction-operator", "namespace": "compaction-system"}
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_catalogs_add_the_reading_of_secrets_and_tokens_of_the_operators_own_account(
+    rendered: Rendered, tmp_path: Path, overlay: Path
+) -> None:
+    before, after = rendered(overlay), rendered(with_components(tmp_path / "mine", overlay, "catalogs"))
+    added = [found for found in after if found not in before]
+    assert [found for found in after if found not in added] == before
+    kinds = ("Role", "RoleBinding")
+    both = {(kind, name) for kind in kinds for name in ("compaction-catalogs", "compaction-catalog-tokens")}
+    assert names(added) == both | {("ClusterRole", "compaction-catalog-participant")}
+    (rule,) = one(added, "Role", "compaction-catalogs")["rules"]
+    assert rule == {"apiGroups": [""], "resources": [SECRETS.plural], "verbs": ["get"]}
+    (rule,) = one(added, "Role", "compaction-catalog-tokens")["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["serviceaccounts/token"], ["create"])
+    deployment = one(after, "Deployment", "compaction-operator")["spec"]["template"]["spec"]
+    assert rule["resourceNames"] == [deployment["serviceAccountName"]], "and of no other account"
+    assert "--service-account=$(POD_NAMESPACE)/$(POD_SERVICE_ACCOUNT)" in deployment["containers"][0]["args"]
+    (rule,) = one(added, "ClusterRole", "compaction-catalog-participant")["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["tokenreviews"], ["create"])
+
+
 def test_a_further_namespace_with_block_stores_names_its_secrets(rendered: Rendered) -> None:
     objects = rendered(MANIFESTS / "examples" / "block-stores")
     plain = names(rendered(MANIFESTS / "examples" / "namespace"))

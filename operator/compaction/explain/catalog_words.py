@@ -124,6 +124,11 @@ CATALOG_WORDS: Final[Mapping[str, Meaning]] = {
         "Nothing is cut until it is there; what others need is known, and is propagated.",
         f"Start it; if it is gone for good, take it out of spec.topology: {_EDIT}",
     ),
+    Reason.MISSING_ZONE: Meaning(
+        "spec.topology.assignments names a zone that no retained version of the catalog has.",
+        "Nothing is cut until it does not: a zone with a wrong name would go without the check of its partitions.",
+        f"Correct the name of the zone, or take the entry out of spec.topology.assignments: {_EDIT}",
+    ),
     Reason.MISSING_ASSIGNMENT: Meaning(
         "A partition is assigned to no participant.",
         "Nothing is cut until spec.topology.assignments names its participants.",
@@ -139,8 +144,8 @@ CATALOG_WORDS: Final[Mapping[str, Meaning]] = {
         "The versions are cut when the watermark has passed its deletion.",
     ),
     Reason.FENCED: Meaning(
-        "The log has seen a larger fencing token than this coordinator's.",
-        "Nothing is cut while another coordinator has the log.",
+        "The log has seen a larger fencing token than that of the round.",
+        "Nothing is cut while another coordinator has the log; the next round claims a larger token.",
         "Let one object and one operator compact a log; docs/runbooks/CompactionCatalogFencing.md has the cases.",
     ),
     Reason.LOG_UNAVAILABLE: Meaning(

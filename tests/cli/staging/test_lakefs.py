@@ -26,9 +26,8 @@ AT_ONCE = ("--quiet", "0s", "--busy", "0s")
 
 
 @pytest.fixture
-def kv_url(postgres: PostgresServer, postgres_kv: str) -> Iterator[str]:
-    yield postgres.url(postgres_kv)
-    postgres.execute("DELETE FROM kv", database=postgres_kv)
+def kv_url(postgres: PostgresServer, postgres_kv: str) -> str:
+    return postgres.url(postgres_kv)
 
 
 @pytest.fixture

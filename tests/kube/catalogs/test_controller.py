@@ -173,7 +173,7 @@ def test_a_history_becomes_short_and_a_transaction_keeps_it(on_bench: Callable[.
         status = await b.until(lambda one: one.earliest_version == 8)
         assert status.versions_cut == 7
         assert status.propagated_minimum is not None
-        assert b.participants.sent[-1][1] == 7
+        assert b.participants.sent[0][1] == 7
         events = await b.client.list(EVENTS, namespace=b.namespace)
         assert "Compacted" in {event["reason"] for event in events.items}
 

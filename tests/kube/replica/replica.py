@@ -22,6 +22,8 @@ FAST = ElectionSettings(lease_duration=4, renew_deadline=2.5, retry_period=0.5)
 class Scribe:
     """A controller (`kube.replica.runtime.Controller`) that keeps a journal."""
 
+    watches_catalogs = False
+
     def __init__(self, journal: Path) -> None:
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._prefix = ""

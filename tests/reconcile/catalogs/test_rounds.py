@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from compaction.catalogs.compaction.processes import Stage, Trigger
-from compaction.catalogs.compaction.reasons import Outcome, Reason
+from compaction.catalogs.compaction.reasons import Finding, Outcome, Reason
 from compaction.catalogs.compaction.round import Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import Cause
-from compaction.reconcile.catalogs.actions import SaveSnapshot
+from compaction.reconcile.catalogs.actions import SaveSnapshot, SendMinimum
 from compaction.reconcile.catalogs.catalog import reconcile
 from compaction.reconcile.catalogs.memory import CatalogMemory
 from compaction.reconcile.catalogs.observations import Broken, CatalogSnapshot, Delivered, LogRead, Saved
@@ -21,14 +21,14 @@ from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinat
 
 
 def test_a_new_term_begins_a_round_at_once() -> None:
-    """Becoming the coordinator triggers; the token is this term's."""
+    """Becoming the coordinator triggers; the token is larger than the number of terms."""
     one = CatalogCoordinator()
     decision = one.run()
     assert kinds(decision) == ["Ask"]
     assert one.memory.processes.trigger is Trigger.NEW_TERM
     assert one.ready == ("Unknown", "Starting")
     assert one.present == {"Reconciling"}
-    assert (one.status.coordinator, one.status.fencing_token) == ("operator-0", 4)
+    assert (one.status.coordinator, one.least) == ("operator-0", 4)
     assert kinds(one.run()) == [], "a round that runs is not begun again"
 
 
@@ -146,6 +146,49 @@ def test_a_trigger_during_a_round_begins_the_next_one() -> None:
     assert kinds(decision) == ["Ask"]
     assert one.memory.processes.trigger is Trigger.WATERMARK
     assert one.status.round is not None
+
+
+def test_the_token_of_a_round_is_what_the_log_gave() -> None:
+    """The log knows larger ones when Lease and status are lost: of a cluster that was restored."""
+    one = CatalogCoordinator(transitions=0)
+    one.run()
+    decision = one.run(one.heard(one.idle(), token=90))
+    (send,) = (task for task in decision.tasks if isinstance(task, SendMinimum))
+    decision = one.run(LogRead(HISTORY, one.now))
+    (save,) = (task for task in decision.tasks if isinstance(task, SaveSnapshot))
+    assert (send.token, save.token) == (90, 90)
+    one.run(Saved(SnapshotOutcome.SAVED, 5, 700), Delivered(send.minimum))
+    assert one.status.fencing_token == 90
+    one.seconds += 61
+    one.run()
+    assert one.least == 91, "the next round begins above it"
+
+
+def test_without_a_token_minimums_are_propagated_and_nothing_is_cut() -> None:
+    one = CatalogCoordinator()
+    one.run()
+    refused = Finding(Reason.LOG_UNAVAILABLE, "etcd: no endpoint answered")
+    decision = one.run(one.heard(one.idle(), unclaimed=refused))
+    assert kinds(decision) == ["ReadLog", "SendMinimum"]
+    assert kinds(one.run(LogRead(HISTORY, one.now), Delivered(1))) == []
+    assert one.status.compaction is not None
+    assert (one.status.compaction.reason, one.status.compaction.message) == (refused.reason, refused.message)
+    assert one.status.propagation is not None
+    assert one.status.propagation.outcome is Outcome.SUCCEEDED
+
+
+def test_a_fenced_round_says_what_to_do_and_the_next_claims_again() -> None:
+    one = CatalogCoordinator()
+    one.run()
+    one.run(one.heard(one.idle()))
+    one.run(LogRead(HISTORY, one.now))
+    one.run(Saved(SnapshotOutcome.FENCED, 5), Delivered(1))
+    assert one.status.compaction is not None
+    assert one.status.compaction.reason == Reason.FENCED
+    assert "delete its CatalogCompaction" in one.status.compaction.message
+    one.seconds += 61
+    assert kinds(one.run()) == ["Ask"]
+    assert one.least > one.status.fencing_token
 
 
 def test_the_watermark_only_grows_and_survives_the_coordinator() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.conditions import get_condition
+from compaction.catalogs.compaction.reasons import Finding
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
@@ -37,6 +38,7 @@ class CatalogCoordinator:
     writes: int = 0
     events: list[str] = field(default_factory=list)
     conflict: bool = False
+    least: int = 0
 
     @property
     def now(self) -> int:
@@ -52,16 +54,24 @@ class CatalogCoordinator:
         )
         decision = reconcile(snapshot)
         self.memory = decision.memory
+        self.least = next((task.least for task in decision.tasks if isinstance(task, Ask)), self.least)
         if decision.status is not None and not self.conflict:
             self.status = CatalogCompactionStatus.from_object(decision.status.status.to_object())
             self.writes += 1
             self.events += [event.reason for event in decision.status.events]
         return decision
 
-    def heard(self, *reports: Any, unanswered: tuple[Unanswered, ...] = ()) -> Heard:
+    def heard(
+        self,
+        *reports: Any,
+        unanswered: tuple[Unanswered, ...] = (),
+        token: int | None = None,
+        unclaimed: Finding | None = None,
+    ) -> Heard:
+        """Claimed with the least token that was asked for, unless another is given."""
         answers = tuple(Answer(one, self.now, self.now) for one in reports)
         names = {one.name for one in answers} | {one.name for one in unanswered}
-        return Heard(self.now, frozenset(names), answers, unanswered)
+        return Heard(self.now, frozenset(names), answers, unanswered, token or self.least, unclaimed)
 
     def idle(self, name: str = "a") -> Any:
         """A report of a participant that needs nothing old."""

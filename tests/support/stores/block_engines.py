@@ -30,6 +30,8 @@ LEVEL = 3
 """Of zstd, for everybody: that of the inputs."""
 OUT_OF_MEMORY = 3
 """Exit status of an engine that says itself that its memory does not suffice."""
+SPILLED = 24 << 30
+"""Bytes that an engine with a limit may spill: more is five times the largest inputs."""
 OVERHEAD, LOOK_SECONDS = 512 << 20, 0.1
 """Bytes that a process may take besides the memory that it is given: code, allocators, what is mapped."""
 
@@ -141,6 +143,7 @@ def duckdb(work: Work) -> Callable[[], object]:
     connection.execute("SET threads = 1")
     if work.memory is not None:
         connection.execute(f"SET memory_limit = '{work.memory}B'")
+        connection.execute(f"SET max_temp_directory_size = '{SPILLED}B'")
     level = "" if work.level is None else f", COMPRESSION_LEVEL {work.level}"
     query = (
         f"COPY (SELECT * FROM read_parquet({work.sources!r}) ORDER BY {', '.join(work.key)}) "

@@ -13,13 +13,25 @@ from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_st
 
 
 @pytest.fixture(scope="session")
-def postgres_kv(postgres: PostgresServer) -> str:
-    """The name of a database with a key-value store."""
+def _postgres_kv_database(postgres: PostgresServer) -> str:
+    """The name of a database with a key-value store, which tests use one after the other."""
     name = postgres.create()
     store = open_key_value_store(postgres.url(name))
     store.migrate()
     store.close()
     return name
+
+
+@pytest.fixture
+def postgres_kv(postgres: PostgresServer, _postgres_kv_database: str) -> str:
+    """The name of a database with an empty key-value store: no earlier test has a row or a connection in it."""
+    postgres.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "DELETE FROM kv",
+        database=_postgres_kv_database,
+    )
+    return _postgres_kv_database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -35,12 +47,6 @@ def kv_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server: PostgresServer = request.getfixturevalue("postgres")
     name: str = request.getfixturevalue("postgres_kv")
     yield server.url(name)
-    server.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
-        "DELETE FROM kv",
-        database=name,
-    )
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from compaction.catalogs.model.hybrid import physical
 from compaction.catalogs.participants.consistency import contradictions
 from compaction.catalogs.participants.reference import system_clock
 from compaction.catalogs.participants.report import Report
+from compaction.connector import ClosingConnector
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.ingest.participants import answers
 from compaction.ingest.participants.messages import (
@@ -113,7 +114,7 @@ class ParticipantClient:
 
     async def __aenter__(self) -> Self:
         # Connections are not kept: rounds are minutes apart, and on a kept one a request may be sent twice.
-        connector = aiohttp.TCPConnector(limit=self.limits.connections, ssl=self.tls or True, force_close=True)
+        connector = ClosingConnector(limit=self.limits.connections, ssl=self.tls or True, force_close=True)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -128,8 +129,6 @@ class ParticipantClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            # Transports close in the next turn of the loop; without it a loop that ends now reports leaked sockets.
-            await asyncio.sleep(0)
 
     async def ask(self, address: ParticipantAddress) -> Answer:
         """The report of the participant, dated. Raises ParticipantError, ParticipantConfigError."""

@@ -13,7 +13,7 @@ from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason, standing_of
 from compaction.api.catalog.status import CatalogCompactionStatus, ProcessStatus
 from compaction.api.policy.standing import conditions_for
-from compaction.catalogs.compaction.fencing import token_of
+from compaction.catalogs.compaction.fencing import least_token
 from compaction.catalogs.compaction.processes import Processes, Stage, Trigger
 from compaction.catalogs.compaction.reasons import Ended, Outcome, Process, Reason
 from compaction.reconcile.actions import Announce
@@ -50,8 +50,7 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     idle, new_term = memory.processes.stage is Stage.IDLE, memory.transitions != snapshot.transitions
     memory = triggered(memory, snapshot, catalog.spec)
     if new_term and not catalog.spec.suspend:
-        token = token_of(snapshot.transitions, status.fencing_token)
-        status = status.model_copy(update={"coordinator": snapshot.identity, "fencing_token": token})
+        status = status.model_copy(update={"coordinator": snapshot.identity})
     if idle and memory.processes.stage is Stage.ASKING:
         memory, status = _begin(memory, status, catalog, snapshot, tasks)
     decision = _decided(snapshot, catalog, memory, status, tasks, ended)
@@ -76,7 +75,7 @@ def _begin(
     if catalog.spec.suspend:
         # What was remembered before the suspension comes back as the trigger of a changed spec.
         return replace(memory, processes=Processes(), ended_at=snapshot.now.monotonic), status
-    tasks.append(Ask(catalog.spec))
+    tasks.append(Ask(catalog.spec, least_token(snapshot.transitions, status.fencing_token)))
     status = with_round(status, memory.processes, begun=True, now=snapshot.now)
     return replace(memory, round=None, begun_at=snapshot.now.monotonic), status
 

@@ -37,6 +37,8 @@ def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> Cat
             asked = len(found.heard.topology.asked)
             numbers = {"participants": asked, "answered": len(found.heard.answers)}
             changes["round"] = before.round.model_copy(update=numbers)
+    if found.token is not None:
+        changes["fencing_token"] = found.token
     if found.history is not None:
         changes |= {"earliest_version": found.history.earliest, "latest_version": found.history.latest}
     if found.decided is not None:

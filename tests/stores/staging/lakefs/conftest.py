@@ -72,15 +72,9 @@ def _nothing() -> None:
 
 
 @pytest.fixture
-def kv_url(postgres: PostgresServer, postgres_kv: str) -> Iterator[str]:
+def kv_url(postgres: PostgresServer, postgres_kv: str) -> str:
     """PostgreSQL only: it is what a live lakeFS is supported on."""
-    yield postgres.url(postgres_kv)
-    postgres.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
-        "DELETE FROM kv",
-        database=postgres_kv,
-    )
+    return postgres.url(postgres_kv)
 
 
 @pytest.fixture
