@@ -964,6 +964,10 @@ class NotAllowedError(CompactionError):
     """A caller that is known and may not do this; names the principal, and the tenant."""
 
 
+class OwnTokenError(CompactionError):
+    """There is no token of the operator's own service account to show; says why and what to do."""
+
+
 class TokenReviewUnavailableError(CompactionError):
     """The API server could not be asked whose token it is: neither known nor unknown, try again."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from compaction.catalogs.log import requests
@@ -186,7 +188,8 @@ def test_corruption_names_the_key_and_what_to_do(etcd_store: EtcdStore, which: s
 def test_the_log_of_another_product_is_not_written_to(etcd_store: EtcdStore) -> None:
     change(etcd_store, Put(Keys(etcd_store.prefix).product, b"IGNITE"))
     log = etcd_store.open()
-    for call in (lambda: log.append(update(1), at(1)), lambda: log.claim(1)):
+    calls: tuple[Callable[[], object], ...] = (lambda: log.append(update(1), at(1)), lambda: log.claim(1))
+    for call in calls:
         with pytest.raises(CorruptCatalogLogError, match="another product"):
             call()
     assert keys_of(etcd_store) == ["product"]

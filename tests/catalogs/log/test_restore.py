@@ -177,7 +177,12 @@ class Interposed(GatewayClient):
 def interposed(store: EtcdStore, replace: Callable[[], object]) -> Collector:
     """A watch between whose check and connection the store is replaced; it is when this returns."""
     replaced = threading.Event()
-    client = Interposed(store.members.settings(), lambda: (replace(), replaced.set()))
+
+    def replace_now() -> None:
+        replace()
+        replaced.set()
+
+    client = Interposed(store.members.settings(), replace_now)
     log = EtcdUpdateLog(client, store.prefix, pace=QUICK)
     store.opened.append(log)
     collector, _ = watched(log)

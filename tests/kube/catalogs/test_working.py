@@ -30,6 +30,7 @@ from compaction.exceptions import (
 from compaction.kube.catalogs.failures import reason_of
 from compaction.kube.catalogs.finding import addresses_of
 from compaction.kube.catalogs.working import CatalogWork, RoundState
+from compaction.kube.client.own_tokens import OwnTokens
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from support.catalogs.worlds import column, table
@@ -63,6 +64,7 @@ class Desk:
         async def main() -> Result:
             work = CatalogWork(
                 self.objects,  # type: ignore[arg-type]
+                tokens=OwnTokens(self.objects, None),  # type: ignore[arg-type]
                 logs=self.logs,
                 participants=self.participants,
                 clock=lambda: NOW,

@@ -19,6 +19,8 @@ from compaction.catalogs.compaction.reasons import Outcome
 
 MAX_CONDITIONS: Final = 16
 MAX_PARTICIPANTS: Final = 100
+ANSWERED: Final = "Answered"
+"""Reason of a participant whose answer counts."""
 
 Subject = Annotated[str, StringConstraints(max_length=512), cutting(512)]
 

@@ -16,6 +16,7 @@ from compaction.exceptions import (
     CorruptCatalogValueError,
     ForbiddenError,
     InapplicableEntryError,
+    OwnTokenError,
     ParticipantConfigError,
     SecretError,
     SecretForbiddenError,
@@ -43,13 +44,15 @@ def reason_of(error: CatalogError) -> Reason:
     return next((reason for reason, kinds in _REASONS if isinstance(error, kinds)), Reason.LOG_UNAVAILABLE)
 
 
-def failure_of(error: CatalogError | SecretError | ApiError) -> Finding:
+def failure_of(error: CatalogError | SecretError | OwnTokenError | ApiError) -> Finding:
     """How a process ends that met the error."""
     match error:
         case SecretForbiddenError():
             return Finding(Reason.PERMISSION_DENIED, str(error))
         case SecretError():
             return Finding(Reason.SECRET_MISSING, str(error))
+        case OwnTokenError():
+            return Finding(Reason.PERMISSION_DENIED, str(error))
         case ForbiddenError():
             return Finding(Reason.PERMISSION_DENIED, f"the operator's account may not: {error}")
         case ApiError():

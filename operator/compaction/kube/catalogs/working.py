@@ -19,12 +19,13 @@ from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import ApiError, CatalogError, SecretError
+from compaction.exceptions import ApiError, CatalogError, OwnTokenError, SecretError
 from compaction.ingest.participants.client import ParticipantAddress
 from compaction.kube.catalogs.failures import failure_of
 from compaction.kube.catalogs.finding import credentials_of, participants_of
 from compaction.kube.catalogs.ports import Credentials, Logs, Participants
 from compaction.kube.client.api import ApiClient
+from compaction.kube.client.own_tokens import OwnTokens
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from compaction.reconcile.catalogs.work import Work
@@ -63,12 +64,14 @@ class CatalogWork:
         self,
         client: ApiClient,
         *,
+        tokens: OwnTokens,
         logs: Logs,
         participants: Participants,
         clock: Callable[[], int],
         is_leader: Callable[[], bool],
     ) -> None:
         self._client = client
+        self._tokens = tokens
         self._logs = logs
         self._participants = participants
         self._clock = clock
@@ -80,12 +83,12 @@ class CatalogWork:
         work = work_of(task)
         try:
             return await self._do(namespace, state, task)
-        except (CatalogError, SecretError, ApiError) as error:
+        except (CatalogError, SecretError, OwnTokenError, ApiError) as error:
             found = failure_of(error)
             return Broken(work, found.reason, found.message)
 
     async def _do(self, namespace: str, state: RoundState, task: Task) -> Result:
-        credentials = await credentials_of(self._client, namespace, task.spec)
+        credentials = await credentials_of(self._client, self._tokens, namespace, task.spec)
         match task:
             case Ask():
                 if not self._is_leader():

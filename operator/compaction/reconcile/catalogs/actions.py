@@ -64,7 +64,7 @@ class WriteCatalogStatus:
 @dataclass(frozen=True, slots=True)
 class CatalogDecision:
     """One reconcile's outcome. `memory` replaces the coordinator's memory. `ended`: processes that ended now. `forget`:
-    the object is gone, and with it connections and metrics.
+    the object is gone, and with it connections and metrics. `round_seconds`: of each round that ended now.
     """
 
     memory: CatalogMemory
@@ -72,4 +72,5 @@ class CatalogDecision:
     status: WriteCatalogStatus | None = None
     requeue_after: float | None = None
     ended: tuple[Ended, ...] = ()
+    round_seconds: tuple[float, ...] = ()
     forget: bool = False

@@ -7,6 +7,7 @@ from typing import Any
 
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.api.catalog.status import (
+    ANSWERED,
     MAX_PARTICIPANTS,
     CatalogCompactionStatus,
     HybridTime,
@@ -25,8 +26,6 @@ from compaction.catalogs.model.hybrid import MINIMUM, hybrid, physical
 from compaction.catalogs.participants.report import UNDEFINED
 from compaction.reconcile.catalogs.steps import Step, round_milliseconds
 from compaction.reconcile.observations import Moment
-
-ANSWERED = "Answered"
 
 
 def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> CatalogCompactionStatus:
