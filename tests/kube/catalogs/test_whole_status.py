@@ -39,7 +39,7 @@ from support.cluster.catalog_manifests import catalog_object
 from support.cluster.command_users import columns_of
 
 BEGUN = hybrid(int(START * 1000) - 9_000_000)
-OLD = HISTORY.versions[1].activation_time
+OLD = HISTORY.catalog(2).activation_time
 
 
 def busy(one: CatalogCoordinator) -> Report:

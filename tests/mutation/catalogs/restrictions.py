@@ -15,6 +15,7 @@ _HISTORY: Final = "catalogs/compaction/history.py"
 _CHECKING: Final = "catalogs/compaction/checks.py"
 _DECIDING: Final = "catalogs/compaction/deciding.py"
 _RUNNER: Final = "catalogs/compaction/test_runner.py"
+_BEFORE_ACTIVE: Final = "history.find(active.version - 1)\n"
 _TEST_MINIMUM: Final = ("catalogs/compaction/test_minimum.py",)
 _TEST_VERSION: Final = ("catalogs/compaction/test_version.py",)
 _PARTITIONS: Final = (
@@ -36,8 +37,16 @@ RESTRICTION_DEFECTS: Final = (
         name="catalog restrictions: a replay does not keep the version it would begin with",
         promise=_DECISION,
         file=_MINIMUM,
-        old="        yield Pin(one.minimum, Reason.REPLAY, report.name, place, report.checkpoint)\n",
+        old="        yield Pin(first.minimum, Reason.REPLAY, report.name, place, report.checkpoint)\n",
         new="        yield Pin(report.clock, Reason.REPLAY, report.name, place, report.checkpoint)\n",
+        killers=_TEST_MINIMUM,
+    ),
+    Defect(
+        name="catalog restrictions: only the first partition of a participant keeps the version of its replay",
+        promise=_DECISION,
+        file=_MINIMUM,
+        old="        first = min(report.partitions, key=_PLACE)\n",
+        new="        first = report.partitions[0]\n",
         killers=_TEST_MINIMUM,
     ),
     Defect(
@@ -100,40 +109,40 @@ RESTRICTION_DEFECTS: Final = (
         name="catalog version: the version active at the required time becomes the snapshot",
         promise=_VERSION,
         file=_HISTORY,
-        old="        candidate = self.get(active.version - 1)\n",
-        new="        candidate = active\n",
+        old=_BEFORE_ACTIVE,
+        new="history.find(active.version)\n",
         killers=_TEST_VERSION,
     ),
     Defect(
         name="catalog version: one version more than needed is kept",
         promise=_VERSION,
         file=_HISTORY,
-        old="        candidate = self.get(active.version - 1)\n",
-        new="        candidate = self.get(active.version - 2)\n",
+        old=_BEFORE_ACTIVE,
+        new="history.find(active.version - 2)\n",
         killers=_TEST_VERSION,
     ),
     Defect(
         name="catalog version: the latest version becomes the snapshot",
         promise=_VERSION,
         file=_HISTORY,
-        old="        candidate = self.get(active.version - 1)\n",
-        new="        candidate = self.get(self.latest if active.version == self.latest else active.version - 1)\n",
+        old=_BEFORE_ACTIVE,
+        new="history.find(active.version - (active is not history.latest))\n",
         killers=_TEST_VERSION,
     ),
     Defect(
         name="catalog version: the earliest version becomes a snapshot that cuts nothing",
         promise=_VERSION,
         file=_HISTORY,
-        old="candidate.version > self.earliest else None",
-        new="candidate.version >= self.earliest else None",
+        old="candidate.version > history.earliest.version else None",
+        new="candidate.version >= history.earliest.version else None",
         killers=_TEST_VERSION,
     ),
     Defect(
         name="catalog version: a version is active one tick late",
         promise=_VERSION,
-        file=_HISTORY,
-        old="        place = bisect_right(self.versions, at, key=_ACTIVATION)\n",
-        new="        place = bisect_right(self.versions, at - 1, key=_ACTIVATION)\n",
+        file="catalogs/manager/history.py",
+        old="bisect_right(self._catalogs, at, 0, self._end, key=_ACTIVATION)\n",
+        new="bisect_right(self._catalogs, at - 1, 0, self._end, key=_ACTIVATION)\n",
         killers=_TEST_VERSION,
     ),
     Defect(

@@ -28,5 +28,5 @@ def snapshot_candidate(history: History, required: int) -> Catalog | None:
     then. None when that is not later than the earliest: nothing would be cut.
     """
     active = history.find_active(required)
-    found = None if active is None else history.find(active.version - 1)
-    return found if found is not None and found.version > history.earliest.version else None
+    candidate = None if active is None else history.find(active.version - 1)
+    return candidate if candidate is not None and candidate.version > history.earliest.version else None
