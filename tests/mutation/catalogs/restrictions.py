@@ -36,8 +36,16 @@ RESTRICTION_DEFECTS: Final = (
         name="catalog restrictions: a replay does not keep the version it would begin with",
         promise=_DECISION,
         file=_MINIMUM,
-        old="        yield Pin(one.minimum, Reason.REPLAY, report.name, place, report.checkpoint)\n",
+        old="        yield Pin(first.minimum, Reason.REPLAY, report.name, place, report.checkpoint)\n",
         new="        yield Pin(report.clock, Reason.REPLAY, report.name, place, report.checkpoint)\n",
+        killers=_TEST_MINIMUM,
+    ),
+    Defect(
+        name="catalog restrictions: another partition than the earliest counts",
+        promise=_REQUIRED,
+        file=_MINIMUM,
+        old="        first = min(report.partitions, key=_PLACE)\n",
+        new="        first = report.partitions[0]\n",
         killers=_TEST_MINIMUM,
     ),
     Defect(
