@@ -1615,7 +1615,8 @@ _PARTICIPANT_ADVICE = {
     ParticipantFailure.TOO_LARGE: "let the process hold fewer partitions",
     ParticipantFailure.WRONG_VERSION: "upgrade the participant or the operator, so that both have the same protocol",
     ParticipantFailure.NAME_DIFFERS: "name the participant that answers there, or correct the address",
-    ParticipantFailure.STALE_TOKEN: "another coordinator was elected: this one has to stop",
+    ParticipantFailure.STALE_TOKEN: "another coordinator was elected: this one has to stop. If there is none, restart "
+    "the participant, which remembers the largest token until then",
     ParticipantFailure.MINIMUM_AHEAD: "compute the minimum again from new reports of all participants",
 }
 

@@ -163,21 +163,23 @@ def test_a_snapshot_of_another_history_is_refused(store: Store) -> None:
     assert versions(log.recover()) == [1, 2, 3]
 
 
-def test_tokens_only_grow(store: Store) -> None:
+def test_no_token_is_taken_twice(store: Store) -> None:
     log, other = store.open(), store.open()
-    assert [log.claim(token) for token in (1, 5, 5, 3)] == [True, True, True, False]
-    assert [other.claim(token) for token in (4, 5, 6)] == [False, True, True]
+    assert log.recover().token == 0
+    assert [log.claim(least) for least in (1, 5, 5, 3)] == [1, 5, 6, 7]
+    assert [other.claim(least) for least in (4, 9)] == [8, 9]
+    assert log.recover().token == 9
 
 
 def test_a_stale_token_cuts_nothing(store: Store) -> None:
     """A coordinator that was stopped and wakes up is fenced."""
     log = store.open()
     fill(log, 5)
-    assert log.claim(7)
+    assert log.claim(7) == 7
     assert log.save_snapshot(snapshot(2), 6) is FENCED
     assert versions(log.recover()) == [1, 2, 3, 4, 5]
     assert log.save_snapshot(snapshot(2), 7) is SAVED
-    assert log.claim(8)
+    assert log.claim(1) == 8
     assert log.save_snapshot(snapshot(4), 7) is FENCED
     assert versions(log.recover()) == [2, 3, 4, 5]
 
@@ -187,7 +189,7 @@ def test_a_snapshot_raises_the_token(store: Store) -> None:
     log = store.open()
     fill(log, 5)
     assert log.save_snapshot(snapshot(2), 9) is SAVED
-    assert not log.claim(8)
+    assert log.claim(8) == 10
     assert log.save_snapshot(snapshot(3), 8) is FENCED
 
 

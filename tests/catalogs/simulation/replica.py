@@ -61,7 +61,7 @@ class Replica:
         for task in decision.tasks:
             match task:
                 case Ask():
-                    self._ask()
+                    self._ask(task.least)
                 case ReadLog():
                     world.schedule.after(world.dice.uniform(5, 200), lambda: self._end(self._read()))
                 case SaveSnapshot():
@@ -81,8 +81,10 @@ class Replica:
         self.results.append(result)
         self.world.schedule.after(1, self.step)
 
-    def _ask(self) -> None:
-        world, started = self.world, self.clock()
+    def _ask(self, least: int) -> None:
+        world = self.world
+        token, world.claimed = world.log.claim(least), self.term
+        started = self.clock()
         asked = self.asked = [user for user in world.users if user.found]
         answers: dict[str, Answer] = {}
         ended = False
@@ -93,7 +95,7 @@ class Replica:
                 ended = True
                 silent = [Unanswered(user.name, Reason.NO_ANSWER, "lost") for user in asked if user.name not in answers]
                 names = frozenset(user.name for user in asked)
-                self._end(Heard(started, names, tuple(answers.values()), tuple(silent)))
+                self._end(Heard(started, names, tuple(answers.values()), tuple(silent), token))
 
         def question(user: User) -> Callable[[], None]:
             def arrives() -> None:
@@ -119,8 +121,7 @@ class Replica:
 
     def _save(self, task: SaveSnapshot) -> None:
         world = self.world
-        if not world.is_late(self):
-            world.claimed = max(world.claimed, self.term)
+        world.note_late(self)
         saved = save(world.log, task, ())
         if saved.outcome is SnapshotOutcome.SAVED:
             world.was_cut(task.candidate.version, self)

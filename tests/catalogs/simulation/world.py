@@ -113,11 +113,9 @@ class World:
             if since <= version:
                 self._fail(f"cut to version {version}, and index {index} is under construction since {since}")
 
-    def is_late(self, replica: Replica) -> bool:
-        """Another term has begun since."""
-        late = self.leader is not replica
-        self.tally.late += late
-        return late
+    def note_late(self, replica: Replica) -> None:
+        """Count a save after another term has begun."""
+        self.tally.late += self.leader is not replica
 
     def _named(self, status: CatalogCompactionStatus) -> None:
         """Each wait has a name, and a time since when."""

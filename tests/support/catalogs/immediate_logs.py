@@ -30,7 +30,7 @@ class ListLog:
     def recover(self) -> Recovered:
         self.calls.append("recover")
         events = tuple(self.events[version] for version in sorted(self.events))
-        return Recovered(events, self.version, self.revision)
+        return Recovered(events, self.version, self.revision, self.token)
 
     def append(self, update: VersionedUpdate, timestamp: int) -> bool:
         self.calls.append("append")
@@ -53,10 +53,10 @@ class ListLog:
         self._write(snapshot, snapshot.activation_time)
         return SnapshotOutcome.SAVED
 
-    def claim(self, token: int) -> bool:
+    def claim(self, least: int) -> int:
         self.calls.append("claim")
-        self.token, before = max(self.token, token), self.token
-        return before <= token
+        self.token = max(least, self.token + 1)
+        return self.token
 
     def watch(self, after: int, deliver: Deliver, failed: Callable[[Exception], None]) -> ListWatch:
         self.calls.append("watch")

@@ -80,4 +80,4 @@ def compacting(round: Round, history: History, now: int) -> Compaction:
     if round.dry_run:
         message = f"versions {history.earliest} to {candidate.version - 1} would be cut; dryRun keeps them"
         return Compaction(Finding(Reason.DRY_RUN, message), pin)
-    return Compaction(cut, pin)
+    return Compaction(round.unclaimed or cut, pin)

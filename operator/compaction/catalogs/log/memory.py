@@ -63,7 +63,7 @@ class MemoryUpdateLog:
         with self._lock:
             self._require_open()
             kept = tuple(self._kept[version] for version in sorted(self._kept))
-            return Recovered(kept, self._version, self._revision)
+            return Recovered(kept, self._version, self._revision, self._token)
 
     def append(self, update: VersionedUpdate, timestamp: int) -> bool:
         activation = activation_of(update, timestamp)
@@ -93,13 +93,11 @@ class MemoryUpdateLog:
             self._write(snapshot, snapshot.activation_time)
             return SnapshotOutcome.SAVED
 
-    def claim(self, token: int) -> bool:
+    def claim(self, least: int) -> int:
         with self._lock:
             self._require_open()
-            if token < self._token:
-                return False
-            self._token = token
-            return True
+            self._token = max(least, self._token + 1)
+            return self._token
 
     def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
         """As the port says, except that `pump` delivers. Nothing fails in memory."""

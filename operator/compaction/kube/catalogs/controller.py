@@ -117,12 +117,14 @@ class CatalogController:
         state = self._state(key, catalog)
         results, state.results = tuple(state.results), []
         moment = Moment(self._wall(), self._monotonic())
+        before = state.memory.status or (catalog.status if catalog is not None else CatalogCompactionStatus())
         decision = reconcile(
             CatalogSnapshot(
                 key.namespace, key.name, moment, catalog, runtime.identity, runtime.epoch, results, state.memory
             )
         )
         state.memory = decision.memory
+        runtime.metrics.catalogs.measure(key, before, decision)
         if decision.forget:
             self._states.pop(key, None)
             return None
@@ -217,6 +219,7 @@ class CatalogController:
             standing=standing_of(reason, lasts=True),
         )
         after = before.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        runtime.metrics.catalogs.conditions.set(key, conditions)
         if after == before:
             return None
         log.error("a CatalogCompaction cannot be read", catalog=str(key), error=problem)

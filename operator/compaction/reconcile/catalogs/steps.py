@@ -22,12 +22,15 @@ from compaction.reconcile.catalogs.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one result led to. `history`, `decided`: of the log that was read; `saved`, `sent`: what was carried out."""
+    """What one result led to. `token`: of the round whose answers came; `history`, `decided`: of the log that was read;
+    `saved`, `sent`: what was carried out.
+    """
 
     memory: CatalogMemory
     tasks: tuple[Task, ...] = ()
     ended: tuple[Ended, ...] = ()
     heard: Round | None = None
+    token: int | None = None
     history: History | None = None
     decided: Compaction | None = None
     saved: Saved | None = None
@@ -35,10 +38,10 @@ class Step:
 
 
 def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, token: int) -> Step:
-    """Results of a round that is forgotten lead to nothing."""
+    """Results of a round that is forgotten lead to nothing. `token`: of the round whose answers came last."""
     match result:
         case Heard() if memory.processes.stage is Stage.ASKING:
-            return _heard(memory, result, spec, token)
+            return _heard(memory, result, spec)
         case LogRead() if memory.processes.runs(Process.COMPACTION) and memory.round is not None:
             return _log_read(memory, memory.round, result, spec, token)
         case Saved() if memory.processes.runs(Process.COMPACTION):
@@ -51,7 +54,7 @@ def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, tok
             return Step(memory)
 
 
-def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec, token: int) -> Step:
+def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> Step:
     """Both processes begin. The log is read whatever the answers are: the status says how long the history is."""
     round = Round(
         heard.started_at,
@@ -61,12 +64,13 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec, tok
         heard.unanswered,
         round_milliseconds(spec.max_clock_skew),
         spec.dry_run,
+        heard.unclaimed,
     )
     memory = replace(memory, processes=memory.processes.answered(), round=round)
-    begun = Step(memory, (ReadLog(spec),), heard=round)
+    begun = Step(memory, (ReadLog(spec),), heard=round, token=heard.token)
     propagation = propagating(round)
     if isinstance(propagation, Propagate) and not spec.dry_run:
-        return replace(begun, tasks=(*begun.tasks, SendMinimum(spec, propagation.minimum, token)))
+        return replace(begun, tasks=(*begun.tasks, SendMinimum(spec, propagation.minimum, heard.token)))
     if isinstance(propagation, Propagate):
         propagation = Finding(Reason.DRY_RUN, "dryRun propagates nothing")
     return _end(begun, Process.PROPAGATION, propagation)
@@ -91,8 +95,9 @@ def _saved(saved: Saved, earliest: int) -> Finding:
             return Finding(Reason.NOT_NEWER, f"the log has a snapshot of version {saved.version} or later already")
         case SnapshotOutcome.FENCED:
             message = (
-                "the log has seen a larger fencing token: another coordinator compacts this catalog. If there is none, "
-                "the log was restored from a later copy than this object: delete and create the object again"
+                "the log has seen a larger fencing token than that of this round: another coordinator or a command has "
+                "claimed it. The next round claims it again; when that is refused too, find the other operator that "
+                "compacts this catalog, and delete its CatalogCompaction"
             )
             return Finding(Reason.FENCED, message)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from compaction.api.catalog.spec import PartitionAssignment, TopologySpec
 from compaction.catalogs.compaction.history import History
@@ -19,7 +20,7 @@ def topology_of(spec: TopologySpec, asked: frozenset[str]) -> Topology:
 
 def with_assignments(topology: Topology, spec: TopologySpec, history: History) -> Topology:
     """The declared assignments by id of the zone. A name counts for every zone that has, or had, it in the history: a
-    zone that was renamed is not unassigned in the versions before.
+    zone that was renamed is not unassigned in the versions before, and one that was dropped is not unknown.
     """
     zones: dict[int, Zone] = {}
     names: dict[int, set[str]] = {}
@@ -36,7 +37,9 @@ def with_assignments(topology: Topology, spec: TopologySpec, history: History) -
         declared = [one for one in spec.assignments if one.zone in names[id]]
         if declared:
             assignments[id] = _placed(declared, zone)
-    return Topology(topology.asked, topology.expected, topology.least, assignments)
+    known = set().union(*names.values())
+    unknown = dict.fromkeys(one.zone for one in spec.assignments if one.zone not in known)
+    return replace(topology, assignments=assignments, unknown_zones=tuple(unknown))
 
 
 def _placed(declared: Iterable[PartitionAssignment], zone: Zone) -> tuple[frozenset[str] | None, ...]:
