@@ -79,7 +79,7 @@ def test_who_pins_what_since_when_and_how_long_the_history_is() -> None:
         "Versions 3 to 9 are kept: 5 versions beyond the two that always stay.",
         f"The catalog is needed from {ago(7200)} on, 2h ago: Transaction, transaction 77 of participant orders-1, "
         f"since {ago(3700)} (1h1m).",
-        "12 versions and 5Ki were cut since the object was created; the last cut was 2h30m ago.",
+        "12 versions, 5Ki of updates, were cut since the object was created; the last cut was 2h30m ago.",
     )
 
 

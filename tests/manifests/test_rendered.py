@@ -246,6 +246,28 @@ def test_a_further_namespace_with_block_stores_names_its_secrets(rendered: Rende
     assert [subject["namespace"] for subject in binding["subjects"]] == ["compaction-system"]
 
 
+def test_a_further_namespace_with_catalogs_names_its_secrets(rendered: Rendered) -> None:
+    """Tokens of the operator's account are created where that is."""
+    objects = rendered(MANIFESTS / "examples" / "catalogs")
+    bound = {("Role", "compaction-catalogs"), ("RoleBinding", "compaction-catalogs")}
+    assert names(objects) == bound | {("ClusterRole", "compaction-catalog-participant")}
+    (rule,) = one(objects, "Role", "compaction-catalogs")["rules"]
+    assert rule["resourceNames"] == ["orders-etcd", "orders-participants"]
+    binding = one(objects, "RoleBinding", "compaction-catalogs")
+    assert binding["metadata"]["namespace"] == "storage"
+    assert [subject["namespace"] for subject in binding["subjects"]] == ["compaction-system"]
+
+
+def test_the_page_about_catalogs_opens_the_ports_of_etcd_and_participants(rendered: Rendered, tmp_path: Path) -> None:
+    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "catalogs")
+    page = (ROOT / "docs" / "catalogs.md").read_text()
+    (patch,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if text.startswith("patches:")]
+    with (directory / "kustomization.yaml").open("a") as file:
+        file.write(patch)
+    egress = one(rendered(directory), "NetworkPolicy", "compaction-operator")["spec"]["egress"]
+    assert {2379, 7800} <= {port["port"] for rule in egress for port in rule.get("ports", ())}
+
+
 def test_the_page_opens_further_ports_of_network_policies(rendered: Rendered, tmp_path: Path) -> None:
     """The patch of docs/install.md, word by word."""
     directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "block-stores")

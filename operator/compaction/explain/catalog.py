@@ -20,6 +20,7 @@ from compaction.api.text.formatting import format_bytes, plural
 from compaction.api.text.times import format_timestamp
 from compaction.catalogs.compaction.processes import Stage
 from compaction.catalogs.compaction.reasons import Process, Reason
+from compaction.catalogs.participants.report import Cause
 from compaction.explain.catalog_words import CATALOG_WORDS, CAUSE_WORDS
 from compaction.explain.coordination import coordination
 from compaction.explain.coordinator import tell_coordinator
@@ -84,7 +85,7 @@ def _explain_history(builder: ExplanationBuilder, status: CatalogCompactionStatu
         last = (
             f"; the last cut was {builder.age(status.last_compaction_time)} ago" if status.last_compaction_time else ""
         )
-        cut = f"{plural(status.versions_cut, 'version')} and {format_bytes(status.bytes_cut)}"
+        cut = f"{plural(status.versions_cut, 'version')}, {format_bytes(status.bytes_cut)} of updates,"
         builder.debt(f"{cut} were cut since the object was created{last}.")
 
 
@@ -140,7 +141,7 @@ def participant_sentence(builder: ExplanationBuilder, one: ParticipantStatus) ->
         return f"Participant {one.name}: {one.reason}. {one.message or meaning.says}"
     cause = CAUSE_WORDS.get(one.cause, one.cause)
     if one.minimum is not None:
-        about = f" of {one.subject}" if one.subject else ""
+        about = f" of {one.subject}" if one.subject and one.cause != Cause.LOW_WATERMARK else ""
         needs = f"needs the catalog from {format_timestamp(one.minimum)} on, for {cause}{about}"
     else:
         about = f" ({one.subject})" if one.subject else ""

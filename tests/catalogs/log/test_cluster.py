@@ -4,7 +4,10 @@ event is lost or repeated.
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +15,12 @@ import pytest
 
 from compaction.catalogs.log.etcd.settings import Endpoint
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import CatalogLogError
+from compaction.exceptions import CatalogLogError, CatalogLogUnavailableError
 from support.catalogs.etcd_members import EtcdStore, Members, etcd_members
 from support.catalogs.log_writers import Writer, followed, more, require_true, writing
-from support.catalogs.logs import at, fill, snapshot, until, update, watched
+from support.catalogs.logs import at, fill, snapshot, until, update, versions, watched
 from support.faults.tcp_proxy import Network, TcpProxy
+from support.time.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +147,45 @@ def test_history_is_compacted_and_cut_under_a_watch_that_is_interrupted(member: 
         assert snapshots[-1] == 233
         assert len(collector.events) < 240 + 12, "nothing was cut, so this showed nothing"
         reader.close()
+
+
+@contextlib.contextmanager
+def maintained(store: EtcdStore) -> Iterator[list[int]]:
+    """History of etcd is compacted and its database defragmented again and again; the list grows with each round."""
+    stopped, rounds = threading.Event(), list[int]()
+
+    def run() -> None:
+        while not stopped.is_set():
+            store.forget_history()
+            store.defragment()
+            rounds.append(len(rounds))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield rounds
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def test_recoveries_are_whole_while_etcd_is_maintained(member: Members, etcd_store: EtcdStore) -> None:
+    """Under a writer, and cuts of the log."""
+    writer, reader = Writer(etcd_store.open(), 1), etcd_store.open()
+    fill(reader, 300)
+    whole, earliest, deadline = 0, 1, time.monotonic() + PATIENCE_SECONDS
+    with writing(writer), maintained(etcd_store) as rounds:
+        while (whole < 20 or len(rounds) < 5) and time.monotonic() < deadline:
+            try:
+                found = reader.recover()
+            except CatalogLogUnavailableError:
+                continue  # compacted during each of its attempts, and named: reading again helps
+            assert versions(found) == list(range(earliest, found.version + 1))
+            whole += 1
+            if whole % 5 == 0:
+                cut = found.events[-100]
+                reader.save_snapshot(snapshot(cut.event.version, activation=cut.activation_time), 0)
+                earliest = cut.event.version
+    assert whole >= 20
+    assert len(rounds) >= 5
+    assert earliest > 1, "nothing was cut, so this showed nothing"

@@ -75,6 +75,34 @@ def test_a_restore_that_loses_versions_is_noticed(backup: tuple[Members, EtcdSto
     assert store.settle(fresh, 5)[0] == str(found.version + 1)
 
 
+def test_a_restore_under_writers_and_a_watch(backup: tuple[Members, EtcdStore, Path]) -> None:
+    """They do not stop: the watch fails by name, writers go on from what the copy has, and what is acknowledged after
+    the restore stays.
+    """
+    running, store, copy = backup
+    writers = tuple(Writer(store.open(), mark) for mark in (1, 2))
+    late = Writer(store.open(), 3)
+    collector, _ = watched(store.open())
+    with writing(*writers):
+        more(writers, 20)
+        copied(running, copy)
+        before = store.open().recover().version
+        more(writers, 40)
+        until(lambda: len(collector.events) > before, "the watch has what will be lost")
+        restored(running, copy)
+        assert "as it was delivered" in rewound(collector)
+        fresh, _ = watched(store.open())
+        with writing(late):
+            more((late,), 10)
+    found = store.open().recover()
+    kept = {one.event.version: one.event for one in found.events}
+    assert versions(found) == list(range(1, found.version + 1))
+    assert {version: kept[version] for version in late.won} == {version: update(version, 3) for version in late.won}
+    until(lambda: bool(fresh.events) and fresh.events[-1].event.version == found.version, "all events")
+    first = fresh.events[0].event.version
+    assert [one.event for one in fresh.events] == [kept[version] for version in range(first, found.version + 1)]
+
+
 def test_a_restore_that_others_wrote_over_is_noticed(backup: tuple[Members, EtcdStore, Path]) -> None:
     """The versions are there again before the watch is, and are other ones: their stamps differ. A snapshot of the old
     ones is refused.
@@ -149,7 +177,12 @@ class Interposed(GatewayClient):
 def interposed(store: EtcdStore, replace: Callable[[], object]) -> Collector:
     """A watch between whose check and connection the store is replaced; it is when this returns."""
     replaced = threading.Event()
-    client = Interposed(store.members.settings(), lambda: (replace(), replaced.set()))
+
+    def replace_now() -> None:
+        replace()
+        replaced.set()
+
+    client = Interposed(store.members.settings(), replace_now)
     log = EtcdUpdateLog(client, store.prefix, pace=QUICK)
     store.opened.append(log)
     collector, _ = watched(log)

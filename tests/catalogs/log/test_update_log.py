@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
 from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.exceptions import (
@@ -216,7 +216,7 @@ def test_one_of_two_writers_wins_each_version(store: Store) -> None:
 
     for version in range(1, rounds + 1):
         with ThreadPoolExecutor(len(logs)) as pool:
-            won = list(pool.map(lambda log, version=version: log.append(update(version), at(version)), logs))  # type: ignore[misc]
+            won = [done.result() for done in [pool.submit(log.append, update(version), at(version)) for log in logs]]
         assert won.count(True) == 1
     with ThreadPoolExecutor(len(logs)) as pool:
         assert all(not found for found in pool.map(race, range(len(logs))))
@@ -291,7 +291,12 @@ def test_a_closed_watch_delivers_nothing(store: Store) -> None:
 def test_a_delivery_may_close_its_watch(store: Store) -> None:
     log = store.open()
     collector = Collector()
-    closing = log.watch(log.recover().revision, lambda event: (collector.deliver(event), closing.close())[0], print)
+
+    def deliver(event: LogEvent) -> None:
+        collector.deliver(event)
+        closing.close()
+
+    closing = log.watch(log.recover().revision, deliver, print)
     fill(log, 3)
     assert store.settle(collector, 1) == ["1"]
 

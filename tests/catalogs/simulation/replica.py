@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from catalogs.simulation.network import START
@@ -53,7 +54,7 @@ class Replica:
         if not self.leads:
             return
         world, now = self.world, self.world.schedule.now
-        version, catalog = world.version, world.object()
+        version, catalog = world.version, world.stored()
         results, self.results = tuple(self.results), []
         moment = Moment((START + now + self.offset) / 1000, now / 1000)
         decision = reconcile(CatalogSnapshot("ns", "c", moment, catalog, self.name, self.term, results, self.memory))
@@ -69,7 +70,7 @@ class Replica:
                     if delay == 20_000 and not world.peace:
                         # The replica is paused between the decision and the write, and another is elected.
                         world.schedule.after(2_000, world.elect)
-                    world.schedule.after(delay, lambda task=task: self._save(task))
+                    world.schedule.after(delay, partial(self._save, task))
                 case SendMinimum():
                     self._send(task)
         if decision.status is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from catalogs.simulation.network import START, Network, Schedule, SkewedClock
 from catalogs.simulation.replica import Replica
@@ -38,7 +40,7 @@ ahead by the allowed skew: that is what the delay is for.
 """
 TROUBLE, PEACE = 400_000, 90_000
 NAMES = ("a", "b", "c")
-SPEC = {
+SPEC: dict[str, Any] = {
     "topology": {"participants": list(NAMES), "assignments": [{"zone": "Z", "participants": list(NAMES)}]},
     "interval": "6s",
     "lowWatermark": {"updateInterval": f"{UPDATE}ms", "dataAvailability": f"{AVAILABILITY}ms"},
@@ -83,7 +85,7 @@ class World:
 
     # -- the API server ------------------------------------------------------------------------------------------------
 
-    def object(self) -> CatalogCompaction:
+    def stored(self) -> CatalogCompaction:
         document = catalog_object(**SPEC)
         document["metadata"] |= {"uid": "u", "resourceVersion": str(self.version), "generation": self.generation}
         return CatalogCompaction.from_object(document | {"status": self.status.to_object()})
@@ -151,7 +153,7 @@ class World:
         self.truth.append(catalog)
         self.tally.versions += 1
         for user in self.users:
-            self.schedule.after(self.dice.uniform(1, DELAY / 2), lambda user=user: user.learn(catalog))
+            self.schedule.after(self.dice.uniform(1, DELAY / 2), partial(user.learn, catalog))
 
     def change(self) -> None:
         """One change of the catalog, of any sort."""
@@ -287,13 +289,13 @@ class World:
         # Versions are active, and learnt in order, before anything else happens.
         self.schedule.run(2 * DELAY, lambda: None)
         for user in self.users:
-            self.forever(4_000, lambda user=user: self.transact(user))
-            self.forever(6_000, lambda user=user: self.checkpoint(user), also_in_peace=True)
+            self.forever(4_000, partial(self.transact, user))
+            self.forever(6_000, partial(self.checkpoint, user), also_in_peace=True)
             self.forever(UPDATE, user.move_watermark, also_in_peace=True)
-            self.forever(40_000, lambda user=user: self.rebalance(user))
-            self.forever(300_000, lambda user=user: self.restart(user))
-            self.forever(700_000, lambda user=user: self.jump(user))
-            self.forever(700_000, lambda user=user: self.vanish(user))
+            self.forever(40_000, partial(self.rebalance, user))
+            self.forever(300_000, partial(self.restart, user))
+            self.forever(700_000, partial(self.jump, user))
+            self.forever(700_000, partial(self.vanish, user))
         self.forever(4_000, self._change_slowly)
         self.elect()
         self.forever(60_000, self.elect)

@@ -120,7 +120,7 @@ def test_status_of_one_catalog_has_its_participants(catalog: Cluster, editor: Us
         "Failed, NotDelivered, 2",
         "did not take the minimum",
         "1/2; without one: orders-2",
-        "12 versions, 5Ki, the last 2h30m ago",
+        "12 versions, 5Ki of updates, the last 2h30m ago",
     ):
         assert said in text
     rows = columns_of(text.partition("\n\n")[2])

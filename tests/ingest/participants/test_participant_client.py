@@ -31,7 +31,7 @@ from compaction.ingest.participants.client import (
     skew_of,
 )
 from compaction.ingest.participants.messages import ReportMessage
-from compaction.ingest.participants.round import ask_all, store_all
+from compaction.ingest.participants.round import ReportRound, ask_all, store_all
 from compaction.ingest.running import Address, TlsFiles
 from compaction.local.cluster.certs import ensure_authority
 from support.catalogs.endpoints import (
@@ -342,6 +342,15 @@ def test_one_that_hangs_delays_no_other_and_is_the_only_one_that_fails(tmp_path:
     assert [one.name for one in found.answers] == ["node1"]
 
 
+@pytest.mark.parametrize("failure", ParticipantFailure)
+def test_each_failure_has_a_reason_of_the_decision(failure: ParticipantFailure) -> None:
+    """An answer that is there and cannot be believed is another thing than none."""
+    reasons = {ParticipantFailure.NO_ANSWER: Reason.NO_ANSWER, ParticipantFailure.LATE: Reason.ANSWER_LATE}
+    (found,) = ReportRound({}, {"a": ParticipantError("a", "http://a", failure, "the particulars")}).unanswered
+    assert (found.name, found.reason) == ("a", reasons.get(failure, Reason.ANSWER_REFUSED))
+    assert "the particulars" in found.message
+
+
 def test_a_round_ends_though_most_of_it_hangs() -> None:
     with raw_server(lambda _, over: _wait(over)) as silent:
         addresses = [at(silent, f"silent{number}") for number in range(30)]
@@ -386,3 +395,5 @@ def test_limits_have_defaults_that_bound_everything() -> None:
     limits = AskLimits()
     check: Callable[[float], bool] = lambda value: 0 < value < 10_000_000  # noqa: E731
     assert all(map(check, (limits.seconds, limits.connections, limits.round_seconds, limits.report_bytes)))
+    assert (limits.round_seconds, limits.turn_seconds + limits.seconds) == (120.0, 120.0), "the last turn ends in time"
+    assert AskLimits(seconds=200.0).turn_seconds == 200.0

@@ -247,6 +247,19 @@ def test_a_suspended_catalog_finishes_its_round_and_begins_none() -> None:
     assert kinds(one.run()) == ["Ask"]
 
 
+def test_what_was_remembered_before_a_suspension_begins_no_round_until_its_end() -> None:
+    one = CatalogCoordinator()
+    one.run()
+    one.seconds += 301
+    assert kinds(one.run()) == [], "the watermark has moved, and is remembered"
+    one.spec, one.generation = {"suspend": True}, 2
+    one.run()
+    assert kinds(one.whole_round()) == []
+    assert one.ready == ("True", "Suspended")
+    one.spec, one.generation = {}, 3
+    assert kinds(one.run()) == ["Ask"]
+
+
 def test_a_dry_run_decides_and_does_nothing() -> None:
     one = CatalogCoordinator(spec={"dryRun": True})
     one.run()
@@ -304,7 +317,8 @@ def test_late_results_of_a_forgotten_round_change_nothing() -> None:
     one = CatalogCoordinator()
     one.run()
     one.memory = CatalogMemory()
-    decision = one.run(Saved(SnapshotOutcome.SAVED, 5, 700), Delivered(one.now), LogRead(HISTORY, one.now))
+    late = (one.heard(one.idle()), Saved(SnapshotOutcome.SAVED, 5, 700), Delivered(one.now), LogRead(HISTORY, one.now))
+    decision = one.run(*late)
     assert kinds(decision) == ["Ask"]
     assert (one.status.versions_cut, one.status.compaction) == (0, None)
 

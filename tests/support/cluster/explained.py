@@ -112,6 +112,7 @@ def catalog_status(reason: str = "Transaction", **more: Any) -> dict[str, Any]:
                 "reason": "Answered",
                 "minimum": ago(600),
                 "cause": "LowWatermark",
+                "subject": "low watermark",
                 "lowWatermark": ago(600),
                 "checkpoint": ago(30),
                 "partitions": 8,

@@ -20,7 +20,7 @@ _STAMP = bytes(STAMP_BYTES)
 
 
 @dataclass
-class _MemoryWatch:
+class MemoryWatch:
     """Whom to deliver to, and the revision up to which that is done."""
 
     deliver: Callable[[LogEvent], None]
@@ -46,7 +46,7 @@ class MemoryUpdateLog:
         self._version = self._activation = self._token = 0
         self._snapshot = FIRST_VERSION
         self._revision = 1
-        self._watches: list[_MemoryWatch] = []
+        self._watches: list[MemoryWatch] = []
         self._closed = False
 
     @property
@@ -103,7 +103,7 @@ class MemoryUpdateLog:
         """As the port says, except that `pump` delivers. Nothing fails in memory."""
         with self._lock:
             self._require_open()
-            watch = _MemoryWatch(deliver, after)
+            watch = MemoryWatch(deliver, after)
             self._watches.append(watch)
             return watch
 
@@ -161,7 +161,7 @@ class MemoryUpdateLog:
         self._kept[event.version] = written
         self._history.append(written)
 
-    def _due(self) -> tuple[_MemoryWatch, LogEvent] | None:
+    def _due(self) -> tuple[MemoryWatch, LogEvent] | None:
         with self._lock:
             self._watches = [watch for watch in self._watches if watch.open]
             for watch in self._watches:
@@ -170,7 +170,7 @@ class MemoryUpdateLog:
                     return watch, event
             return None
 
-    def _next(self, watch: _MemoryWatch) -> LogEvent | None:
+    def _next(self, watch: MemoryWatch) -> LogEvent | None:
         """The next event of a watch, and the watch is past it."""
         if not watch.pending and watch.after < self._revision:
             if self._history and self._history[0].revision <= watch.after + 1:

@@ -207,7 +207,9 @@ def _pairs(catalog: CatalogCompaction, data: Data, now: datetime) -> list[tuple[
     if data["dryRun"]:
         pairs.append(("Dry run", "rounds decide, and cut and propagate nothing"))
     last = f", the last {age_text(data['lastCutSeconds'])} ago" if data["lastCutSeconds"] is not None else ""
-    pairs.append(("Cut", f"{plural(data['versionsCut'], 'version')}, {format_bytes(data['bytesCut'])}{last}"))
+    pairs.append(
+        ("Cut", f"{plural(data['versionsCut'], 'version')}, {format_bytes(data['bytesCut'])} of updates{last}")
+    )
     return pairs
 
 

@@ -71,13 +71,18 @@ class ParticipantAddress:
 @dataclass(frozen=True, slots=True)
 class AskLimits:
     """For one coordinator. `seconds`: of one request, from its turn to the last byte; `connections`: at a time;
-    `round_seconds`: until the last participant of a round had its turn; `report_bytes`: of a body.
+    `round_seconds`: of a whole round, in which no turn begins that might end later; `report_bytes`: of a body.
     """
 
     seconds: float = 10.0
     connections: int = 32
-    round_seconds: float = 60.0
+    round_seconds: float = 120.0
     report_bytes: int = MOST_REPORT_BYTES
+
+    @property
+    def turn_seconds(self) -> float:
+        """From the beginning of a round to the last turn; those that need no turn of others always have theirs."""
+        return max(self.round_seconds - self.seconds, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
