@@ -72,7 +72,7 @@ def test_the_first_participant_by_name_is_reported_and_the_others_are_counted() 
     failed = tuple(Unanswered(name, Reason.NO_ANSWER, "refused") for name in ("b", "a", "c"))
     found = stopped(compacting(round_of([], unanswered=failed), HISTORY, NOW), Reason.NO_ANSWER)
     assert found.participant == "a"
-    assert found.message == "participant a: refused; 2 others have no answer either"
+    assert found.message == "participant a: refused (3 participants have no answer)"
 
 
 def test_every_reason_has_one_outcome() -> None:

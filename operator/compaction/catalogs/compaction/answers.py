@@ -15,8 +15,8 @@ def unanswered(round: Round) -> Finding | None:
     failed = sorted(round.unanswered, key=lambda one: one.name)
     if failed:
         one = failed[0]
-        others = f"; {len(failed) - 1} others have no answer either" if len(failed) > 1 else ""
-        return Finding(one.reason, f"participant {one.name}: {one.message}{others}", one.name)
+        more = f" ({len(failed)} participants have no answer)" if len(failed) > 1 else ""
+        return Finding(one.reason, f"participant {one.name}: {one.message}{more}", one.name)
     answered = round.by_name
     if len(answered) < len(round.answers):
         return _same_name(round)

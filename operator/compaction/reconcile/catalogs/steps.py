@@ -106,8 +106,8 @@ def _delivered(sent: Delivered) -> Finding:
     if not sent.refused:
         return Finding(Reason.PROPAGATED, "every participant has the minimum; partitions publish it after a checkpoint")
     name, why = min(sent.refused)
-    others = f"; {len(sent.refused) - 1} others do not have it either" if len(sent.refused) > 1 else ""
-    return Finding(Reason.NOT_DELIVERED, f"participant {name} did not take the minimum: {why}{others}", name)
+    more = f" ({len(sent.refused)} participants do not have it)" if len(sent.refused) > 1 else ""
+    return Finding(Reason.NOT_DELIVERED, f"participant {name} did not take the minimum: {why}{more}", name)
 
 
 def _broken(memory: CatalogMemory, broken: Broken) -> Step:
