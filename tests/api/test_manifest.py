@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from compaction.api.job.resource import CompactionJob
-from compaction.api.manifests.policies import MAX_TEXT, load_policies
+from compaction.api.manifests.objects import MAX_TEXT
+from compaction.api.manifests.policies import load_policies
 from compaction.exceptions import InvalidManifestError
 from fuzz.object_targets import BOMB, MERGE_BOMB
 
@@ -81,7 +82,7 @@ def test_what_an_example_leaves_to_the_reader_is_valid_too() -> None:
         ("- a", "a document is a list, not a Kubernetes object"),
         ("a: [", "not valid YAML"),
         (POLICY + "kind: CompactionPolicy\n", "key 'kind' occurs twice"),
-        (POLICY.replace("  name: logs\n", ""), "metadata.name: is required: give the policy a name"),
+        (POLICY.replace("  name: logs\n", ""), "metadata.name: is required: give the object a name"),
         (POLICY.replace("name: logs", "name: My_Logs"), "metadata.name: use lower case letters, digits"),
         (POLICY.replace("v1alpha1", "v1"), "apiVersion: must be 'compaction.dev/v1alpha1'"),
         (

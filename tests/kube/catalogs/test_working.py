@@ -28,7 +28,7 @@ from compaction.exceptions import (
     ParticipantConfigError,
 )
 from compaction.kube.catalogs.failures import reason_of
-from compaction.kube.catalogs.finding import addresses_of
+from compaction.kube.catalogs.finding import ClusterPlaces, addresses_of
 from compaction.kube.catalogs.working import CatalogWork, RoundState
 from compaction.kube.client.own_tokens import OwnTokens
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
@@ -63,8 +63,7 @@ class Desk:
     def do(self, task: Task) -> Result:
         async def main() -> Result:
             work = CatalogWork(
-                self.objects,  # type: ignore[arg-type]
-                tokens=OwnTokens(self.objects, None),  # type: ignore[arg-type]
+                ClusterPlaces(self.objects, OwnTokens(self.objects, None)),  # type: ignore[arg-type]
                 logs=self.logs,
                 participants=self.participants,
                 clock=lambda: NOW,

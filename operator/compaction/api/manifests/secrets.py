@@ -10,7 +10,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, Final
 
-from compaction.api.manifests.policies import documents_of
+from compaction.api.manifests.objects import documents_of
 from compaction.api.text.safe import cut, printable
 from compaction.exceptions import InvalidManifestError
 

@@ -29,16 +29,23 @@ class PolicyFile:
     """
 
     def __init__(
-        self, source: TextIO, *, wanted: str | None = None, approved: str | None = None, secrets_dir: Path | None = None
+        self,
+        source: TextIO,
+        *,
+        text: str | None = None,
+        wanted: str | None = None,
+        approved: str | None = None,
+        secrets_dir: Path | None = None,
     ) -> None:
+        """`text`: what was read of the source already, None when it was not."""
         self._wanted = wanted
         self._approved = approved
         self._mounted = DirectorySecrets(str(secrets_dir)) if secrets_dir is not None else None
         self._given = GivenSecrets({}, source.name)
-        self.path = Path(source.name) if source.name != "<stdin>" else None
-        self._seen = self._version()
+        self.path = path_of(source)
+        self._seen = version_of(self.path)
         try:
-            self.policy = self._read(source.read(), source.name)
+            self.policy = self._read(source.read() if text is None else text, source.name)
         except (InvalidManifestError, UnicodeDecodeError) as error:
             raise click.UsageError(str(error)) from error
 
@@ -50,7 +57,7 @@ class PolicyFile:
 
     def reread(self) -> CompactionPolicy | None:
         """The policy, when the file has changed since; None when it has not, or cannot be read."""
-        version = self._version()
+        version = version_of(self.path)
         if self.path is None or version in (None, self._seen):
             return None
         self._seen = version
@@ -64,16 +71,6 @@ class PolicyFile:
         self.policy = changed
         return changed
 
-    def _version(self) -> tuple[int, int, int] | None:
-        """What tells one version of the file from another; None when it is gone (an editor may be replacing it)."""
-        if self.path is None:
-            return None
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
     def _read(self, text: str, name: str) -> CompactionPolicy:
         policy = chosen(load_policies(text, source=name), self._wanted, name=name)
         if kind_of(policy.spec.store).secrets(policy.spec.store).driver:
@@ -82,6 +79,22 @@ class PolicyFile:
             return policy
         annotations = {**policy.metadata.annotations, ANNOTATION_APPROVE: self._approved}
         return policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"annotations": annotations})})
+
+
+def path_of(source: TextIO) -> Path | None:
+    """The file behind `-f`; None for standard input, which is never read again."""
+    return Path(source.name) if source.name != "<stdin>" else None
+
+
+def version_of(path: Path | None) -> tuple[int, int, int] | None:
+    """What tells one version of the file from another; None when it is gone (an editor may be replacing it)."""
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def chosen(policies: list[CompactionPolicy], wanted: str | None, *, name: str) -> CompactionPolicy:

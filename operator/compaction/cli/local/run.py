@@ -1,4 +1,4 @@
-"""`compactor run -f policy.yaml`: compact what a policy describes on this machine, without any Kubernetes.
+"""`compactor run -f FILE`: compact what a policy or catalogs describe on this machine, without any Kubernetes.
 
 Exit codes: 0 everything that was due is compacted (or nothing was due); 1 something is wrong with the data or the
 environment, named on stderr, everything else was compacted; 2 wrong usage.
@@ -14,9 +14,13 @@ from typing import TextIO
 
 import click
 
+from compaction.api.manifests.objects import holds
+from compaction.api.names import POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.errors import errors_as_exit_code, report
+from compaction.cli.local.catalog_file import CatalogFile
 from compaction.cli.local.policy_file import PolicyFile
+from compaction.cli.local.run_catalogs import RunOptions, run_catalogs, watch_catalogs, watched_beside
 from compaction.cli.local.run_engine import spark
 from compaction.cli.local.run_view import problems_of, show_plan, show_result
 from compaction.cli.local.run_watch import LOCK_TIMEOUT, keep_compacted
@@ -40,16 +44,17 @@ from compaction.stores.secrets import Secrets
     "source",
     required=True,
     type=click.File("r", encoding="utf-8"),
-    help="The policy, as for kubectl apply -f (- reads standard input).",
+    help="Policy and catalogs, as for kubectl apply -f (- reads standard input).",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan without changes; does not start Spark.")
 @click.option("--watch", is_flag=True, help="Keep running and compact as the policy says, until stopped.")
 @click.option("--approve", "approved", metavar="HASH", help="Approve the plan of this hash (approval: Manual).")
-@click.option("--policy", "wanted", help="Name of the policy, when the file holds several.")
+@click.option("--policy", "wanted", help="Name of the policy, when the file holds several; catalogs are left out.")
+@click.option("--catalog", help="Name of the CatalogCompaction; everything else in the file is left out.")
 @click.option(
     "--secrets-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of Secrets that are not in the policy's file: DIR/NAME/KEY.",
+    help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
 )
 @click.option("--take-over", is_flag=True, help="Release all open jobs of the store first, also those of a cluster.")
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
@@ -61,36 +66,76 @@ def command(
     watch: bool,
     approved: str | None,
     wanted: str | None,
+    catalog: str | None,
     secrets_dir: Path | None,
     take_over: bool,
     verbose: bool,
     output: OutputFormat,
 ) -> None:
-    """Compact what a policy file describes, without any Kubernetes: once, or for as long as it runs.
+    """Compact what a file describes, without any Kubernetes: once, or for as long as it runs.
 
     Once means now: everything that is due is compacted, whatever schedule and windows say. With --watch they hold, and
     the file is read again when it changes: an edited spec is in force at once, and the annotation
     compaction.dev/approve approves a plan, as in a cluster. SIGINT and SIGTERM end it before the next commit.
+
+    Each CatalogCompaction of the file has one round; with --watch, rounds as its spec says. Its participants are those
+    under spec.participants.urls.
     """
     if dry_run and watch:
         raise click.UsageError("give --dry-run or --watch, not both")
+    if wanted is not None and catalog is not None:
+        raise click.UsageError("give --policy or --catalog, not both")
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
     with errors_as_exit_code():
-        file = PolicyFile(source, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
-        policy, here = file.policy, this_process()
-        if watch and not take_over:
-            # Not looked at here: a watch begins also while the index is away.
-            keep_compacted(file, output, here)
-            return
-        with _open_jobs_of(policy, file, here=here, taking=not dry_run) as others:
-            others.tell(take_over=take_over and not dry_run)
+        text = _text(source)
+        catalogs = None if wanted is not None else CatalogFile(source, text, wanted=catalog, secrets_dir=secrets_dir)
+        plan = RunOptions(output, dry_run=dry_run, take_over=take_over)
+        if catalogs is not None and catalogs.names and (catalog is not None or not _has_policy(source, text)):
             if watch:
-                keep_compacted(file, output, here)
-                return
-            problems = _dry_run(file, others, output) if dry_run else _run(file, others, output, here)
+                watch_catalogs(catalogs, plan)
+            problems = [] if watch else run_catalogs(catalogs, plan)
+        else:
+            file = PolicyFile(source, text=text, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
+            if watch:
+                with nullcontext() if catalogs is None else watched_beside(catalogs, plan):
+                    _watch(file, plan)
+                problems = []
+            else:
+                problems = _once(file, plan)
+                problems += [] if catalogs is None else run_catalogs(catalogs, plan)
     for problem in problems:
         report(CompactionError(problem))
     sys.exit(1 if problems else 0)
+
+
+def _text(source: TextIO) -> str:
+    try:
+        return source.read()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _has_policy(source: TextIO, text: str) -> bool:
+    return holds(text, POLICY_KIND, source=source.name)
+
+
+def _watch(file: PolicyFile, plan: RunOptions) -> None:
+    here = this_process()
+    if plan.take_over:
+        with _open_jobs_of(file.policy, file, here=here, taking=True) as others:
+            others.tell(take_over=True)
+            keep_compacted(file, plan.output, here)
+        return
+    # Open jobs are not looked for here: a watch begins also while the index is away.
+    keep_compacted(file, plan.output, here)
+
+
+def _once(file: PolicyFile, plan: RunOptions) -> list[str]:
+    """What is wrong, one line for each thing."""
+    here, dry_run = this_process(), plan.dry_run
+    with _open_jobs_of(file.policy, file, here=here, taking=not dry_run) as others:
+        others.tell(take_over=plan.take_over and not dry_run)
+        return _dry_run(file, others, plan.output) if dry_run else _run(file, others, plan.output, here)
 
 
 def _open_jobs_of(

@@ -23,6 +23,7 @@ from compaction.api.policy.standing import conditions_for
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.exceptions import ConflictError, NotFoundError
+from compaction.kube.catalogs.finding import ClusterPlaces
 from compaction.kube.catalogs.ports import Logs, Participants
 from compaction.kube.catalogs.working import CatalogWork, RoundState, work_of
 from compaction.kube.client.own_tokens import AccountName, OwnTokens
@@ -85,8 +86,7 @@ class CatalogController:
         """See `kube.replica.runtime.Controller`."""
         self._runtime = runtime
         self._work = CatalogWork(
-            runtime.client,
-            tokens=OwnTokens(runtime.client, self._account, monotonic=self._monotonic),
+            ClusterPlaces(runtime.client, OwnTokens(runtime.client, self._account, monotonic=self._monotonic)),
             logs=self._logs,
             participants=self._make_participants(self._clock),
             clock=self._clock,

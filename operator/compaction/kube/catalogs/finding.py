@@ -26,17 +26,48 @@ def audience_in(namespace: str) -> str:
     return f"compaction-participant/{namespace}"
 
 
-async def participants_of(
-    client: ApiClient, namespace: str, spec: CatalogCompactionSpec
-) -> tuple[ParticipantAddress, ...]:
-    """Addresses of all participants that can run, by name. Raises ApiError when pods cannot be listed."""
-    found = [ParticipantAddress(one.name, one.url) for one in spec.participants.urls]
-    selector = spec.participants.selector
-    if selector is not None:
-        labels = ",".join(f"{key}={value}" for key, value in sorted(selector.match_labels.items()))
-        pods = await client.list(PODS, namespace=namespace, labels=labels)
-        found += addresses_of(pods.items, selector, plain=spec.participants.plain_http)
-    return tuple(sorted(found, key=lambda one: one.name))
+class ClusterPlaces:
+    """Implements `ports.Places` with the API server. `tokens`: of the operator's own account."""
+
+    def __init__(self, client: ApiClient, tokens: OwnTokens) -> None:
+        self._client = client
+        self._tokens = tokens
+
+    async def participants(self, namespace: str, spec: CatalogCompactionSpec) -> tuple[ParticipantAddress, ...]:
+        """See `ports.Places`. Raises ApiError when pods cannot be listed."""
+        found = named_participants(spec)
+        selector = spec.participants.selector
+        if selector is not None:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(selector.match_labels.items()))
+            pods = await self._client.list(PODS, namespace=namespace, labels=labels)
+            found += addresses_of(pods.items, selector, plain=spec.participants.plain_http)
+        return tuple(sorted(found, key=lambda one: one.name))
+
+    async def credentials(self, namespace: str, spec: CatalogCompactionSpec) -> Credentials:
+        """See `ports.Places`. Raises OwnTokenError too."""
+        secrets = {name: await self._read(namespace, name) for name in spec.secret_names}
+        own = spec.participants.service_account_token
+        if own is None:
+            return credentials_in(spec, secrets)
+        authority = secrets[own.secret_name].get(AUTHORITY, "") if own.secret_name is not None else ""
+        if own.secret_name is not None and not authority:
+            reason = "it is not there, or empty: write the certificates of the participants' authority"
+            raise SecretMissingError(own.secret_name, AUTHORITY, reason)
+        token = await self._tokens.token(audience_in(namespace))
+        return Credentials(log_secret(spec, secrets), token, authority)
+
+    async def _read(self, namespace: str, name: str) -> Mapping[str, str]:
+        try:
+            return secret_values(name, await self._client.get(SECRETS, name, namespace=namespace))
+        except NotFoundError:
+            raise SecretMissingError(name, "", f"not found in namespace {namespace}: create it") from None
+        except ForbiddenError:
+            raise SecretForbiddenError(name, "", may_not_read(name, namespace, COMPONENT)) from None
+
+
+def named_participants(spec: CatalogCompactionSpec) -> list[ParticipantAddress]:
+    """Those that the spec names with their addresses."""
+    return [ParticipantAddress(one.name, one.url) for one in spec.participants.urls]
 
 
 def addresses_of(pods: Iterable[Obj], selector: ParticipantSelector, *, plain: bool) -> list[ParticipantAddress]:
@@ -54,33 +85,17 @@ def addresses_of(pods: Iterable[Obj], selector: ParticipantSelector, *, plain: b
     return found
 
 
-async def credentials_of(
-    client: ApiClient, tokens: OwnTokens, namespace: str, spec: CatalogCompactionSpec
-) -> Credentials:
-    """The Secrets of a spec, read now, and what is shown to participants. Raises SecretError naming the Secret and the
-    key, OwnTokenError, ApiError.
-    """
-    secrets = {name: await _read(client, namespace, name) for name in spec.secret_names}
-    log: Secret = secrets[spec.catalog.secret_name] if spec.catalog.secret_name is not None else {}
-    token, own = spec.participants.token, spec.participants.service_account_token
-    if own is not None:
-        authority = secrets[own.secret_name].get(AUTHORITY, "") if own.secret_name is not None else ""
-        if own.secret_name is not None and not authority:
-            reason = "it is not there, or empty: write the certificates of the participants' authority"
-            raise SecretMissingError(own.secret_name, AUTHORITY, reason)
-        return Credentials(log, await tokens.token(audience_in(namespace)), authority)
+def credentials_in(spec: CatalogCompactionSpec, secrets: Mapping[str, Secret]) -> Credentials:
+    """Those that the Secrets of a spec hold, by their names. Raises SecretMissingError."""
+    token = spec.participants.token
     if token is None:
-        return Credentials(log, "")
+        return Credentials(log_secret(spec, secrets), "")
     values = secrets[token.secret_name]
     if not (text := values.get(token.key, "").strip()):
         raise SecretMissingError(token.secret_name, token.key, "it is not there, or empty: write the shared secret")
-    return Credentials(log, text, values.get(AUTHORITY, ""))
+    return Credentials(log_secret(spec, secrets), text, values.get(AUTHORITY, ""))
 
 
-async def _read(client: ApiClient, namespace: str, name: str) -> Mapping[str, str]:
-    try:
-        return secret_values(name, await client.get(SECRETS, name, namespace=namespace))
-    except NotFoundError:
-        raise SecretMissingError(name, "", f"not found in namespace {namespace}: create it") from None
-    except ForbiddenError:
-        raise SecretForbiddenError(name, "", may_not_read(name, namespace, COMPONENT)) from None
+def log_secret(spec: CatalogCompactionSpec, secrets: Mapping[str, Secret]) -> Secret:
+    """What etcd asks for; empty where the spec names no Secret for it."""
+    return secrets[spec.catalog.secret_name] if spec.catalog.secret_name is not None else {}

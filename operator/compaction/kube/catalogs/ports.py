@@ -25,6 +25,18 @@ class Credentials:
     """Certificates in PEM that participants are checked against; the system's when empty."""
 
 
+class Places(Protocol):
+    """Where the participants of a catalog are, and the Secrets that its spec names; read at each call."""
+
+    async def participants(self, namespace: str, spec: CatalogCompactionSpec) -> tuple[ParticipantAddress, ...]:
+        """Addresses of all participants that can run, by name. Raises ApiError."""
+        ...
+
+    async def credentials(self, namespace: str, spec: CatalogCompactionSpec) -> Credentials:
+        """What its Secrets hold. Raises SecretError naming the Secret and the key, ApiError."""
+        ...
+
+
 class Participants(Protocol):
     """Asks participants, all at once. Raises ParticipantConfigError for addresses that cannot be asked."""
 

@@ -22,10 +22,7 @@ from compaction.catalogs.model.entries import Snapshot
 from compaction.exceptions import ApiError, CatalogError, OwnTokenError, SecretError
 from compaction.ingest.participants.client import ParticipantAddress
 from compaction.kube.catalogs.failures import failure_of
-from compaction.kube.catalogs.finding import credentials_of, participants_of
-from compaction.kube.catalogs.ports import Credentials, Logs, Participants
-from compaction.kube.client.api import ApiClient
-from compaction.kube.client.own_tokens import OwnTokens
+from compaction.kube.catalogs.ports import Credentials, Logs, Participants, Places
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from compaction.reconcile.catalogs.work import Work
@@ -62,16 +59,14 @@ class CatalogWork:
 
     def __init__(
         self,
-        client: ApiClient,
+        places: Places,
         *,
-        tokens: OwnTokens,
         logs: Logs,
         participants: Participants,
         clock: Callable[[], int],
         is_leader: Callable[[], bool],
     ) -> None:
-        self._client = client
-        self._tokens = tokens
+        self._places = places
         self._logs = logs
         self._participants = participants
         self._clock = clock
@@ -88,7 +83,7 @@ class CatalogWork:
             return Broken(work, found.reason, found.message)
 
     async def _do(self, namespace: str, state: RoundState, task: Task) -> Result:
-        credentials = await credentials_of(self._client, self._tokens, namespace, task.spec)
+        credentials = await self._places.credentials(namespace, task.spec)
         match task:
             case Ask():
                 if not self._is_leader():
@@ -117,7 +112,7 @@ class CatalogWork:
             except (CatalogError, SecretError) as error:
                 unclaimed = failure_of(error)
         started_at = self._clock()
-        state.addresses = await participants_of(self._client, namespace, spec)
+        state.addresses = await self._places.participants(namespace, spec)
         answers, unanswered = await self._participants.ask(spec, state.addresses, credentials)
         asked = frozenset(one.name for one in state.addresses)
         return Heard(started_at, asked, answers, unanswered, token, unclaimed)
