@@ -38,7 +38,7 @@ help: ## Explain the targets
 
 setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control plane, in parallel
 
-demo: setup ## From a policy to reclaimed bytes on a real control plane (STORE=blocks, STORE=staging: a block store, a staging area on S3 and PostgreSQL; KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
+demo: setup ## From a policy to reclaimed bytes on a real control plane (STORE=blocks, STORE=staging: a block store, a staging area on S3 and PostgreSQL; STORE=catalog: a catalog in etcd; KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
 	@$(BIN)/compactor local check
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 

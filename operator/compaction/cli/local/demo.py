@@ -12,12 +12,15 @@ from rich.console import Console
 
 from compaction.cli.cluster.flags import kubeconfig_option
 from compaction.kinds.commands import SHIPPED
+from compaction.kinds.doors import Door
 from compaction.local.demo.stage import Show, Stage
 
 PLAIN_WIDTH = 160
 
 
-DEMOS: Final = dict(doors.demo for doors in SHIPPED if doors.demo is not None)
+DEMOS: Final = dict(doors.demo for doors in SHIPPED if doors.demo is not None) | {
+    "catalog": Door("compaction.local.demo.catalog.run:show")  # a resource of its own, not a kind of store
+}
 """What can be shown, by the name of the store."""
 
 
@@ -36,7 +39,7 @@ DEMOS: Final = dict(doors.demo for doors in SHIPPED if doors.demo is not None)
     type=click.Choice(list(DEMOS)),
     default=next(iter(DEMOS)),
     show_default=True,
-    help="Kind of store: segment logs in files, or a block store or staging area on versitygw (S3) and PostgreSQL.",
+    help="Segment logs in files; a block store or a staging area on versitygw (S3) and PostgreSQL; a catalog in etcd.",
 )
 @kubeconfig_option(
     "Use this cluster instead of a control plane of our own; definitions and a namespace are created in it.",
@@ -47,7 +50,9 @@ def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Pat
 
     Logs: four of them, one damaged. Blocks: three tenants write all the time, and a reader compares every row at one
     instant after the other, while a worker is killed. Staging: four branches are written all the time, one has a
-    million deletions, and a reader compares them with a model, while a worker and the coordinator are killed.
+    million deletions, and a reader compares them with a model, while a worker and the coordinator are killed. Catalog:
+    a history of 1,000 versions shrinks as participants release it one after the other, and a reader compares every
+    version with what was written.
 
     Exit codes: 0 every claim held, 1 one did not or it could not be carried through.
     """

@@ -47,11 +47,14 @@ class DemoObservation:
 
 @dataclass(frozen=True, slots=True)
 class DemoCluster:
-    """kubectl with a kubeconfig, in the demo's namespace, where there is one policy."""
+    """kubectl with a kubeconfig, in the demo's namespace, where there is one policy, or one catalog. `resources`: what
+    a user lists at the end, the one that was applied first.
+    """
 
     kubectl: Path
     kubeconfig: Path
     policy: str
+    resources: str = "cpol,cjob,lease"
 
     def run(self, *arguments: str, check: bool = True, input: str | None = None) -> str:
         """Run kubectl and return what it printed.

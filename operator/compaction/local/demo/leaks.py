@@ -9,7 +9,7 @@ from typing import Final
 from compaction.local.demo.cluster import DemoCluster
 from compaction.local.processes.process import ProcessId
 
-KINDS: Final = "cpol,cjob,lease,events"
+KINDS: Final = "cpol,cjob,ccat,lease,events"
 
 
 def find_leaks(

@@ -81,10 +81,10 @@ class Stage:
         stop_servers(self.servers)
         lifecycle.down(self._control_plane, report=self.step)
 
-    def start_cluster(self, *, policy: str) -> DemoCluster:
-        """A control plane, or the user's, with our definitions and an empty namespace."""
+    def start_cluster(self, *, policy: str, resources: str = "cpol,cjob,lease") -> DemoCluster:
+        """A control plane, or the user's, with our definitions and an empty namespace. See `DemoCluster`."""
         # In this thread: the kernel ends guarded children with the thread that started them, not with the process.
-        cluster = self._cluster(policy)
+        cluster = self._cluster(policy, resources)
         definitions = self.directory / "crds"
         definitions.mkdir()
         for name, text in crd_files().items():
@@ -96,12 +96,12 @@ class Stage:
         cluster.run("create", "namespace", NAMESPACE)
         return cluster
 
-    def _cluster(self, policy: str) -> DemoCluster:
+    def _cluster(self, policy: str, resources: str) -> DemoCluster:
         if self.kubeconfig is not None:
-            return DemoCluster(ensure_binaries(report=self.step).kubectl, self.kubeconfig, policy)
+            return DemoCluster(ensure_binaries(report=self.step).kubectl, self.kubeconfig, policy, resources)
         running = lifecycle.up(self._control_plane, detached=self.keep, report=self.step)
         self.step(f"control plane ready at {running.url}")
-        return DemoCluster(ensure_binaries(report=self.step).kubectl, running.kubeconfig, policy)
+        return DemoCluster(ensure_binaries(report=self.step).kubectl, running.kubeconfig, policy, resources)
 
     def start_operator(self, cluster: DemoCluster) -> Replicas:
         """Two replicas, as a user would start them."""
@@ -130,11 +130,11 @@ class Stage:
             if done(seen):
                 return seen
             if not replicas.alive:
-                raise DemoError(f"both replicas of the operator ended:\n{_ends(replicas)}")
+                raise DemoError(f"both replicas of the operator ended:\n{ends_of(replicas)}")
             if repr(seen) != last:
                 last, changed = repr(seen), time.monotonic()
             elif time.monotonic() - changed > STALL_SECONDS:
-                raise DemoError(f"nothing changed for {STALL_SECONDS:.0f} s:\n{_ends(replicas)}")
+                raise DemoError(f"nothing changed for {STALL_SECONDS:.0f} s:\n{ends_of(replicas)}")
             time.sleep(LOOK_SECONDS)
 
     def conclude(self, cluster: DemoCluster, checks: list[Check]) -> bool:
@@ -147,15 +147,15 @@ class Stage:
         )
         if self.keep:
             self.console.print(f"\nleft running; to look around:  export KUBECONFIG={cluster.kubeconfig}")
-            self.console.print(f"                               kubectl -n {NAMESPACE} get cpol,cjob,lease")
+            self.console.print(f"                               kubectl -n {NAMESPACE} get {cluster.resources}")
             self.console.print(f"to stop it:                    compactor demo --down --directory {self.directory}")
         else:
             self._delete_policy(cluster)
         return held
 
     def _delete_policy(self, cluster: DemoCluster) -> None:
-        """Without the policy, its workers stop and its jobs go."""
-        cluster.run("delete", "cpol", cluster.policy, "--wait", "--timeout=60s")
+        """Without the policy, its workers stop and its jobs go; without the catalog, its rounds end."""
+        cluster.run("delete", cluster.resources.partition(",")[0], cluster.policy, "--wait", "--timeout=60s")
         if self.kubeconfig is not None:
             cluster.run("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -201,7 +201,8 @@ class Stage:
         return self.directory / "control-plane"
 
 
-def _ends(replicas: Replicas) -> str:
+def ends_of(replicas: Replicas) -> str:
+    """The last lines of their logs."""
     ends = (
         replicas.log(process.name).read_text(errors="replace").splitlines()[-LOG_LINES:]
         for process in replicas.processes

@@ -1,0 +1,74 @@
+"""`compactor demo --store catalog` itself, whole: it ends with every claim held, and nothing is left when it is taken
+down or interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.local.processes.process import wait_gone
+from local.demo.demos import COMMAND, read_until, running_below, started_in
+
+pytestmark = [
+    pytest.mark.apiserver,
+    pytest.mark.usefixtures("binaries"),
+    # A minute on a machine of its own; everything that others do makes it longer.
+    pytest.mark.timeout(900),
+]
+CATALOG = [*COMMAND, "--store", "catalog"]
+PINS = (
+    "MissingParticipant of node-3",
+    "Replay of node-2",
+    "Transaction of node-1",
+    "Transaction of node-2",
+    "IndexConstruction of node-1",
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory for the demo; whatever a failing test leaves running in it is stopped."""
+    place = tmp_path / "demo"
+    yield place
+    subprocess.run([*COMMAND, "--down", "--directory", str(place)], check=True)
+
+
+def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path) -> None:
+    command = [*CATALOG, "--keep", "--directory", str(directory)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "all of it held" in answer.stdout
+    assert "NO " not in answer.stdout
+    assert "1 -> 99 -> 299 -> 599 -> 1000" in answer.stdout
+    for pin in PINS:
+        assert f"{pin} is named" in answer.stdout
+    assert "kubectl -n compaction-demo get ccat,lease" in answer.stdout
+    started = started_in(directory)
+    assert [process.name for process in started if process.alive()] == [
+        "etcd", "kube-apiserver", "replica-a", "replica-b", "etcd", "node-1", "node-2", "node-3",
+    ]  # fmt: skip
+    subprocess.run([*COMMAND, "--down", "--directory", str(directory)], check=True)
+    assert not any(process.alive() for process in started)
+    assert running_below(directory) == []
+    assert started_in(directory) == []
+
+
+def test_interrupted_in_the_middle_it_stops_everything(directory: Path) -> None:
+    command = [*CATALOG, "--directory", str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        assert demo.stdout is not None
+        # The middle: the reader is at work, and a first pin is named.
+        seen = read_until(demo, "MissingParticipant")
+        started = started_in(directory)
+        assert len(started) == 7, seen
+        os.kill(demo.pid, signal.SIGINT)
+        rest = demo.stdout.read()
+        assert demo.wait() == 130, rest
+    assert all(wait_gone(process, timeout=1) for process in started)
+    assert running_below(directory) == []
