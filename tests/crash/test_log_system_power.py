@@ -28,7 +28,7 @@ from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal import current
 from compaction.stores.segments.wal import log as wal_log
-from compaction.stores.segments.wal.log import WalLimits
+from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer import flush as flush_module
 from compaction.stores.segments.writer.flush import NewSegments
 from support.depth import at_depth

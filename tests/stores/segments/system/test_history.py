@@ -15,7 +15,7 @@ from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.log import WalLimits
+from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer.flush import NewSegments
 
 WAIT = 120.0

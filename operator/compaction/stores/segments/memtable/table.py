@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from compaction.stores.segments.memtable.seq import Seq
@@ -53,6 +53,12 @@ class MemTable:
         self.indexes.append(entry.index)
         self._entries[entry.index] = entry
         self.payload_bytes += len(entry.payload)
+
+    def insert_run(self, entries: Sequence[LogEntry]) -> None:
+        """Entries with consecutive indexes; ValueError unless the first is above all others of the table."""
+        self.indexes.extend(entries[0].index, entries[-1].index)
+        self._entries.update(zip(range(entries[0].index, entries[-1].index + 1), entries, strict=True))
+        self.payload_bytes += sum([len(payload) for _, _, payload in entries])
 
     def get(self, index: int) -> LogEntry | None:
         """The entry, hidden or not; None when the table does not hold it (any more)."""

@@ -6,7 +6,7 @@ read from the newest table that holds its index visibly, and each table's own in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
@@ -46,12 +46,14 @@ class MemTables:
 
     def insert(self, entry: LogEntry) -> MemTable:
         """Add an entry, contiguous or sparse, or overwrite from it on; returns the table that holds it."""
-        table = self._tables[-1] if self._tables else None
-        if table is None or not _takes(table, entry.index):
-            table = self._open()
-        if not table.indexes:
-            self._hide(table, entry.index)
+        table = self._table_for(entry.index)
         table.insert(entry)
+        return table
+
+    def insert_run(self, entries: Sequence[LogEntry]) -> MemTable:
+        """Add entries with consecutive indexes; returns the one table that holds them."""
+        table = self._table_for(entries[0].index)
+        table.insert_run(entries)
         return table
 
     def truncate(self, index: int) -> None:
@@ -76,6 +78,15 @@ class MemTables:
         for table in self._tables:
             table.remove_below(index)
         self._drop_empty()
+
+    def _table_for(self, index: int) -> MemTable:
+        """The table that takes an entry of this index; a new one hides all others from there on."""
+        table = self._tables[-1] if self._tables else None
+        if table is None or not _takes(table, index):
+            table = self._open()
+        if not table.indexes:
+            self._hide(table, index)
+        return table
 
     def _open(self) -> MemTable:
         self._drop_empty()

@@ -146,9 +146,7 @@ class Log:
         previous = self._last.index if self._last is not None and self._last.index < entries[0].index else None
         if previous is None and self._last is not None:
             previous = entries[0].index - 1
-        table = self.tables.insert(entries[0])
-        for entry in entries[1:]:
-            table.insert(entry)
+        table = self.tables.insert_run(entries)
         if self._truncated is not None and entries[0].index <= self._truncated:
             self._truncated = None
         last = entries[-1]
@@ -312,11 +310,12 @@ class Log:
             raise self._error
 
     def _open_queue(self) -> WalQueue:
-        with self._lock:
-            self._check_open()
-            if self._queue is None:
-                raise LogClosedError(str(self.directory), "the log is not started")
-            return self._queue
+        # Without the lock: it is checked again under it.
+        self._check_open()
+        queue = self._queue
+        if queue is None:
+            raise LogClosedError(str(self.directory), "the log is not started")
+        return queue
 
     def _before(self, index: int) -> LogPosition | None:
         """The log's last entry below `index`."""

@@ -19,7 +19,11 @@ class LogPosition(NamedTuple):
     term: int
 
 
-Acknowledgement = Future[LogPosition]
+class Acknowledgement(Future[LogPosition]):
+    """Completes with the last entry's position. It cannot be cancelled: the entries are in the log already."""
+
+    def cancel(self) -> bool:
+        return False
 
 
 class Pending:
@@ -32,9 +36,7 @@ class Pending:
 
     def add(self, table: MemTable, position: LogPosition) -> Acknowledgement:
         """A future that completes with `position` once the table is durable up to it."""
-        future: Acknowledgement = Future()
-        # It cannot be cancelled: the entries are in the log already.
-        future.set_running_or_notify_cancel()
+        future = Acknowledgement()
         self._waiting.setdefault(table, deque()).append((position, future))
         return future
 

@@ -32,8 +32,9 @@ from compaction.stores.segments.system.rules import SnapshotRequest
 from compaction.stores.segments.system.snapshots import older_snapshots, remove_tree, write_durably, write_indexes
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.codec import WalTail
+from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.wal.files import read_writers
-from compaction.stores.segments.wal.log import WalLimits, WriteAheadLog
+from compaction.stores.segments.wal.log import WriteAheadLog
 from compaction.stores.segments.writer.flush import NewSegments
 from compaction.stores.segments.writer.repair import repair_last
 from compaction.stores.segments.writer.segments import SegmentWriter

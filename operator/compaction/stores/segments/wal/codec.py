@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -76,15 +77,23 @@ class RecordEncoder:
         first = b""
         if words is None:
             words, first = self._introduce(writer)
-        try:
-            crc = checksum(index, term, payload) if self._checksums else 0
-            fixed = FIXED.pack(crc, len(payload), index, term)
-        except struct.error as error:
-            raise InvalidEntryError(f"index {index}, term {term}: both are unsigned 64-bit numbers") from error
+        fixed = self._fixed(index, term, payload)
         if first:
             self._words[writer] = words
             return (bytes((first[0] | TRUNCATE_BIT,)) + first[1:] if truncate else first) + fixed
         return words[truncate] + fixed
+
+    def following(self, writer: bytes) -> Callable[[int, int, bytes], bytes]:
+        """What `head` does for further records of a writer that is known, without the truncate flag: the inner loop."""
+        word, fixed = self._words[writer][0], self._fixed
+        return lambda index, term, payload: word + fixed(index, term, payload)
+
+    def _fixed(self, index: int, term: int, payload: bytes) -> bytes:
+        try:
+            crc = zlib.adler32(payload, zlib.adler32(INDEX_TERM.pack(index, term))) if self._checksums else 0
+            return FIXED.pack(crc, len(payload), index, term)
+        except struct.error as error:
+            raise InvalidEntryError(f"index {index}, term {term}: both are unsigned 64-bit numbers") from error
 
     def _introduce(self, writer: bytes) -> tuple[tuple[bytes, bytes], bytes]:
         """The two header words of a writer from its second record on, and the head of its first record."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,19 @@ from compaction.stores.segments.wal.write import RolledFile, WalClient
 
 _JOINED: Final = 2048
 """Payloads up to this many bytes are copied together: a vector of many small parts costs more than the copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalLimits:
+    """`max_size` (bytes) and `max_entries` of a file: it is rolled before the next record once it has as much.
+
+    `batch_bytes` of payload are written and synced at once; `queue_bytes` wait for that at most.
+    """
+
+    max_size: int = 64_000_000
+    max_entries: int | None = None
+    batch_bytes: int = 4 << 20
+    queue_bytes: int = 16 << 20
 
 
 class CurrentFile:
@@ -31,19 +46,54 @@ class CurrentFile:
         self._pieces: dict[WalClient, dict[MemTable, Seq]] = {}
         self._fd = create_wal(directory, number)
 
-    def add(self, client: WalClient, table: MemTable, entry: LogEntry, *, truncate: bool = False) -> None:
-        """Put an entry into the batch. InvalidEntryError: the batch is as before."""
-        index, term, payload = entry
+    def add(
+        self,
+        client: WalClient,
+        table: MemTable,
+        entries: Sequence[LogEntry],
+        *,
+        begin: int,
+        limits: WalLimits,
+        truncate: bool,
+    ) -> int:
+        """Put the consecutive `entries` from position `begin` on into the batch, until the file is full; returns the
+        position behind them. At least one is put, with the truncate flag if it is asked for.
+        """
+        index, term, payload = entries[begin]
+        parts, small = self._parts, _JOINED
         head = self._encoder.head(client.uid, index, term, payload, truncate=truncate)
-        self._parts += (head, payload)
-        self.size += len(head) + len(payload)
-        self.entries += 1
+        following = self._encoder.following(client.uid)
+        room = len(entries) if limits.max_entries is None else limits.max_entries - self.entries + begin
+        size, position = self.size, begin
+        while True:
+            size += len(head) + len(payload)
+            if len(payload) <= small:
+                parts.append(head + payload)
+            else:
+                parts += (head, payload)
+            position += 1
+            if position >= len(entries) or position >= room or size > limits.max_size:
+                break
+            index, term, payload = entries[position]
+            head = following(index, term, payload)
+        self.size = size
+        self.entries += position - begin
+        self._note(client, table, entries[begin].index, index)
+        return position
+
+    def is_full(self, limits: WalLimits) -> bool:
+        """Whether the next record belongs into the next file."""
+        return self.size > limits.max_size or (limits.max_entries is not None and self.entries >= limits.max_entries)
+
+    def _note(self, client: WalClient, table: MemTable, low: int, high: int) -> None:
+        """low..high of a table are in this file. What was sent again may be there already."""
         pieces = self._pieces.setdefault(client, {})
         seq = pieces.get(table)
         if seq is None:
             seq = pieces[table] = Seq()
-        if index not in seq:
-            seq.append(index)
+        following = low if seq.last is None else max(low, seq.last + 1)
+        if following <= high:
+            seq.extend(following, high)
 
     def commit(self) -> None:
         """Write the batch and make it durable."""

@@ -9,29 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.exceptions import SegmentLogError, WalFailedError
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.wal.acceptance import Verdict, WriterState, judge
-from compaction.stores.segments.wal.current import CurrentFile
+from compaction.stores.segments.wal.current import CurrentFile, WalLimits
 from compaction.stores.segments.wal.files import write_writers
 from compaction.stores.segments.wal.queue import WalQueue
 from compaction.stores.segments.wal.write import RolledFile, WalClient, WalWrite, Written
-
-
-@dataclass(frozen=True, slots=True)
-class WalLimits:
-    """`max_size` (bytes) and `max_entries` of a file: it is rolled before the next record once it has as much.
-
-    `batch_bytes` of payload are written and synced at once; `queue_bytes` wait for that at most.
-    """
-
-    max_size: int = 64_000_000
-    max_entries: int | None = None
-    batch_bytes: int = 4 << 20
-    queue_bytes: int = 16 << 20
 
 
 class WriteAheadLog:
@@ -101,33 +87,45 @@ class WriteAheadLog:
         self._commit()
 
     def _accept(self, write: WalWrite) -> None:
-        client, previous = write.client, write.previous
-        smallest_live = client.row.smallest_live
-        state = self._writers.get(client.uid)
-        written: int | None = None
-        for entry in write.entries:
-            verdict, after = judge(state, index=entry.index, previous=previous, smallest_live=smallest_live)
+        """Only the first entry of a write can leave a gap. Below the smallest live index, or in a gap, the write is
+        judged again where it reaches that index.
+        """
+        client, entries = write.client, write.entries
+        smallest_live, first = client.row.smallest_live, entries[0].index
+        position, previous = 0, write.previous
+        while position < len(entries):
+            index = first + position
+            state = self._writers.get(client.uid)
+            verdict, after = judge(state, index=index, previous=previous, smallest_live=smallest_live)
+            if verdict is Verdict.WRITE or verdict is Verdict.WRITE_TRUNCATING:
+                self._write(write, position, truncate=verdict is Verdict.WRITE_TRUNCATING)
+                return
+            if after is not None:
+                self._writers[client.uid] = after
             if verdict is Verdict.REQUEST_RESEND and state is not None:
                 self._resends[client] = state.last
-            if verdict in (Verdict.WRITE, Verdict.WRITE_TRUNCATING):
-                if self._is_full():
-                    self._mark(write, written)
-                    self._roll()
-                self._file.add(client, write.table, entry, truncate=verdict is Verdict.WRITE_TRUNCATING)
-            if verdict in (Verdict.WRITE, Verdict.WRITE_TRUNCATING, Verdict.BELOW_LIVE):
-                written = entry.index
-            state, previous = after, entry.index
-            if state is not None:
-                self._writers[client.uid] = state
-        self._mark(write, written)
+            if index >= smallest_live:
+                return
+            position = min(smallest_live - first, len(entries))
+            previous = first + position - 1
+            if verdict is Verdict.BELOW_LIVE:
+                self._mark(write, previous)
 
-    def _mark(self, write: WalWrite, index: int | None) -> None:
-        if index is not None:
-            self._done.setdefault(write.client, []).append(Written(write.table, index))
+    def _write(self, write: WalWrite, position: int, *, truncate: bool) -> None:
+        """The entries from a position on, over as many files as they need."""
+        client, entries = write.client, write.entries
+        while position < len(entries):
+            if self._file.is_full(self._limits):
+                self._roll()
+            position = self._file.add(
+                client, write.table, entries, begin=position, limits=self._limits, truncate=truncate
+            )
+            truncate = False
+            self._mark(write, entries[position - 1].index)
+            self._writers[client.uid] = WriterState(entries[position - 1].index)
 
-    def _is_full(self) -> bool:
-        limit = self._limits.max_entries
-        return self._file.size > self._limits.max_size or (limit is not None and self._file.entries >= limit)
+    def _mark(self, write: WalWrite, index: int) -> None:
+        self._done.setdefault(write.client, []).append(Written(write.table, index))
 
     def _commit(self) -> None:
         """Make the batch durable, then say so."""

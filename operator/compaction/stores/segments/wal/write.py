@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from compaction.exceptions import SegmentLogError
 from compaction.stores.segments.memtable.seq import Seq
@@ -13,12 +13,11 @@ from compaction.stores.segments.memtable.table import LogEntry, MemTable
 from compaction.stores.segments.system.row import LogRow
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """All entries of a table up to `index` are synced, or lie below the smallest live index."""
 
     table: MemTable
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no caller needs
 
 
 class WalClient(Protocol):
@@ -49,8 +48,7 @@ class WalClient(Protocol):
         """What the log needs of these entries is in its segments, durably."""
 
 
-@dataclass(frozen=True, slots=True)
-class WalWrite:
+class WalWrite(NamedTuple):
     """Entries of one log with consecutive indexes, all held by one mem table.
 
     `previous`: the index before the first one in the log; None when the log holds none.
