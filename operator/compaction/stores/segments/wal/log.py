@@ -13,6 +13,7 @@ from pathlib import Path
 
 from compaction.exceptions import SegmentLogError, WalFailedError
 from compaction.stores.segments.directory import fs
+from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.wal.acceptance import Verdict, WriterState, judge
 from compaction.stores.segments.wal.current import CurrentFile, WalLimits
 from compaction.stores.segments.wal.files import write_writers
@@ -44,7 +45,7 @@ class WriteAheadLog:
         self._writers = dict(writers)
         self._on_rolled = on_rolled
         self._file = CurrentFile(directory, number)
-        self._done: dict[WalClient, list[Written]] = {}
+        self._done: dict[WalClient, dict[MemTable, int]] = {}
         self._clients: set[WalClient] = set()
         self._resends: dict[WalClient, int] = {}
         self._publish()
@@ -125,7 +126,8 @@ class WriteAheadLog:
             self._writers[client.uid] = WriterState(entries[position - 1].index)
 
     def _mark(self, write: WalWrite, index: int) -> None:
-        self._done.setdefault(write.client, []).append(Written(write.table, index))
+        """Of many writes in a batch, the last one of each table says it all."""
+        self._done.setdefault(write.client, {})[write.table] = index
 
     def _commit(self) -> None:
         """Make the batch durable, then say so."""
@@ -133,7 +135,7 @@ class WriteAheadLog:
         done, self._done = self._done, {}
         resends, self._resends = self._resends, {}
         for client, marks in done.items():
-            client.written(marks)
+            client.written([Written(table, index) for table, index in marks.items()])
         for client, after in resends.items():
             client.resend(after)
 
